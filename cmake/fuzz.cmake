@@ -3,7 +3,7 @@
 option(SHARDPROOF_FUZZ "libFuzzer programs of the readers (clang)" OFF)
 
 # The readers' own sources where their folder needs LibTorch.
-set(shardproof_fuzz_safetensors_header src/tensor/safetensors_header.cpp)
+set(shardproof_fuzz_safetensors_header src/tensor/safetensors_header.cpp src/tensor/tensor_view.cpp)
 file(GLOB shardproof_fuzz_model_config RELATIVE ${CMAKE_SOURCE_DIR} CONFIGURE_DEPENDS
   ${CMAKE_SOURCE_DIR}/src/model/config*.cpp ${CMAKE_SOURCE_DIR}/src/model/family.cpp)
 

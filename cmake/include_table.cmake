@@ -9,7 +9,7 @@ shardproof_folder(src/mesh src/base fmt)
 shardproof_folder(src/tensor src/base src/mesh fmt json torch)
 shardproof_folder(src/observe src/base src/mesh torch)
 # Never comm.
-shardproof_folder(src/random src/base src/observe fmt torch)
+shardproof_folder(src/random src/base src/tensor src/observe fmt torch)
 shardproof_folder(src/comm src/base src/mesh src/tensor fmt torch)
 shardproof_folder(src/collective src/base src/comm fmt torch)
 shardproof_folder(src/sequence src/base src/mesh src/comm src/collective fmt torch)
@@ -30,9 +30,10 @@ shardproof_folder(src/parallel/data src/base src/mesh src/tensor src/comm src/mo
 shardproof_folder(src/parallel/registry src/parallel/style src/parallel/tp src/parallel/cp
   src/parallel/ulysses src/parallel/data)
 shardproof_folder(src/parallel/reshard src/base src/mesh src/tensor src/comm torch)
-shardproof_folder(src/parallel/hf src/base src/tensor src/comm src/model fmt json torch)
+shardproof_folder(src/parallel/hf src/base src/tensor src/comm src/model src/parallel/reshard fmt json
+  torch)
 shardproof_folder(src/train src/base src/mesh src/tensor src/observe src/random src/comm
-  src/sequence src/model src/optim src/logprob src/parallel/style src/parallel/cp src/parallel/data fmt torch)
+  src/sequence src/model src/optim src/logprob src/parallel/style src/parallel/data fmt torch)
 shardproof_folder(src/policy src/base src/tensor src/random src/comm src/model
   src/parallel/registry src/parallel/reshard src/train fmt json torch)
 
@@ -62,7 +63,7 @@ shardproof_folder(sim/judge/verdict src/base src/tensor sim/case sim/case/record
 
 # --- The worlds: ranks, their network, their processes. Control (launch) knows neither rank nor judge.
 # Calls alone.
-shardproof_folder(sim/world/match src/base)
+shardproof_folder(sim/world/match src/base sim/case/cbor.h)
 shardproof_folder(sim/world/clock src/base src/observe sim/case json torch)
 shardproof_folder(sim/world/calls src/base src/comm sim/case sim/world/clock fmt json torch)
 shardproof_folder(sim/world/emulated src/base src/comm sim/case sim/world/match sim/world/clock

@@ -19,9 +19,8 @@ at::Tensor counted(const at::Tensor& values, const at::Tensor& mask) {
 
 at::Tensor needed(const at::Tensor& values, const char* name, const at::Tensor& mask) {
   if (!values.defined()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("the loss needs '{}', which the batch has not", name),
-                 .fix = "add it to batch.safetensors, or use nll"});
+    throw_bad_input(fmt::format("the loss needs '{}', which the batch has not", name),
+                    "add it to batch.safetensors, or use nll");
   }
   return counted(values.to(mask.options()), mask);
 }
@@ -61,10 +60,9 @@ std::vector<Pair> preference_pairs(const at::Tensor& logprobs, const Batch& batc
                                    const at::Tensor& mask, const LossOptions& loss) {
   const int64_t samples = logprobs.size(0);
   if (samples % 2 != 0) {
-    throw Error(
-        {.kind = ErrorKind::kBadInput,
-         .what = fmt::format("{} samples do not come in pairs, as loss preference needs", samples),
-         .fix = "give each chosen sample the rejected one behind it"});
+    throw_bad_input(
+        fmt::format("{} samples do not come in pairs, as loss preference needs", samples),
+        "give each chosen sample the rejected one behind it");
   }
   const at::Tensor reference = needed(batch.reference_logprobs, "reference_logprobs", mask);
   const at::Tensor now = counted(logprobs, mask);

@@ -53,11 +53,13 @@ class Life {
     if (stage.kind == sim::StageKind::kTrain) return train(stage);
     if (stage.kind == sim::StageKind::kScore) return score();
     if (stage.kind == sim::StageKind::kReference) return refer();
-    if (stage.kind == sim::StageKind::kRefit) return refit();
+    if (stage.kind == sim::StageKind::kRefit) return observe_weights("refit.", dtype_);
     if (stage.kind == sim::StageKind::kSave) return save();
     if (stage.kind == sim::StageKind::kLoad) return load(stage);
     if (stage.kind == sim::StageKind::kDraw) return draw();
-    if (stage.kind == sim::StageKind::kExport) return observe_weights();
+    if (stage.kind == sim::StageKind::kExport) {
+      return observe_weights("param.", model_.masters().front().scalar_type());
+    }
     SHARDPROOF_ASSERT(stage.kind == sim::StageKind::kOffload,
                       "no stage '" + name_of(stage.kind) + "'");
   }
@@ -90,18 +92,10 @@ class Life {
     model_.observe("reference_scores", Phase::kStep, moment_++, batch_.reference_logprobs);
   }
 
-  void refit() {
+  void observe_weights(const std::string& prefix, at::ScalarType dtype) {
     for (size_t i = 0; i < model_.parameters().size(); ++i) {
-      model_.observe("refit." + model_.parameters()[i]->name, Phase::kStep, moment_,
-                     model_.masters()[i].to(dtype_));
-    }
-    ++moment_;
-  }
-
-  void observe_weights() {
-    for (size_t i = 0; i < model_.parameters().size(); ++i) {
-      model_.observe("param." + model_.parameters()[i]->name, Phase::kStep, moment_,
-                     model_.masters()[i]);
+      model_.observe(prefix + model_.parameters()[i]->name, Phase::kStep, moment_,
+                     model_.masters()[i].to(dtype));
     }
     ++moment_;
   }

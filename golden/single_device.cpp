@@ -37,14 +37,12 @@ void run_single_device(const sim::CaseSpec& spec, const CaseData& data, const Ru
                        Probe& probe) {
   if (spec.is(sim::ModelWorkload::kPolicy)) return run_policy_life(spec, data, options, probe);
   if (!spec.is(sim::ModelWorkload::kTrain) && !spec.is(sim::ModelWorkload::kLogprobs)) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("workload \"{}\" has no golden", spec.workload),
-                 .fix = "known are train, logprobs, policy"});
+    throw_bad_input(fmt::format("workload \"{}\" has no golden", spec.workload),
+                    "known are train, logprobs, policy");
   }
   if (spec.is(sim::ModelWorkload::kTrain) && spec.steps < 1) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("steps={} is not positive", spec.steps),
-                 .fix = "train at least one step, or use workload logprobs"});
+    throw_bad_input(fmt::format("steps={} is not positive", spec.steps),
+                    "train at least one step, or use workload logprobs");
   }
   PlainModel model(spec, data, options, probe);
   if (spec.is(sim::ModelWorkload::kTrain)) {

@@ -35,9 +35,8 @@ int dispatch(const Arguments& arguments) {
     const std::string table = find_in_repository("scenarios/workloads.json");
     return lint(arguments.run.paths, known_workloads_from_json(read_json_object(table)));
   }
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = arguments.command + " needs LibTorch, without which this program is built",
-               .fix = "run ./shardproof build"});
+  throw_bad_input(arguments.command + " needs LibTorch, without which this program is built",
+                  "run ./shardproof build");
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
     python3 golden/witness/make.py --check    # compares with what is stored
 
 An answer to the same question from outside: torch.nn.functional and autograd in Python, with none of
-our code. tests/unit/parallel/witness_test.cpp runs our layers on 1 to 4 ranks and compares them with
+our code. tests/unit/parallel/tp/witness_test.cpp runs our layers on 1 to 4 ranks and compares them with
 this file to 1e-12. Needs torch only (the files are stored with torch 2.11.0); not needed to build,
 run or test shardproof.
 

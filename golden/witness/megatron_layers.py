@@ -8,7 +8,7 @@ A second answer from outside: the layers that ours are modelled on, in float32, 
 sizes 1, 2 and 4, sequence parallel on and off. Inputs are those of layers.safetensors (make.py) in
 float32; ranks' parts are put together, so that every tensor is a full one. megatron-core asks CUDA for
 its device in many places: here `torch.cuda.current_device` answers with the CPU.
-tests/unit/parallel/megatron_test.cpp compares our layers with this file to float32 rounding.
+tests/unit/parallel/tp/witness_test.cpp compares our layers with this file to float32 rounding.
 
     tp2_sp.column.y, .grad_x, .grad_weight, .grad_bias      and row.*, embedding.*, gate_up.*
 

@@ -34,12 +34,17 @@ struct CallDigest {
 struct RankEnding {
   int64_t rank = 0;
   ResultKind kind = ResultKind::kFinished;
-  std::string message;                   // one or more sentences
-  std::string last_call;                 // label of the last collective that it entered; "" none
-  std::string bytes;                     // the encoded RankReport when it finished
+  std::string message = {};              // one or more sentences
+  std::string last_call = {};            // label of the last collective that it entered; "" none
+  std::string bytes = {};                // the encoded RankReport when it finished
   std::vector<FaultNote> faults = {};    // faults planted on this rank, as far as it reported them
   std::string printed = {};              // the last lines of its process, when it failed
   std::vector<CallDigest> digests = {};  // of its calls, where calls are hashed
 };
+
+// It would not run the case, by a rule or for its input: nothing failed.
+inline bool is_refusal(const RankEnding& ending) {
+  return ending.kind == ResultKind::kRefused || ending.kind == ResultKind::kBadInput;
+}
 
 }  // namespace shardproof::sim

@@ -11,7 +11,7 @@
 #include "sim/cli/selection.h"
 #include "sim/judge/verdict/call_labels.h"
 #include "sim/judge/verdict/endings.h"
-#include "sim/world/calls/fault_selection.h"
+#include "sim/world/calls/spoil.h"
 
 namespace shardproof::sim {
 
@@ -63,10 +63,9 @@ void keep_label(const std::string& label, const CaseSpec& spec, CallsByRank& cal
     left += own.size();
   }
   if (left > 0) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("no call of {} has a label with '{}'", spec.name, label),
-               .fix = labels.empty() ? "it makes no calls"
-                                     : "its labels are " + nearest_labels(label, labels)});
+  throw_bad_input(
+      fmt::format("no call of {} has a label with '{}'", spec.name, label),
+      labels.empty() ? "it makes no calls" : "its labels are " + nearest_labels(label, labels));
 }
 
 std::string axis_of(const Call& call) { return call.group.substr(0, call.group.find('[')); }

@@ -13,31 +13,28 @@ namespace shardproof::sim {
 
 namespace {
 
-[[noreturn]] void bad_option(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
   const Mesh given = Mesh::parse(arguments.mesh);
   for (const auto& axis : kTrainingAxes) parallel.*axis.size = given.size(axis.name);
   const int64_t ulysses = arguments.ulysses.value_or(parallel.ulysses);
   if (parallel.ulysses != 1 && parallel.ulysses != ulysses) {
-    bad_option(fmt::format("--mesh says ulysses={}, --ulysses says {}", parallel.ulysses, ulysses),
-               "give one of them");
+    throw_bad_input(
+        fmt::format("--mesh says ulysses={}, --ulysses says {}", parallel.ulysses, ulysses),
+        "give one of them");
   }
   parallel.ulysses = ulysses;
   const Mesh mesh = parallel.mesh();
   if (arguments.world_size && *arguments.world_size != mesh.world_size()) {
-    bad_option(fmt::format("--world-size is {}, but the mesh {} has {} ranks",
-                           *arguments.world_size, mesh.describe(), mesh.world_size()),
-               "change --mesh or --world-size");
+    throw_bad_input(fmt::format("--world-size is {}, but the mesh {} has {} ranks",
+                                *arguments.world_size, mesh.describe(), mesh.world_size()),
+                    "change --mesh or --world-size");
   }
 }
 
 // Sets how samples become microbatches: by number, in packed rows, or within a token budget.
 void set_batching(const CheckArguments& arguments, CaseSpec& spec) {
   if (arguments.packed && arguments.dynamic_tokens) {
-    bad_option("--packed and --dynamic-batching are both given", "give one of them");
+    throw_bad_input("--packed and --dynamic-batching are both given", "give one of them");
   }
   if (arguments.packed) spec.batching.kind = BatchingKind::kPacked;
   if (!arguments.dynamic_tokens) return;

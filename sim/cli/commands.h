@@ -39,6 +39,10 @@ int logprobs_command(const LogprobsArguments& arguments);
 int mutants_command(const MutantArguments& arguments);
 // `words` begins with "score"; the others go to the Python package.
 int score_command(const std::vector<std::string>& words);
+// Replaces this process by a program and its arguments. Throws with this fix when it cannot start.
+[[noreturn]] void exec_program(std::vector<std::string> words, const std::string& fix);
+// The whole path of a script that lies in the repository only.
+std::string script_of_repository(const std::string& path);
 int doctor_command();
 // Prints the JSON Schema of scenario files, or the workloads that they may name.
 int schema_command(const RunArguments& arguments);

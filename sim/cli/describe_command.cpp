@@ -1,5 +1,6 @@
 // describe: shows what a scenario would run, and measures its first and last rank alone.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <iostream>
 
@@ -22,10 +23,7 @@ namespace {
 
 std::string batch_line(const CaseSpec& spec) {
   if (!spec.data.file.empty()) return "batch      " + spec.data.file + "\n";
-  std::string lengths;
-  for (const int64_t length : spec.data.lengths) {
-    lengths += (lengths.empty() ? "" : ", ") + std::to_string(length);
-  }
+  const std::string lengths = fmt::format("{}", fmt::join(spec.data.lengths, ", "));
   const int64_t shares = spec.parallel.ranks(Share::kSamples);
   return fmt::format("batch      [{}, {}] from seed {}{}, {} samples on rank 0\n",
                      spec.data.batch_size, spec.data.seq_len, spec.seed,
@@ -162,9 +160,8 @@ int describe_command(const RunArguments& given) {
   if (arguments.backends.empty()) arguments.backends = {"emulated"};
   const Selection selection = select_cases(arguments);
   if (selection.cases.empty() && selection.skipped.empty()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = "no case was selected",
-                 .fix = "loosen --filter, --only or --shard; `shardproof list` shows all"});
+    throw_bad_input("no case was selected",
+                    "loosen --filter, --only or --shard; `shardproof list` shows all");
   }
   std::string separator;
   for (const auto* cases : {&selection.cases, &selection.skipped}) {

@@ -66,9 +66,8 @@ Catalog catalog_for(const ExploreArguments& explore, const WorldChoice& world) {
   for (const KnownWorkload& one : world.workloads) known.push_back(one.name);
   for (const std::string& name : explore.workloads) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("--workload {}: there is no such workload", name),
-                 .fix = known_names(name, known)});
+    throw_bad_input(fmt::format("--workload {}: there is no such workload", name),
+                    known_names(name, known));
   }
   Catalog catalog(world.workloads, settings_of_repository(world));
   if (!explore.precisions.empty()) catalog.restrict_to("precision", explore.precisions);

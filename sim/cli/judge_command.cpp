@@ -19,9 +19,8 @@ int judge_command(const CheckArguments& arguments, WorldPool& pool) {
   std::cout << unread_keys_note(spec);
   if (!std::filesystem::is_regular_file(arguments.result_file)) {
     const bool there = std::filesystem::exists(arguments.result_file);
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = arguments.result_file + (there ? " is no file" : " does not exist"),
-                 .fix = "name a safetensors file"});
+    throw_bad_input(arguments.result_file + (there ? " is no file" : " does not exist"),
+                    "name a safetensors file");
   }
   GoldenStore goldens(pool, !arguments.world.no_cache, limits_for(arguments.world));
   FileJudgement judgement = judge_file(spec, goldens, pool, arguments.result_file);

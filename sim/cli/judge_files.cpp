@@ -14,29 +14,25 @@ namespace shardproof::sim {
 
 namespace {
 
-[[noreturn]] void bad_arguments(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 int judge_recorded(const CheckArguments& arguments) {
   if (!arguments.result_file.empty()) {
-    bad_arguments(arguments.case_path + " is a recorded run, which takes no result file",
-                  "write shardproof judge RUN --golden RUN_OF_ONE_RANK");
+    throw_bad_input(arguments.case_path + " is a recorded run, which takes no result file",
+                    "write shardproof judge RUN --golden RUN_OF_ONE_RANK");
   }
   if (arguments.allow_partial) {
-    bad_arguments(
+    throw_bad_input(
         "--allow-partial is of result files, and " + arguments.case_path + " is a recorded run",
         "leave it out");
   }
   if (arguments.golden.empty()) {
-    bad_arguments(arguments.case_path + " is a recorded run, and nothing to compare it with",
-                  "record the script on one rank, and name that run: --golden RUN");
+    throw_bad_input(arguments.case_path + " is a recorded run, and nothing to compare it with",
+                    "record the script on one rank, and name that run: --golden RUN");
   }
   const RecordedRun reference = read_recorded_run(arguments.golden);
   if (reference.world_size > 1 && !arguments.reference) {
-    bad_arguments(fmt::format("{} has {} ranks, so it does not show what one rank computes",
-                              arguments.golden, reference.world_size),
-                  "record the script on one rank, or compare two layouts with --reference");
+    throw_bad_input(fmt::format("{} has {} ranks, so it does not show what one rank computes",
+                                arguments.golden, reference.world_size),
+                    "record the script on one rank, or compare two layouts with --reference");
   }
   const RecordedJudgement judgement =
       judge_recorded_run(read_recorded_run(arguments.case_path), reference);
@@ -48,12 +44,13 @@ int judge_recorded(const CheckArguments& arguments) {
 void refuse_case_flags(const CheckArguments& arguments) {
   for (const auto& [flag, value] : arguments.flags) {
     if (value.empty()) continue;
-    bad_arguments(fmt::format("{} changes the case, and {} holds the answers of the case as it is",
-                              flag, arguments.golden),
-                  "leave one of them out");
+    throw_bad_input(
+        fmt::format("{} changes the case, and {} holds the answers of the case as it is", flag,
+                    arguments.golden),
+        "leave one of them out");
   }
   if (arguments.reference) {
-    bad_arguments(
+    throw_bad_input(
         "--reference is of recorded runs, and " + arguments.case_path + " has no run.json",
         "leave it out");
   }
@@ -81,17 +78,17 @@ std::optional<int> judge_files(const CheckArguments& arguments) {
   if (is_recorded_run(arguments.case_path)) return judge_recorded(arguments);
   const bool has_golden = !arguments.golden.empty();
   if (has_golden && !looks_like_case_folder(arguments.case_path)) {
-    bad_arguments(arguments.case_path + " is no recorded run: it has no run.json",
-                  "name the folder of a run that was closed (docs/recorded_runs.md)");
+    throw_bad_input(arguments.case_path + " is no recorded run: it has no run.json",
+                    "name the folder of a run that was closed (docs/recorded_runs.md)");
   }
   if (!has_golden && (arguments.reference || arguments.no_unresolved)) {
-    bad_arguments("--reference and --no-unresolved are of recorded runs, and " +
-                      arguments.case_path + " has no run.json",
-                  "leave them out");
+    throw_bad_input("--reference and --no-unresolved are of recorded runs, and " +
+                        arguments.case_path + " has no run.json",
+                    "leave them out");
   }
   if (arguments.result_file.empty()) {
-    bad_arguments("judge needs a result file beside the case folder " + arguments.case_path,
-                  "write shardproof judge CASE FILE, or shardproof judge RUN --golden RUN1");
+    throw_bad_input("judge needs a result file beside the case folder " + arguments.case_path,
+                    "write shardproof judge CASE FILE, or shardproof judge RUN --golden RUN1");
   }
   if (!has_golden) return std::nullopt;
   return judge_answers(arguments);

@@ -33,11 +33,10 @@ std::vector<std::pair<std::string, std::string>> pairs_of(const std::string& a,
   if (!fs::is_directory(a) || !fs::is_directory(b)) return {{a, b}};
   const std::vector<std::string> names = files_in(a), others = files_in(b);
   if (names != others || names.empty()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{} has {} safetensors files, {} has {}, and they must have "
-                                     "the same names",
-                                     a, names.size(), b, others.size()),
-                 .fix = "name two files, or folders of files with the same names"});
+    throw_bad_input(fmt::format("{} has {} safetensors files, {} has {}, and they must have "
+                                "the same names",
+                                a, names.size(), b, others.size()),
+                    "name two files, or folders of files with the same names");
   }
   std::vector<std::pair<std::string, std::string>> pairs;
   for (const std::string& name : names) pairs.emplace_back(fs::path(a) / name, fs::path(b) / name);

@@ -19,9 +19,8 @@ std::string why_not(Backend backend, DeviceKind device) {
 void require_can_run(Backend backend, DeviceKind device) {
   const std::string reason = why_not(backend, device);
   if (reason.empty()) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("{} ranks with tensors on {} cannot run here", backend, device),
-               .fix = reason});
+  throw_bad_input(fmt::format("{} ranks with tensors on {} cannot run here", backend, device),
+                  reason);
 }
 
 std::vector<Backend> runnable_backends(DeviceKind device) {

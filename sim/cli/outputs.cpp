@@ -16,9 +16,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& option, const std::string& path, const std::string& why,
                          const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("{} {}: {}", option, path, why),
-               .fix = fix});
+  throw_bad_input(fmt::format("{} {}: {}", option, path, why), fix);
 }
 
 bool same_file(const fs::path& a, const fs::path& b) {

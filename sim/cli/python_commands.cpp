@@ -27,34 +27,33 @@ except ImportError as error:
 sys.exit(command.main(sys.argv[1:]))
 )";
 
-// Replaces this process by python3 with these words behind it.
-[[noreturn]] void exec_python(std::vector<std::string> words) {
-  words.insert(words.begin(), "python3");
+constexpr const char* kInstall = "install Python 3";
+
+}  // namespace
+
+std::string script_of_repository(const std::string& path) {
+  std::string script = find_in_repository(path);
+  if (script.empty()) throw_bad_input(path + " is not here", "run it from the repository");
+  return script;
+}
+
+void exec_program(std::vector<std::string> words, const std::string& fix) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   ::execvp(argv[0], argv.data());
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("python3 cannot be started: {}", std::strerror(errno)),
-               .fix = "install Python 3"});
+  throw_bad_input(fmt::format("{} cannot be started: {}", words[0], std::strerror(errno)), fix);
 }
 
-}  // namespace
-
 int score_command(const std::vector<std::string>& words_of_command) {
-  std::vector<std::string> words = {"-c", kScoreScript};
+  std::vector<std::string> words = {"python3", "-c", kScoreScript};
   words.insert(words.end(), words_of_command.begin() + 1, words_of_command.end());
-  exec_python(std::move(words));
+  exec_program(std::move(words), kInstall);
 }
 
 int mutants_command(const MutantArguments& arguments) {
-  const std::string script = find_in_repository("tests/mutants/run.py");
-  if (script.empty()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = "tests/mutants/run.py is not here",
-                 .fix = "run it from the repository"});
-  }
-  std::vector<std::string> words = {"-B", script, "--jobs", std::to_string(arguments.jobs)};
+  std::vector<std::string> words = {"python3", "-B", script_of_repository("tests/mutants/run.py"),
+                                    "--jobs", std::to_string(arguments.jobs)};
   const auto add = [&words](const char* name, const std::string& value) {
     words.insert(words.end(), {name, value});
   };
@@ -64,7 +63,7 @@ int mutants_command(const MutantArguments& arguments) {
   if (arguments.check) words.emplace_back("--check");
   if (arguments.changed) words.emplace_back("--changed");
   if (arguments.changed && !arguments.changed->empty()) words.push_back(*arguments.changed);
-  exec_python(std::move(words));
+  exec_program(std::move(words), kInstall);
 }
 
 }  // namespace shardproof::sim

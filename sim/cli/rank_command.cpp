@@ -22,9 +22,8 @@ Backend backend_of(const RunArguments& arguments, DeviceKind device) {
     return device == DeviceKind::kCuda ? Backend::kNccl : Backend::kGloo;
   const auto backend = enum_of<Backend>(arguments.backends.front());
   if (backend == Backend::kEmulated || arguments.backends.size() > 1) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{} cannot run here", backend),
-                 .fix = "ranks of a launcher are processes; use --backend gloo or nccl"});
+    throw_bad_input(fmt::format("{} cannot run here", backend),
+                    "ranks of a launcher are processes; use --backend gloo or nccl");
   }
   require_can_run(backend, device);
   return backend;
@@ -41,9 +40,8 @@ void say_what_it_waits_for(const ExternalPlace& place) {
 int run_selected(const RunArguments& arguments, const CommandLine& command, WorldPool& pool) {
   Selection selection = select_cases(arguments);
   if (selection.cases.empty() && !selection.skipped.empty()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("no selected case is for {} ranks", *arguments.world_size),
-                 .fix = "start as many ranks as the mesh has, or choose other cases"});
+    throw_bad_input(fmt::format("no selected case is for {} ranks", *arguments.world_size),
+                    "start as many ranks as the mesh has, or choose other cases");
   }
   return run_cases(arguments, command, std::move(selection), pool);
 }

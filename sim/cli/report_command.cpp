@@ -1,9 +1,6 @@
 // report: runs the Python script that draws a run folder.
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <vector>
@@ -11,7 +8,6 @@
 #include "base/error.h"
 #include "base/read_text.h"
 #include "sim/cli/commands.h"
-#include "sim/lint/scenario_files.h"
 #include "sim/report/earlier_run.h"
 #include "sim/report/results_json.h"
 
@@ -21,17 +17,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-[[noreturn]] void bad_report(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 // Of a run that was ended: what the cases that had finished say.
 void write_results_of_ended(const std::string& folder) {
   EarlierRun earlier = read_earlier_run(folder);
   if (is_being_written(folder)) {
-    bad_report(fmt::format("{}: the run is still going on, {} of {} cases have finished", folder,
-                           earlier.finished.size(), earlier.selected.size()),
-               "wait until it has ended");
+    throw_bad_input(fmt::format("{}: the run is still going on, {} of {} cases have finished",
+                                folder, earlier.finished.size(), earlier.selected.size()),
+                    "wait until it has ended");
   }
   earlier.info.not_run = earlier.missing("the run ended before this case had");
   earlier.info.interrupted = true;
@@ -51,26 +43,20 @@ int report_command(const ReportArguments& arguments) {
     write_results_of_ended(folder);
   } else if (!fs::is_regular_file(folder + "/results.json") &&
              !fs::is_regular_file(folder + "/validation.json")) {
-    bad_report(fmt::format("{} holds no results.json", folder),
-               "name the folder of a run or of `validate`");
+    throw_bad_input(fmt::format("{} holds no results.json", folder),
+                    "name the folder of a run or of `validate`");
   }
   for (const char* name : {"/results.json", "/timeline.json", "/validation.json"}) {
     if (fs::exists(folder + name)) check_json_file(folder + name, kMaxResultsBytes);
   }
-  const std::string script = find_in_repository("reports/report.py");
-  if (script.empty()) bad_report("reports/report.py is not here", "run it from the repository");
+  const std::string script = script_of_repository("reports/report.py");
   // That of the repository which the script is in; a wheel has none and starts with its own on
   // PATH.
   const auto own = fs::path(script).parent_path().parent_path() / ".venv/bin/python";
   const std::string python = fs::exists(own) ? own.string() : "python3";
   std::vector<std::string> words = {python, script, folder};
   if (arguments.everything) words.emplace_back("--all");
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  ::execvp(python.c_str(), pointers.data());
-  bad_report(fmt::format("{} cannot be started: {}", python, std::strerror(errno)),
-             "`shardproof doctor` says what is missing");
+  exec_program(std::move(words), "`shardproof doctor` says what is missing");
 }
 
 }  // namespace shardproof::sim

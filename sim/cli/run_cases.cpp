@@ -206,10 +206,9 @@ void require_inputs_elsewhere(const RunArguments& arguments) {
   const std::string out = fs::weakly_canonical(arguments.out).string() + "/";
   for (const std::string& path : arguments.paths) {
     if (!fs::weakly_canonical(path).string().starts_with(out)) continue;
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("--out {} holds {}, which the same command reads",
-                                     arguments.out, path),
-                 .fix = "name another folder with --out"});
+    throw_bad_input(
+        fmt::format("--out {} holds {}, which the same command reads", arguments.out, path),
+        "name another folder with --out");
   }
 }
 
@@ -229,26 +228,21 @@ void require_same_cases(const EarlierRun& earlier, const std::string& program,
                         const Selection& selection) {
   const std::string fix = "start a new run instead";
   if (earlier.info.version != version_text() || earlier.info.program != program) {
-    throw Error(
-        {.kind = ErrorKind::kBadInput,
-         .what = fmt::format("another program made the run ({}, digest {}) than this ({}, {})",
-                             earlier.info.version, earlier.info.program, version_text(), program),
-         .fix = fix});
+    throw_bad_input(
+        fmt::format("another program made the run ({}, digest {}) than this ({}, {})",
+                    earlier.info.version, earlier.info.program, version_text(), program),
+        fix);
   }
   const size_t count = selection.cases.size();
   if (earlier.selected.size() != count) {
-    throw Error(
-        {.kind = ErrorKind::kBadInput,
-         .what = fmt::format("the run had selected {} cases, and its command selects {} now",
-                             earlier.selected.size(), count),
-         .fix = fix});
+    throw_bad_input(fmt::format("the run had selected {} cases, and its command selects {} now",
+                                earlier.selected.size(), count),
+                    fix);
   }
   for (size_t place = 0; place < count; ++place) {
     if (case_digest(selection.cases[place]) == earlier.digests[place]) continue;
-    throw Error(
-        {.kind = ErrorKind::kBadInput,
-         .what = fmt::format("the case {} has changed since the run", selection.cases[place].name),
-         .fix = fix});
+    throw_bad_input(
+        fmt::format("the case {} has changed since the run", selection.cases[place].name), fix);
   }
 }
 
@@ -258,10 +252,9 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
               WorldPool& pool, std::optional<ResumedRun> earlier,
               std::vector<CaseResult>* finished) {
   if (selection.cases.empty() && selection.skipped.empty()) {
-    throw Error(
-        {.kind = ErrorKind::kBadInput,
-         .what = "no case was selected",
-         .fix = "loosen --filter, --only, --shard or --rerun-failed; `shardproof list` shows all"});
+    throw_bad_input(
+        "no case was selected",
+        "loosen --filter, --only, --shard or --rerun-failed; `shardproof list` shows all");
   }
   const std::string program = program_digest();
   if (earlier) require_same_cases(earlier->run, program, selection);

@@ -18,16 +18,13 @@ namespace {
 // A file holds the tensors of one case.
 void set_dump(const RunArguments& arguments, Selection& selection) {
   if (selection.cases.size() != 1) {
-    throw Error(
-        {.kind = ErrorKind::kBadInput,
-         .what = fmt::format("--dump writes one case, {} were selected", selection.cases.size()),
-         .fix = "choose one with --only, and its world with --backend"});
+    throw_bad_input(fmt::format("--dump writes one case, {} were selected", selection.cases.size()),
+                    "choose one with --only, and its world with --backend");
   }
   CaseSpec& spec = selection.cases.front();
   if (!is_model_workload(spec.workload)) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("workload {} has no model to dump", spec.workload),
-                 .fix = "dump a case that trains or scores one"});
+    throw_bad_input(fmt::format("workload {} has no model to dump", spec.workload),
+                    "dump a case that trains or scores one");
   }
   spec.dump_file = output_file("--dump", arguments.dump, inputs_of(spec), arguments.force);
 }
@@ -38,10 +35,9 @@ RunArguments resumed_arguments(const RunArguments& given, const EarlierRun& earl
   words.insert(words.end(), earlier.info.arguments.begin(), earlier.info.arguments.end());
   const ParsedArguments parsed = parse_arguments(words);
   if (!parsed.arguments || parsed.arguments->command != "run") {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("`{}` made the run, which `run` cannot go on with",
-                                     earlier.info.command),
-                 .fix = "start a new run instead"});
+    throw_bad_input(
+        fmt::format("`{}` made the run, which `run` cannot go on with", earlier.info.command),
+        "start a new run instead");
   }
   RunArguments arguments = parsed.arguments->run;
   arguments.workloads = given.workloads;
@@ -76,10 +72,9 @@ int resume_run(RunArguments given, const CommandLine& command, WorldPool& pool) 
   std::error_code error;
   fs::current_path(earlier.info.directory, error);
   if (error) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("the run was started in {}, which cannot be entered: {}",
-                                     earlier.info.directory, error.message()),
-                 .fix = "start a new run instead"});
+    throw_bad_input(fmt::format("the run was started in {}, which cannot be entered: {}",
+                                earlier.info.directory, error.message()),
+                    "start a new run instead");
   }
   Selection selection = select_cases(arguments);
   if (!arguments.dump.empty()) set_dump(arguments, selection);

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "sim/case/names.h"
 #include "sim/case/option.h"
 #include "sim/case/reference.h"
 #include "sim/cli/machine.h"
@@ -25,10 +26,6 @@ namespace shardproof::sim {
 
 namespace {
 
-[[noreturn]] void bad_selection(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 bool has(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
 }
@@ -43,8 +40,8 @@ std::vector<Backend> wanted_backends(const RunArguments& arguments) {
   }
   if (backends.empty()) backends = runnable_backends(device);
   if (backends.empty()) {
-    bad_selection(fmt::format("no world can run here on {}", device),
-                  why_not(Backend::kEmulated, device));
+    throw_bad_input(fmt::format("no world can run here on {}", device),
+                    why_not(Backend::kEmulated, device));
   }
   return backends;
 }
@@ -106,9 +103,9 @@ std::set<std::string> failed_cases(const RunArguments& arguments) {
     schedules = std::max(schedules, schedule_of_name(name));
   }
   if (arguments.schedules != kAllSchedules && schedules > arguments.schedules) {
-    bad_selection(fmt::format("a case of {} failed under schedule {}, which this run has not",
-                              arguments.rerun_failed, schedules),
-                  fmt::format("add --schedules {}", schedules));
+    throw_bad_input(fmt::format("a case of {} failed under schedule {}, which this run has not",
+                                arguments.rerun_failed, schedules),
+                    fmt::format("add --schedules {}", schedules));
   }
   return failed;
 }
@@ -119,13 +116,13 @@ std::vector<CaseSpec> under_schedules(std::vector<CaseSpec> cases, const RunArgu
     return spec.world.backend == Backend::kEmulated;
   });
   if (arguments.schedules != 0 && !cases.empty() && !any_emulated) {
-    bad_selection("--schedules: no selected case runs in the emulated world",
-                  "select one, or leave --schedules out");
+    throw_bad_input("--schedules: no selected case runs in the emulated world",
+                    "select one, or leave --schedules out");
   }
   if (arguments.schedules == kAllSchedules) return cases;
   const int64_t only = schedule_of_name(arguments.only);
   if (only > arguments.schedules && !cases.empty() && arguments.only != cases.front().name) {
-    bad_selection(
+    throw_bad_input(
         fmt::format("--only names schedule {}, and the run has {}", only, arguments.schedules),
         fmt::format("add --schedules {}", only));
   }
@@ -172,9 +169,9 @@ std::vector<CaseSpec> deal(const RunArguments& arguments, const std::vector<Case
 
 void unknown_case(const std::string& only, const std::vector<std::string>& names) {
   const std::string nearest = nearest_name(only, names);
-  bad_selection(fmt::format("--only {}: no case has this name", only),
-                nearest.empty() ? "`shardproof list` shows all names"
-                                : fmt::format("did you mean {}?", nearest));
+  throw_bad_input(fmt::format("--only {}: no case has this name", only),
+                  nearest.empty() ? "`shardproof list` shows all names"
+                                  : fmt::format("did you mean {}?", nearest));
 }
 
 Selection select_cases(const RunArguments& arguments) {
@@ -215,7 +212,7 @@ CaseSpec select_one_case(const RunArguments& arguments) {
   Selection selection = select_cases(arguments);
   auto& cases = selection.cases;
   cases.insert(cases.end(), selection.skipped.begin(), selection.skipped.end());
-  if (cases.empty()) bad_selection("no case was selected", "`shardproof list` shows all cases");
+  if (cases.empty()) throw_bad_input("no case was selected", "`shardproof list` shows all cases");
   if (cases.size() > 1) {
     std::cerr << fmt::format("{} cases were selected; this is {} (--only chooses)\n", cases.size(),
                              cases.front().name);

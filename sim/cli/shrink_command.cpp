@@ -35,10 +35,6 @@ constexpr const char* kNotRun = "not run";
 constexpr const char* kFolders[] = {"model.folder", "data.case"};
 constexpr size_t kShownLine = 400;  // bytes of a finding in the head of the file
 
-[[noreturn]] void bad_case(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 // The case of this name; of a scenario of one case, that one.
 CaseSettings settings_of_case(const Scenario& scenario, const std::string& name) {
   std::vector<std::string> names;
@@ -52,8 +48,8 @@ CaseSettings settings_of_case(const Scenario& scenario, const std::string& name)
   }
   if (only.empty() && names.size() == 1) return scenario.settings.front();
   if (only.empty()) {
-    bad_case(fmt::format("{} has {} cases", scenario.file, names.size()),
-             "name the failing one with --only");
+    throw_bad_input(fmt::format("{} has {} cases", scenario.file, names.size()),
+                    "name the failing one with --only");
   }
   unknown_case(name, names);
 }
@@ -111,7 +107,7 @@ class Shrink {
 
   CaseResult run_first(const CaseSettings& settings) {
     const CheckedCase checked = check_settings(settings, file_, world_);
-    if (!checked.spec) bad_case(checked.sentence, "shrink a case that can run");
+    if (!checked.spec) throw_bad_input(checked.sentence, "shrink a case that can run");
     CaseResult result = runner_.run(*checked.spec);
     known_[settings.dump()] = known(result);
     return result;

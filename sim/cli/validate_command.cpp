@@ -64,11 +64,10 @@ std::vector<CaseSpec> training_cases(const Suite& suite, int64_t ranks, const Wo
 
 void require_cases(const Suite& suite, const std::vector<CaseSpec>& cases, int64_t ranks) {
   if (suite.has(Stage::kTraining) && cases.empty()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("no case of training.scenarios trains or scores a model on {} "
-                                     "ranks and expects a match",
-                                     ranks),
-                 .fix = "name one that does, or leave training.scenarios out"});
+    throw_bad_input(fmt::format("no case of training.scenarios trains or scores a model on {} "
+                                "ranks and expects a match",
+                                ranks),
+                    "name one that does, or leave training.scenarios out");
   }
 }
 
@@ -76,9 +75,7 @@ void require_cases(const Suite& suite, const std::vector<CaseSpec>& cases, int64
 void check_nodes(Suite& suite, int64_t ranks, const WorldChoice& choice, bool launched) {
   if (suite.nodes == 0) return;
   const auto refuse = [&](const std::string& what, const std::string& fix) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("world.nodes of {}: {}", suite.file, what),
-                 .fix = fix});
+    throw_bad_input(fmt::format("world.nodes of {}: {}", suite.file, what), fix);
   };
   if (launched) refuse("a launcher's hosts are the nodes", "leave it out, or give --ranks");
   if (choice.backend != Backend::kGloo) {
@@ -128,9 +125,8 @@ class ValidateCommand {
     ExternalPlace place = external_place(process_environment());
     place.secret = shared_secret(place, process_environment());
     if (settings_.backend == Backend::kEmulated) {
-      throw Error({.kind = ErrorKind::kBadInput,
-                   .what = "emulated cannot run here",
-                   .fix = "ranks of a launcher are processes; use --backend gloo or nccl"});
+      throw_bad_input("emulated cannot run here",
+                      "ranks of a launcher are processes; use --backend gloo or nccl");
     }
     require_can_run(settings_.backend, settings_.device);
     return run_on_external_ranks(place, settings_.backend, settings_.device, functions,
@@ -204,11 +200,10 @@ std::optional<ExternalPlace> place_of_launcher(const GetVariable& variable) {
 void refuse_ranks_of_ranks(const GetVariable& variable) {
   const auto place = place_of_launcher(variable);
   if (!place || place->world_size == 1) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("validate --ranks starts ranks of its own, but this process is "
-                                   "rank {} of {} of {}",
-                                   place->rank, place->world_size, place->launcher),
-               .fix = "leave out --ranks"});
+  throw_bad_input(fmt::format("validate --ranks starts ranks of its own, but this process is "
+                              "rank {} of {} of {}",
+                              place->rank, place->world_size, place->launcher),
+                  "leave out --ranks");
 }
 
 }  // namespace
@@ -217,10 +212,9 @@ int validate_command(const Arguments& arguments, const CommandLine& command,
                      const WorkerFunctions& functions) {
   const auto variable = process_environment();
   if (arguments.validate.ranks == 0 && !was_launched(variable)) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = "no launcher says which rank this is",
-                 .fix = "start validate through torchrun, mpirun or srun on every host, or give "
-                        "--ranks N for N ranks on this machine"});
+    throw_bad_input("no launcher says which rank this is",
+                    "start validate through torchrun, mpirun or srun on every host, or give "
+                    "--ranks N for N ranks on this machine");
   }
   if (arguments.validate.ranks > 0) refuse_ranks_of_ranks(variable);
   ValidateCommand validate(arguments, command);

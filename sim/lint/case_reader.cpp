@@ -18,18 +18,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-[[noreturn]] void bad_cases(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 // Reads the expanded case of an earlier run (replay/<case>.json).
 CaseSpec read_replay(const std::string& path) {
   const nlohmann::json parsed = read_json_object(path);
   try {
     return case_spec_from_json(parsed.contains("spec") ? parsed["spec"] : parsed);
   } catch (const nlohmann::json::exception& error) {
-    bad_cases(fmt::format("{} is no expanded case ({})", path, json_problem(error)),
-              "name a scenario, or a file that a run left in its replay folder");
+    throw_bad_input(fmt::format("{} is no expanded case ({})", path, json_problem(error)),
+                    "name a scenario, or a file that a run left in its replay folder");
   }
 }
 
@@ -47,7 +43,7 @@ class Reader {
         if (broken_.count(file) == 0) read_file(file, backend, cases);
       }
     }
-    if (!problems_.empty()) bad_cases(problems_, "");
+    if (!problems_.empty()) throw_bad_input(problems_, "");
     return cases;
   }
 
@@ -104,16 +100,17 @@ class Reader {
       check_case(spec);
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::kRefused) return;  // a verdict, given when the case runs
-      bad_cases(fmt::format("{}:{}: {}: {}", spec.file, spec.line, spec.name, error.fact()),
-                error.fix());
+      throw_bad_input(fmt::format("{}:{}: {}: {}", spec.file, spec.line, spec.name, error.fact()),
+                      error.fix());
     }
   }
 
   void require_unique(const CaseSpec& spec) {
     const auto [known, added] = file_of_.emplace(spec.name, spec.file);
     if (added || fs::equivalent(known->second, spec.file)) return;
-    bad_cases(fmt::format("{} and {} both make the case {}", known->second, spec.file, spec.name),
-              "give one of them another name");
+    throw_bad_input(
+        fmt::format("{} and {} both make the case {}", known->second, spec.file, spec.name),
+        "give one of them another name");
   }
 
   const ReadOptions& options_;

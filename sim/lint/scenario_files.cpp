@@ -15,10 +15,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-[[noreturn]] void bad_path(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 bool is_scenario_name(const fs::path& path) {
   return path.extension() == ".yaml" || path.extension() == ".yml";
 }
@@ -33,14 +29,14 @@ void add_folder(const fs::path& folder, std::vector<std::string>& files) {
       found.push_back(walk->path().string());
   }
   if (error)
-    bad_path(fmt::format("{} cannot be read: {}", folder.string(), error.message()),
-             "check its permissions");
+    throw_bad_input(fmt::format("{} cannot be read: {}", folder.string(), error.message()),
+                    "check its permissions");
   if (found.empty())
-    bad_path(folder.string() + " holds no scenario (*.yaml)", "name another folder");
+    throw_bad_input(folder.string() + " holds no scenario (*.yaml)", "name another folder");
   std::sort(found.begin(), found.end());
   for (const std::string& file : found) {
     if (invalid_utf8(file) != std::string::npos) {
-      bad_path("a file name below " + folder.string() + " is not UTF-8", "rename it");
+      throw_bad_input("a file name below " + folder.string() + " is not UTF-8", "rename it");
     }
   }
   files.insert(files.end(), found.begin(), found.end());
@@ -68,13 +64,15 @@ std::string own_scenario(const std::string& path) {
 std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& given : paths) {
-    if (invalid_utf8(given) != std::string::npos) bad_path("a path is not UTF-8", "rename it");
+    if (invalid_utf8(given) != std::string::npos)
+      throw_bad_input("a path is not UTF-8", "rename it");
     const std::string path = own_scenario(given);
-    if (!fs::exists(path)) bad_path(path + " does not exist", "name a scenario file or folder");
+    if (!fs::exists(path))
+      throw_bad_input(path + " does not exist", "name a scenario file or folder");
     if (!fs::is_directory(path)) {
       files.push_back(path);
     } else if (looks_like_case_folder(path)) {
-      bad_path(path + " is a case folder", "use: shardproof check " + path);
+      throw_bad_input(path + " is a case folder", "use: shardproof check " + path);
     } else {
       add_folder(path, files);
     }
@@ -82,7 +80,7 @@ std::vector<std::string> find_scenario_files(const std::vector<std::string>& pat
   if (!paths.empty()) return files;
   const std::string folder = find_in_repository("scenarios");
   if (folder.empty())
-    bad_path("there is no folder scenarios here", "name a scenario file or folder");
+    throw_bad_input("there is no folder scenarios here", "name a scenario file or folder");
   add_folder(folder, files);
   return files;
 }

@@ -25,10 +25,6 @@ struct Dtype {
 constexpr std::array<Dtype, 4> kDtypes = {
     {{"float64", 0x1p-52}, {"float32", 0x1p-23}, {"float16", 0x1p-10}, {"bfloat16", 0x1p-7}}};
 
-[[noreturn]] void fail(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 const Dtype* find_dtype(const std::string& name) {
   const auto found = std::find_if(kDtypes.begin(), kDtypes.end(),
                                   [&](const Dtype& dtype) { return name == dtype.name; });
@@ -41,8 +37,8 @@ std::string shape_text(const at::Tensor& tensor) {
 
 SafetensorsFile open_file(const std::string& path) {
   if (!std::filesystem::is_regular_file(path)) {
-    fail(path + (std::filesystem::exists(path) ? " is no file" : " does not exist"),
-         "name a safetensors file that holds logprobs [B, S]");
+    throw_bad_input(path + (std::filesystem::exists(path) ? " is no file" : " does not exist"),
+                    "name a safetensors file that holds logprobs [B, S]");
   }
   return SafetensorsFile::open(path);
 }
@@ -51,12 +47,13 @@ SafetensorsFile open_file(const std::string& path) {
 std::vector<double> read_logprobs(const SafetensorsFile& file) {
   const at::Tensor tensor = file.get(kLogprobs);
   if (tensor.dim() != 2 || tensor.numel() == 0) {
-    fail(fmt::format("{}: logprobs has the shape {}", file.path(), shape_text(tensor)),
-         "write logprobs as [B, S] with at least one token");
+    throw_bad_input(fmt::format("{}: logprobs has the shape {}", file.path(), shape_text(tensor)),
+                    "write logprobs as [B, S] with at least one token");
   }
   if (find_dtype(dtype_name(tensor.scalar_type())) == nullptr) {
-    fail(fmt::format("{}: logprobs is {}", file.path(), dtype_name(tensor.scalar_type())),
-         "write it as float64, float32, bfloat16 or float16");
+    throw_bad_input(
+        fmt::format("{}: logprobs is {}", file.path(), dtype_name(tensor.scalar_type())),
+        "write it as float64, float32, bfloat16 or float16");
   }
   const at::Tensor values = tensor.to(at::kDouble).contiguous();
   const double* begin = values.const_data_ptr<double>();
@@ -81,13 +78,15 @@ class IntegerTensors {
     if (!file.contains(name)) return {};
     const at::Tensor tensor = file.get(name);
     if (tensor.sizes() != at::IntArrayRef(shape)) {
-      fail(fmt::format("{}: {} has the shape {}, and logprobs needs [{}]", file.path(), name,
-                       shape_text(tensor), fmt::join(shape, ", ")),
-           "write one number for each " + std::string(shape.size() == 1 ? "row" : "token"));
+      throw_bad_input(
+          fmt::format("{}: {} has the shape {}, and logprobs needs [{}]", file.path(), name,
+                      shape_text(tensor), fmt::join(shape, ", ")),
+          "write one number for each " + std::string(shape.size() == 1 ? "row" : "token"));
     }
     if (tensor.is_floating_point() || tensor.is_complex()) {
-      fail(fmt::format("{}: {} is {}", file.path(), name, dtype_name(tensor.scalar_type())),
-           "write it as int64, int32 or bool");
+      throw_bad_input(
+          fmt::format("{}: {} is {}", file.path(), name, dtype_name(tensor.scalar_type())),
+          "write it as int64, int32 or bool");
     }
     const at::Tensor values = tensor.to(at::kLong).contiguous();
     const int64_t* begin = values.const_data_ptr<int64_t>();
@@ -102,9 +101,9 @@ class IntegerTensors {
     const std::string where = shape.size() == 1 ? fmt::format("in row {}", place)
                                                 : fmt::format("at row {}, position {}",
                                                               place / shape[1], place % shape[1]);
-    fail(fmt::format("{} of {} is {} {}, and that of {} is {}", name, a_.path(), *first.first,
-                     where, b_.path(), *first.second),
-         "compare files of the same batch");
+    throw_bad_input(fmt::format("{} of {} is {} {}, and that of {} is {}", name, a_.path(),
+                                *first.first, where, b_.path(), *first.second),
+                    "compare files of the same batch");
   }
 
   const SafetensorsFile& a_;
@@ -120,8 +119,8 @@ std::optional<double> number_of(const SafetensorsFile& file, const std::string& 
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool is_number = error == std::errc() && end == text.data() + text.size();
   if (!is_number || !(value > low && value <= high)) {
-    fail(fmt::format("{}: metadata {} is '{}'", file.path(), name, text),
-         fmt::format("write a number above {:g} and at most {:g}", low, high));
+    throw_bad_input(fmt::format("{}: metadata {} is '{}'", file.path(), name, text),
+                    fmt::format("write a number above {:g} and at most {:g}", low, high));
   }
   return value;
 }
@@ -135,13 +134,13 @@ int64_t read_vocab_size(const SafetensorsFile& a, const SafetensorsFile& b) {
   const auto from_a = number_of(a, "vocab_size", 1, 1e9),
              from_b = number_of(b, "vocab_size", 1, 1e9);
   if (from_a && from_b && *from_a != *from_b) {
-    fail(fmt::format("vocab_size of {} is {:.0f}, and that of {} is {:.0f}", a.path(), *from_a,
-                     b.path(), *from_b),
-         "compare files of the same batch and vocabulary");
+    throw_bad_input(fmt::format("vocab_size of {} is {:.0f}, and that of {} is {:.0f}", a.path(),
+                                *from_a, b.path(), *from_b),
+                    "compare files of the same batch and vocabulary");
   }
   const double size = from_a ? *from_a : from_b.value_or(0);
   if (size != std::floor(size)) {
-    fail(fmt::format("metadata vocab_size is {}", size), "write an integer");
+    throw_bad_input(fmt::format("metadata vocab_size is {}", size), "write an integer");
   }
   return static_cast<int64_t>(size);
 }
@@ -153,8 +152,8 @@ void read_dtype(const SafetensorsFile& file, Pair& pair) {
   if (named != file.metadata().end()) {
     const Dtype* computed = find_dtype(named->second);
     if (computed == nullptr) {
-      fail(fmt::format("{}: metadata dtype is '{}'", file.path(), named->second),
-           "write float64, float32, bfloat16 or float16");
+      throw_bad_input(fmt::format("{}: metadata dtype is '{}'", file.path(), named->second),
+                      "write float64, float32, bfloat16 or float16");
     }
     if (computed->epsilon > coarsest->epsilon) coarsest = computed;
   }
@@ -175,9 +174,9 @@ void find_counting_tokens(Pair& pair, const IntegerTensors& integers) {
   for (int64_t row = 0; row < pair.rows; ++row) {
     const int64_t length = lengths.empty() ? pair.length : lengths[row];
     if (length < 0 || length > pair.length) {
-      fail(fmt::format("lengths is {} in row {}, and a row has {} positions", length, row,
-                       pair.length),
-           fmt::format("write lengths from 0 to {}", pair.length));
+      throw_bad_input(fmt::format("lengths is {} in row {}, and a row has {} positions", length,
+                                  row, pair.length),
+                      fmt::format("write lengths from 0 to {}", pair.length));
     }
     for (int64_t i = pair.at(row, 0); i < pair.at(row + 1, 0); ++i) {
       const bool counts = i - pair.at(row, 0) < length && (mask.empty() || mask[i] != 0);
@@ -223,10 +222,11 @@ void check_ids(const Pair& pair) {
   for (const Token& token : pair.tokens) {
     const bool below = pair.vocab_size == 0 || token.id < pair.vocab_size;
     if (!pair.has_ids || (token.id >= 0 && below)) continue;
-    fail(fmt::format("the token id at row {}, position {} is {}, and ids are from 0 to {}",
-                     token.row, token.position, token.id,
-                     pair.vocab_size == 0 ? "vocab_size - 1" : std::to_string(pair.vocab_size - 1)),
-         "correct input_ids, vocab_size or the mask");
+    throw_bad_input(
+        fmt::format("the token id at row {}, position {} is {}, and ids are from 0 to {}",
+                    token.row, token.position, token.id,
+                    pair.vocab_size == 0 ? "vocab_size - 1" : std::to_string(pair.vocab_size - 1)),
+        "correct input_ids, vocab_size or the mask");
   }
 }
 
@@ -241,9 +241,9 @@ Pair read_pair(const std::string& path_a, const std::string& path_b) {
   pair.b = read_logprobs(b);
   const at::Tensor shape_a = a.get(kLogprobs), shape_b = b.get(kLogprobs);
   if (shape_a.sizes() != shape_b.sizes()) {
-    fail(fmt::format("logprobs is {} in {} and {} in {}", shape_text(shape_a), path_a,
-                     shape_text(shape_b), path_b),
-         "compare files of the same batch");
+    throw_bad_input(fmt::format("logprobs is {} in {} and {} in {}", shape_text(shape_a), path_a,
+                                shape_text(shape_b), path_b),
+                    "compare files of the same batch");
   }
   pair.rows = shape_a.size(0);
   pair.length = shape_a.size(1);
@@ -256,8 +256,8 @@ Pair read_pair(const std::string& path_a, const std::string& path_b) {
   find_counting_tokens(pair, integers);
   collect_tokens(pair, integers);
   if (std::find(pair.counts.begin(), pair.counts.end(), 1) == pair.counts.end()) {
-    fail(fmt::format("none of the {} tokens of {} counts", pair.a.size(), path_a),
-         "correct lengths, mask or segments");
+    throw_bad_input(fmt::format("none of the {} tokens of {} counts", pair.a.size(), path_a),
+                    "correct lengths, mask or segments");
   }
   check_ids(pair);
   return pair;

@@ -1,9 +1,15 @@
-#include "sim/proofs/broadcast_data_workload.h"
-
+// Workload broadcast_data: a batch that only the first rank of each group reads.
+//
+// Sharded: src/parallel/tp/broadcast_data.h. The batch has token ids, their mask, a tensor without
+// elements and one number; ranks that may not read hold other numbers. Outputs: "got.<key>".
+// Options: samples, tokens; axis of the groups (tp or dp; the samples are cut evenly over the
+// other); floating (float64 instead of integers); two mistakes of a caller: missing (a key that no
+// batch has), other_dtype (a tensor of another type).
 #include <ATen/ATen.h>
 
 #include "base/error.h"
 #include "parallel/tp/broadcast_data.h"
+#include "sim/proofs/built_in.h"
 
 namespace shardproof::sim {
 namespace {
@@ -15,9 +21,7 @@ Layout samples_of_group(const Options& options) {
 void check_group_axis(const Options& options) {
   const std::string axis = options["axis"];
   if (axis == "tp" || axis == "dp") return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = "option axis is '" + axis + "'",
-               .fix = "known are tp, dp"});
+  throw_bad_input("option axis is '" + axis + "'", "known are tp, dp");
 }
 
 WorkloadTensors batch_inputs(Draw& draw, const Options& options) {

@@ -1,5 +1,20 @@
-#include "sim/proofs/checkpoint_workload.h"
-
+// Workload checkpointed_block: a tensor-parallel block with dropout, recomputed in the backward.
+//
+//   h = gelu(x W1^T) [rows of W1 cut over tp], dropped in the region
+//   y = x + drop(sum over tp of h W2^T)        dropped equally on all tp ranks
+//   z = tanh(y) * gain, then z V^T             a small body before a layer that saves its input
+//
+// Options: samples, tokens, width, hidden, p; tp_ranks and dp_ranks, equal to those of the mesh;
+//   block    "plain", "checkpoint", or "spread" (input kept over tp): how h and y are saved
+//   norm     "plain", "checkpoint" or "without_output": how z is saved
+//   shared   z is y, so that an output that is not saved shares its memory with an input
+//   replays  false: the checkpoint does not replay the streams, so the recomputation draws new
+//            masks, as with a bug
+//
+// Outputs: y, the result, the draws of the forward and, after the backward, those of the
+// recomputation ("draw.<place> again"). Figure "kept_bytes": the bytes that the forward leaves for
+// the backward on this rank, result included, "before" without and "after" with the options.
+// Sharded: src/random/checkpoint.h, checkpoint_without_output.h, parallel/tp/spread_activation.h.
 #include <ATen/ATen.h>
 
 #include "collective/mappings.h"
@@ -7,6 +22,7 @@
 #include "random/checkpoint_without_output.h"
 #include "random/region_dropout.h"
 #include "random/rng_seeds.h"
+#include "sim/proofs/built_in.h"
 #include "sim/proofs/dealt_streams.h"
 
 namespace shardproof::sim {
@@ -16,11 +32,9 @@ constexpr int64_t kBlockSeed = 70;
 constexpr const char* kRegion = "hidden dropout";
 constexpr const char* kResidual = "residual dropout";
 
-Layout block_tokens() { return Layout({Cut::even(0, "dp")}); }
-
 WorkloadTensors block_inputs(Draw& draw, const Options& options) {
   const int64_t width = options["width"], hidden = options["hidden"];
-  return {{"x", draw.normal({options["samples"], options["tokens"], width}), block_tokens()},
+  return {{"x", draw.normal({options["samples"], options["tokens"], width}), over_dp()},
           {"w1", draw.normal({hidden, width}), Layout({Cut::even(0, "tp")}), {"dp"}},
           {"w2", draw.normal({width, hidden}), Layout({Cut::even(1, "tp")}), {"dp"}},
           {"gain", draw.normal({width}), {}, {"dp"}},
@@ -144,8 +158,8 @@ WorkloadTensors sharded_block(const TensorsByName& local, MeshComm& comm, const 
     return again ? draws_of(block->log, Phase::kRecompute, " again") : WorkloadTensors();
   };
   WorkloadTensors outputs = draws_of(block->log, Phase::kForward, "");
-  outputs.push_back({"y", forward.y, block_tokens()});
-  outputs.push_back({"out", forward.out, block_tokens()});
+  outputs.push_back({"y", forward.y, over_dp()});
+  outputs.push_back({"out", forward.out, over_dp()});
   return outputs;
 }
 

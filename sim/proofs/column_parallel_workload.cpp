@@ -1,21 +1,28 @@
-#include "sim/proofs/column_parallel_workload.h"
-
+// Workload column_parallel_linear: y = x W^T + b, rows of W cut over tp.
+//
+// Sharded: src/parallel/tp/column_parallel.h, with its options. Over dp the samples are cut evenly
+// and the gradients of W and b are addends.
+//
+//   fused            none, gate_up (two equal blocks), qkv (a half and two quarters)
+//   runtime_gather   default, yes, no: overrides gather_output before the call
+//   disable_grad_reduce   the workload, as the layer's caller, sums the gradient of x
+//   expert           the workload gathers x, as a dispatcher of tokens does
+//   async_grad       the gradient of x is reduced while that of W is computed
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "collective/mappings.h"
 #include "parallel/tp/column_parallel.h"
-#include "sim/proofs/plain_linear.h"
+#include "sim/proofs/built_in.h"
 #include "sim/proofs/slot_parameter.h"
 
 namespace shardproof::sim {
 namespace {
 
 [[noreturn]] void bad_option(const char* name, const std::string& value, const char* known) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("option {} is '{}'", name, value),
-               .fix = fmt::format("known are {}", known)});
+  throw_bad_input(fmt::format("option {} is '{}'", name, value),
+                  fmt::format("known are {}", known));
 }
 
 // Empty: the output is not fused.
@@ -45,7 +52,7 @@ WorkloadTensors column_inputs(Draw& draw, const Options& options) {
   gathers_output(options);  // throws for an unknown value
   require_positive(options, {"in_features", "out_features"});
   const int64_t in = options["in_features"], out = options["out_features"];
-  Layout tokens({Cut::even(0, "dp")});
+  Layout tokens = over_dp();
   if (options["sequence_parallel"] || options["expert"]) tokens.append(Cut::even(1, "tp"));
   const Layout rows = cut_rows(0, options);
   WorkloadTensors inputs = {{"x", draw.normal({options["samples"], options["tokens"], in}), tokens},
@@ -94,7 +101,7 @@ WorkloadTensors sharded_column(const TensorsByName& local, MeshComm& comm, const
   const bool gathered = gathers_output(options);
   if (options["runtime_gather"] != "default") layer->set_gather_output(gathered);
   at::Tensor y = run_layer(*layer, entering(local.at("x"), tp, options));
-  Layout layout({Cut::even(0, "dp")});
+  Layout layout = over_dp();
   if (!gathered) layout.append(cut_rows(2, options).cuts().front());
   return {{"y", y, layout}};
 }

@@ -1,11 +1,22 @@
-#include "sim/proofs/context_logprob_workload.h"
-
+// Workload: next-token log-probabilities of sequences cut over cp, with the vocabulary cut over tp.
+//
+// Sharded: src/logprob/context_logprob.h; each cp rank takes its positions of the logits.
+//
+//   rows             whole: two samples of 11 tokens, padded to 12 positions
+//                    indexed: the same samples; a shuffled list gives each rank's positions
+//                    packed: one row of sequences of 5, 1, 12 and 2 tokens, each padded to 12
+//                    positions and cut after 9 tokens
+//   contiguous       the layout, instead of zigzag (not with indexed)
+//   reduce_scatter   each cp rank continues with a part of the outputs, else all with the same
+//   vocab_size       a multiple of tp
+//   temperature, block_rows
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "logprob/context_logprob.h"
+#include "sim/proofs/built_in.h"
 
 namespace shardproof::sim {
 namespace {
@@ -23,7 +34,7 @@ bool is_indexed(const Options& options) { return options["rows"] == "indexed"; }
 void check_context(const Options& options) {
   const auto refuse = [](bool wrong, std::string what, std::string fix) {
     if (wrong) {
-      throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+      throw_bad_input(std::move(what), std::move(fix));
     }
   };
   const std::string rows = options["rows"];

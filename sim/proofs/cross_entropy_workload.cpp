@@ -1,18 +1,22 @@
-#include "sim/proofs/cross_entropy_workload.h"
-
+// Workload vocab_parallel_cross_entropy: the loss of each token, with the vocabulary cut over tp.
+//
+// Sharded: src/logprob/vocab_parallel_cross_entropy.h. Over dp the samples are cut evenly. Options:
+// samples, tokens, vocab_size; padded_vocab (the padded size; 0: tp divides vocab_size),
+// label_smoothing, gap (between the largest logit of a row and the others), strided,
+// overwrite_logits, read_after (reads the logits after the loss, which shows whether they changed).
 #include <ATen/ATen.h>
 
 #include "logprob/vocab_parallel_cross_entropy.h"
+#include "model/precision.h"
+#include "sim/proofs/built_in.h"
 #include "sim/proofs/passes.h"
 
 namespace shardproof::sim {
 namespace {
 
-Layout of_tokens() { return Layout({Cut::even(0, "dp")}); }
-
 Layout of_logits(const Options& options) {
   const int64_t padded = options["padded_vocab"];
-  Layout layout = of_tokens();
+  Layout layout = over_dp();
   layout.append(padded == 0 ? Cut::even(2, "tp") : Cut::padded(2, "tp", padded));
   return layout;
 }
@@ -26,15 +30,14 @@ WorkloadTensors draw_logits(Draw& draw, const Options& options) {
   logits.scatter_add_(-1, peak,
                       at::full({samples, tokens, 1}, options["gap"].get<double>(), at::kDouble));
   return {{"logits", logits, of_logits(options)},
-          {"target", draw.integers(vocab, {samples, tokens}), of_tokens()}};
+          {"target", draw.integers(vocab, {samples, tokens}), over_dp()}};
 }
 
 WorkloadTensors plain_loss(const TensorsByName& full, const Options& options) {
   const at::Tensor logits = full.at("logits");
   const double smoothing = options["label_smoothing"];
   const auto vocab = static_cast<double>(logits.size(-1));
-  const at::ScalarType wide = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor logprobs = at::log_softmax(logits, -1, wide);
+  const at::Tensor logprobs = at::log_softmax(logits, -1, wider_type(logits.scalar_type()));
   const at::Tensor target = logprobs.gather(-1, full.at("target").unsqueeze(-1)).squeeze(-1);
   // Smoothing gives the target 1 - smoothing, and an equal part of the rest to each other token.
   const at::Tensor others = (logprobs.sum(-1) - target) / std::max(vocab - 1, 1.0);
@@ -51,7 +54,7 @@ WorkloadTensors sharded_loss(const TensorsByName& local, MeshComm& comm, const O
       logits, local.at("target"), comm.along("tp"), options["vocab_size"],
       {.label_smoothing = options["label_smoothing"],
        .overwrite_logits = options["overwrite_logits"]});
-  WorkloadTensors out = {{"loss", loss, of_tokens()}};
+  WorkloadTensors out = {{"loss", loss, over_dp()}};
   if (options["read_after"]) out.push_back({"read_after", logits * 2, of_logits(options)});
   return out;
 }

@@ -20,21 +20,18 @@ namespace {
 
 void check_rank_count(const char* axis, int64_t told) {
   if (told >= 1 && told <= kMostRanks) return;
-  throw Error(
-      {.kind = ErrorKind::kBadInput,
-       .what = fmt::format("option {}_ranks is {}", axis, told),
-       .fix = fmt::format("give the number of {} ranks of the mesh, 1 to {}", axis, kMostRanks)});
+  throw_bad_input(
+      fmt::format("option {}_ranks is {}", axis, told),
+      fmt::format("give the number of {} ranks of the mesh, 1 to {}", axis, kMostRanks));
 }
 
 // Each rank's part of `size`.
 int64_t dealt_part(int64_t size, int64_t dim, int64_t ranks, const char* axis) {
   if (size % ranks == 0) return size / ranks;
-  throw Error(
-      {.kind = ErrorKind::kBadInput,
-       .what = fmt::format("dim {} of a mask has size {}, which does not divide by {}_ranks "
-                           "{}",
-                           dim, size, axis, ranks),
-       .fix = fmt::format("make it a multiple of {}", ranks)});
+  throw_bad_input(fmt::format("dim {} of a mask has size {}, which does not divide by {}_ranks "
+                              "{}",
+                              dim, size, axis, ranks),
+                  fmt::format("make it a multiple of {}", ranks));
 }
 
 }  // namespace
@@ -102,10 +99,9 @@ void check_dealt(const Options& options, const Mesh& mesh) {
   for (const char* axis : {"tp", "dp"}) {
     const int64_t told = options[std::string(axis) + "_ranks"];
     if (told == mesh.size(axis)) continue;
-    throw Error({.kind = ErrorKind::kRefused,
-                 .what = fmt::format("one device makes the masks of {} {} ranks, the mesh has {}",
-                                     told, axis, mesh.size(axis)),
-                 .fix = fmt::format("set options.{}_ranks to {}", axis, mesh.size(axis))});
+    throw_refused(fmt::format("one device makes the masks of {} {} ranks, the mesh has {}", told,
+                              axis, mesh.size(axis)),
+                  fmt::format("set options.{}_ranks to {}", axis, mesh.size(axis)));
   }
 }
 

@@ -14,10 +14,8 @@ namespace {
 const std::vector<int64_t>& checked_shape(const std::vector<int64_t>& shape) {
   for (const int64_t size : shape) {
     if (size >= 0) continue;
-    throw Error(
-        {.kind = ErrorKind::kBadInput,
-         .what = fmt::format("the options give an input the shape [{}]", fmt::join(shape, ",")),
-         .fix = "give sizes of 0 or more"});
+    throw_bad_input(fmt::format("the options give an input the shape [{}]", fmt::join(shape, ",")),
+                    "give sizes of 0 or more");
   }
   return shape;
 }
@@ -27,9 +25,8 @@ const std::vector<int64_t>& checked_shape(const std::vector<int64_t>& shape) {
 void require_positive(const Options& options, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (options.at(name).get<double>() > 0) continue;
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("option {} is {}", name, options.at(name).dump()),
-                 .fix = "give one above 0"});
+    throw_bad_input(fmt::format("option {} is {}", name, options.at(name).dump()),
+                    "give one above 0");
   }
 }
 

@@ -1,5 +1,22 @@
-#include "sim/proofs/dropout_workload.h"
-
+// Workload dropout_regions: which rank draws which mask, over tp and dp.
+//
+// Three dropouts in sequence: of a tensor that tp ranks hold equally, of features cut over tp, and
+// of tokens, cut over tp with sequence_parallel and else held equally. Then a layer trains, is
+// evaluated, and trains again. Outputs: "residual", "features", "tokens", "layer.*", and the draws
+// of each as "draw.<place>". Sharded: src/random/region_dropout.h, rng_tracker.h. Plain:
+// dealt_streams.h.
+//
+//   tp_ranks, dp_ranks      those of the mesh
+//   expert_parallel_ranks   their streams have other seeds than those of tp
+//   wrong_stream            a place ("residual", "features" or "tokens") that draws from the stream
+//                           of the other kind, as with a bug
+//   stray_draw              draws from the process's default generator in a fork: a warning
+//   rewound                 sets the streams back after "tokens" and draws "residual again"; the
+//                           layer continues from there
+//   inference               the tracker is one of inference, which draws nothing
+//   extra_seed              adds a stream with this seed, which no other may have (-1: none)
+//   fork                    the layer runs in a fork of this name
+//   samples, tokens, width, p, sequence_parallel
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -8,6 +25,7 @@
 #include "base/error.h"
 #include "random/region_dropout.h"
 #include "random/rng_seeds.h"
+#include "sim/proofs/built_in.h"
 #include "sim/proofs/dealt_streams.h"
 
 namespace shardproof::sim {
@@ -15,19 +33,17 @@ namespace {
 
 constexpr int64_t kDropoutSeed = 40;
 
-Layout samples_cut() { return Layout({Cut::even(0, "dp")}); }
-
 Layout features_cut() { return Layout({Cut::even(0, "dp"), Cut::even(2, "tp")}); }
 
 Layout tokens_cut(const Options& options) {
-  Layout layout = samples_cut();
+  Layout layout = over_dp();
   if (options["sequence_parallel"]) layout.append(Cut::even(1, "tp"));
   return layout;
 }
 
 WorkloadTensors dropout_inputs(Draw& draw, const Options& options) {
   const std::vector<int64_t> shape = {options["samples"], options["tokens"], options["width"]};
-  return {{"residual_in", draw.normal(shape), samples_cut()},
+  return {{"residual_in", draw.normal(shape), over_dp()},
           {"features_in", draw.normal(shape), features_cut()},
           {"tokens_in", draw.normal(shape), tokens_cut(options)}};
 }
@@ -71,9 +87,8 @@ WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm, con
   check_dealt(options, comm.mesh());
   const int64_t expert_ranks = options["expert_parallel_ranks"];
   if (expert_ranks < 1 || expert_ranks > kMostRanks) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("option expert_parallel_ranks is {}", expert_ranks),
-                 .fix = fmt::format("give a number of ranks, 1 to {}", kMostRanks)});
+    throw_bad_input(fmt::format("option expert_parallel_ranks is {}", expert_ranks),
+                    fmt::format("give a number of ranks, 1 to {}", kMostRanks));
   }
   DrawLog log;
   RngTracker rng = options["inference"] ? RngTracker::for_inference() : RngTracker(&log);
@@ -92,7 +107,7 @@ WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm, con
     out.push_back({"draw." + place, log.tensor(place), of_draws});
     out.push_back({place, y, layout});
   };
-  add("residual", HeldOverTp::kAlike, samples_cut());
+  add("residual", HeldOverTp::kAlike, over_dp());
   add("features", HeldOverTp::kParts, features_cut());
   add("tokens", options["sequence_parallel"] ? HeldOverTp::kParts : HeldOverTp::kAlike,
       tokens_cut(options));
@@ -102,7 +117,7 @@ WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm, con
     const std::string place = "residual again";
     const at::Tensor y = region_dropout(x, options["p"], HeldOverTp::kAlike, rng, place);
     out.push_back({"draw." + place, log.tensor(place)});
-    out.push_back({place, y, samples_cut()});
+    out.push_back({place, y, over_dp()});
   }
   Dropout layer(options["p"], "layer");
   std::optional<RngTracker::Fork> around_layer;
@@ -116,9 +131,9 @@ WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm, con
   const at::Tensor after = layer.forward(x, rng);
   around_layer.reset();
   out.push_back({"draw.layer", log.tensor("layer")});
-  out.push_back({"layer.before", before, samples_cut()});
-  out.push_back({"layer.evaluated", evaluated, samples_cut()});
-  out.push_back({"layer.after", after, samples_cut()});
+  out.push_back({"layer.before", before, over_dp()});
+  out.push_back({"layer.evaluated", evaluated, over_dp()});
+  out.push_back({"layer.after", after, over_dp()});
   if (options["stray_draw"]) {
     const auto region = rng.fork();
     at::rand({1});  // from the process's default generator

@@ -1,5 +1,9 @@
-#include "sim/proofs/logprob_workload.h"
-
+// Workload: log-probabilities, entropy and KL over a vocabulary that is cut over tp.
+//
+// Sharded: src/logprob/vocab_parallel_{logprob,entropy,kl}.h. Over dp the rows are cut evenly. The
+// logits are exact in bfloat16, hence equal in every precision, and any error comes from the
+// functions. Options: rows, vocab_size (a multiple of tp), spread (of the logits), temperature,
+// block_rows, ruled_out_every (3: every third logit is -infinity, shifted by row; 0: none).
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -9,14 +13,14 @@
 #include "logprob/vocab_parallel_entropy.h"
 #include "logprob/vocab_parallel_kl.h"
 #include "logprob/vocab_parallel_logprob.h"
+#include "model/precision.h"
+#include "sim/proofs/built_in.h"
 
 namespace shardproof::sim {
 namespace {
 
-Layout of_rows() { return Layout({Cut::even(0, "dp")}); }
-
 Layout of_columns() {
-  Layout layout = of_rows();
+  Layout layout = over_dp();
   layout.append(Cut::even(1, "tp"));
   return layout;
 }
@@ -24,9 +28,8 @@ Layout of_columns() {
 // [rows, vocab]: the tokens that a sampler rules out for both policies; never a target.
 at::Tensor ruled_out(int64_t every, const at::Tensor& target, int64_t vocab) {
   if (every < 0) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("ruled_out_every is {}", every),
-                 .fix = "give 3 to rule out every third token, or 0 to rule out none"});
+    throw_bad_input(fmt::format("ruled_out_every is {}", every),
+                    "give 3 to rule out every third token, or 0 to rule out none");
   }
   if (every == 0) return at::zeros({target.size(0), vocab}, at::kBool);
   const at::Tensor columns = at::arange(vocab, at::kLong);
@@ -47,14 +50,14 @@ WorkloadTensors draw_rows(Draw& draw, const Options& options) {
   const double never = -std::numeric_limits<double>::infinity();
   return {{"logits", p.masked_fill(out, never), of_columns()},
           {"logits_q", q.masked_fill(out, never), of_columns()},
-          {"target", target, of_rows()}};
+          {"target", target, over_dp()}};
 }
 
 WorkloadTensors plain_functions(const TensorsByName& full, const Options& options) {
   const auto log_softmax = [&](const char* name) {
     const at::Tensor logits = full.at(name);
-    const at::ScalarType wide = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    return at::log_softmax(logits.to(wide) / options["temperature"].get<double>(), -1);
+    const at::Tensor wide = logits.to(wider_type(logits.scalar_type()));
+    return at::log_softmax(wide / options["temperature"].get<double>(), -1);
   };
   const at::Tensor p = log_softmax("logits"), q = log_softmax("logits_q");
   // A token of probability 0 adds nothing: p log p tends to 0 with p.
@@ -80,10 +83,10 @@ WorkloadTensors sharded_functions(const TensorsByName& local, MeshComm& comm,
   const at::Tensor logits = local.at("logits");
   return {{"logprobs",
            vocab_parallel_logprob(logits, local.at("target"), tp, vocab, labelled("logprobs")),
-           of_rows()},
-          {"entropy", vocab_parallel_entropy(logits, tp, vocab, labelled("entropy")), of_rows()},
+           over_dp()},
+          {"entropy", vocab_parallel_entropy(logits, tp, vocab, labelled("entropy")), over_dp()},
           {"kl", vocab_parallel_kl(logits, local.at("logits_q"), tp, vocab, labelled("kl")),
-           of_rows()}};
+           over_dp()}};
 }
 
 }  // namespace

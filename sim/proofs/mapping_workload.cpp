@@ -1,5 +1,10 @@
-#include "sim/proofs/mapping_workload.h"
-
+// Workload mapping: one differentiable collective of src/collective, over tp.
+//
+// Options: `mapping`, the function's name (mappings.h, all_to_all.h); `dim`, if it takes one;
+// `uneven`: parts by torch.chunk's rule, which each rank of an all_to_all shifts; `elsewhere`: the
+// output's gradient also flows elsewhere, and the input is read again ("x_after"), so that neither
+// may be overwritten. A tensor that differs between ranks is a full tensor with the ranks as dim 0.
+// Without `elsewhere` the sharded function gets strided tensors.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,6 +14,7 @@
 #include "base/error.h"
 #include "collective/all_to_all.h"
 #include "collective/mappings.h"
+#include "sim/proofs/built_in.h"
 #include "sim/proofs/passes.h"
 
 namespace shardproof::sim {
@@ -48,9 +54,8 @@ const MappingKind& kind_of(const Options& options) {
     if (kind.name == name) return kind;
     names.push_back(kind.name);
   }
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("option mapping is '{}'", name),
-               .fix = fmt::format("known are {}", fmt::join(names, ", "))});
+  throw_bad_input(fmt::format("option mapping is '{}'", name),
+                  fmt::format("known are {}", fmt::join(names, ", ")));
 }
 
 bool trades(const MappingKind& kind) {
@@ -82,26 +87,22 @@ Layout layout_of(Held held, const Options& options) {
 void check_mapping_options(const MappingKind& kind, const Options& options) {
   const int64_t ranks = options["ranks"];
   if (ranks < 1 || ranks > kMostRanks) {
-    throw Error(
-        {.kind = ErrorKind::kBadInput,
-         .what = fmt::format("option ranks is {}", ranks),
-         .fix = fmt::format("set options.ranks to tensor_parallel_size, 1 to {}", kMostRanks)});
+    throw_bad_input(fmt::format("option ranks is {}", ranks),
+                    fmt::format("set options.ranks to tensor_parallel_size, 1 to {}", kMostRanks));
   }
   const std::vector<int64_t> shape = options["shape"];
   if (trades(kind) && !options["uneven"] && (shape.empty() || shape[0] % ranks != 0)) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("option shape is [{}], whose first dim {} ranks cannot trade "
-                                     "in equal parts",
-                                     fmt::join(shape, ", "), ranks),
-                 .fix = "make it a multiple of options.ranks, or set options.uneven"});
+    throw_bad_input(fmt::format("option shape is [{}], whose first dim {} ranks cannot trade "
+                                "in equal parts",
+                                fmt::join(shape, ", "), ranks),
+                    "make it a multiple of options.ranks, or set options.uneven");
   }
   if (options["uneven"] && !trades(kind) && kind.takes != Held::kPart &&
       kind.gives != Held::kPart) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("option uneven with mapping {}, which has no parts of a dim "
-                                     "that could differ in size",
-                                     kind.name),
-                 .fix = "leave uneven out, or take a mapping that gathers, scatters or slices"});
+    throw_bad_input(fmt::format("option uneven with mapping {}, which has no parts of a dim "
+                                "that could differ in size",
+                                kind.name),
+                    "leave uneven out, or take a mapping that gathers, scatters or slices");
   }
 }
 
@@ -220,9 +221,8 @@ WorkloadTensors sharded_mapping(const TensorsByName& local, MeshComm& comm,
   Communicator& tp = comm.along("tp");
   const int64_t ranks = options["ranks"];
   if (ranks != tp.size()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("option ranks is {}, but tp has {}", ranks, tp.size()),
-                 .fix = "set options.ranks to tensor_parallel_size"});
+    throw_bad_input(fmt::format("option ranks is {}, but tp has {}", ranks, tp.size()),
+                    "set options.ranks to tensor_parallel_size");
   }
   const auto own = [](Held held, const at::Tensor& tensor) {
     return held == Held::kEach ? tensor.squeeze(0) : tensor;

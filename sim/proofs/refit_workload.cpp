@@ -1,5 +1,17 @@
-#include "sim/proofs/refit_workload.h"
-
+// Workload refit: a sharded trainer passes its weights to inference ranks outside of it.
+//
+// The case's mesh is that of the inference side, dp replicas of tp ranks. The last `replicas` of
+// them are receivers; the first ranks are the trainer, on a separate mesh; the others are idle.
+//
+//   dp 3 x tp 3, trainer dp 2 x tp 2, one replica      0 1 2 3 trainer, 4 5 idle, 6 7 8 receive
+//
+// Options: trainer_dp, trainer_cp, trainer_tp; data_parallel (replicate | fsdp | hybrid, two
+// copies); precision of the trainer; dtype at the receivers; budget_bytes; path (broadcast |
+// shared_memory); replicas; kv_heads, tied, biases of the model; family.
+//
+// Outputs: "param.<key>" of every weight and buffer at every receiver, by its own layout; in a
+// lower dtype its bits, which must equal those of the full weight after the cast. Rank 0 of the
+// trainer throws when its full tensors exceed the budget or outlive the refit.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -13,6 +25,7 @@
 #include "parallel/registry/styles.h"
 #include "parallel/tp/describe.h"
 #include "policy/refit.h"
+#include "sim/proofs/built_in.h"
 #include "tensor/shard.h"
 #include "train/trainer.h"
 
@@ -20,10 +33,6 @@ namespace shardproof::sim {
 namespace {
 
 constexpr int64_t kCopies = 2;  // of a hybrid model
-
-[[noreturn]] void bad_refit(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
 
 ModelConfig refit_model(const Options& options) {
   ModelConfig config;
@@ -78,8 +87,8 @@ WorkloadTensors refit_inputs(Draw& draw, const Options& options) {
   require_positive(options, {"kv_heads", "budget_bytes"});
   const int64_t dp = options["trainer_dp"];
   if (options["data_parallel"] == "hybrid" && dp % kCopies != 0) {
-    bad_refit(fmt::format("trainer_dp is {}", dp),
-              fmt::format("give a multiple of {}, the copies of a hybrid model", kCopies));
+    throw_bad_input(fmt::format("trainer_dp is {}", dp),
+                    fmt::format("give a multiple of {}, the copies of a hybrid model", kCopies));
   }
   return {{"seed", draw.integers(int64_t{1} << 30, {})}};
 }
@@ -99,7 +108,8 @@ WorkloadTensors plain_refit(const TensorsByName& full, const Options& options) {
 
 RefitPath refit_path(const std::string& name) {
   if (name == "broadcast") return RefitPath::kBroadcast;
-  if (name != "shared_memory") bad_refit("path is '" + name + "'", "broadcast or shared_memory");
+  if (name != "shared_memory")
+    throw_bad_input("path is '" + name + "'", "broadcast or shared_memory");
   return RefitPath::kSharedMemory;
 }
 
@@ -112,12 +122,12 @@ struct Roles {
         inference(Mesh::training({.dp = options["replicas"], .tp = mesh.size("tp")})),
         first_receiver(mesh.world_size() - inference.world_size()) {
     if (mesh.size("cp") * mesh.size("ulysses") > 1) {
-      bad_refit("inference ranks are cut over tp alone", "leave cp and ulysses at 1");
+      throw_bad_input("inference ranks are cut over tp alone", "leave cp and ulysses at 1");
     }
     if (trainer.world_size() <= first_receiver) return;
-    bad_refit(fmt::format("a trainer of {} ranks and {} receivers in a world of {}",
-                          trainer.world_size(), inference.world_size(), mesh.world_size()),
-              "raise data_parallel_size until both fit beside each other");
+    throw_bad_input(fmt::format("a trainer of {} ranks and {} receivers in a world of {}",
+                                trainer.world_size(), inference.world_size(), mesh.world_size()),
+                    "raise data_parallel_size until both fit beside each other");
   }
   bool trains(int64_t rank) const { return rank < trainer.world_size(); }
   bool receives(int64_t rank) const { return rank >= first_receiver; }

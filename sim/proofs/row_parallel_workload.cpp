@@ -1,11 +1,14 @@
-#include "sim/proofs/row_parallel_workload.h"
-
+// Workload row_parallel_linear: y = x W^T + b, columns of W cut over tp.
+//
+// Sharded: src/parallel/tp/row_parallel.h, with its options. Over dp the samples are cut evenly and
+// the gradients of W and b are addends. `expert`: the workload sums y, as a dispatcher of tokens
+// does, and then adds the bias.
 #include <ATen/ATen.h>
 
 #include "collective/mappings.h"
 #include "parallel/tp/row_parallel.h"
+#include "sim/proofs/built_in.h"
 #include "sim/proofs/equal_blocks.h"
-#include "sim/proofs/plain_linear.h"
 #include "sim/proofs/slot_parameter.h"
 
 namespace shardproof::sim {
@@ -18,7 +21,7 @@ std::vector<int64_t> stride_blocks(const Options& options) {
 WorkloadTensors row_inputs(Draw& draw, const Options& options) {
   const int64_t in = options["in_features"], out = options["out_features"];
   const auto blocks = stride_blocks(options);
-  Layout features({Cut::even(0, "dp")});
+  Layout features = over_dp();
   if (options["input_is_parallel"]) features.append(Cut::in_blocks(2, "tp", blocks));
   WorkloadTensors inputs = {
       {"x", draw.normal({options["samples"], options["tokens"], in}), features},
@@ -44,7 +47,7 @@ WorkloadTensors sharded_row(const TensorsByName& local, MeshComm& comm, const Op
     y = options["sequence_parallel"] ? reduce_scatter_with_all_gather_backward(y, tp, 1, "combine")
                                      : all_reduce_with_identity_backward(y, tp, "combine");
   }
-  Layout layout({Cut::even(0, "dp")});
+  Layout layout = over_dp();
   if (options["sequence_parallel"]) layout.append(Cut::even(1, "tp"));
   return {{"y", y, layout}};
 }

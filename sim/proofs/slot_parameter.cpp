@@ -15,4 +15,11 @@ at::Tensor run_layer(Layer& layer, const at::Tensor& input) {
   return layer.forward({input}, StepContext{.probe = nobody});
 }
 
+WorkloadTensors plain_linear(const TensorsByName& full, const Options& options) {
+  const at::Tensor& weight = full.at("weight");
+  at::Tensor y = full.at("x").matmul((options["frozen"] ? weight.detach() : weight).t());
+  if (options["bias"]) y = y + full.at("bias");
+  return {{"y", y}};
+}
+
 }  // namespace shardproof::sim

@@ -1,4 +1,4 @@
-// A layer of a slot, called without a model.
+// Layers of slots, called without a model, and the plain function of the linear ones.
 #pragma once
 
 #include "model/slot.h"
@@ -12,5 +12,9 @@ ParameterPtr slot_parameter(const std::string& name, const TensorsByName& local,
 
 // The layer's output, without probes.
 at::Tensor run_layer(Layer& layer, const at::Tensor& input);
+
+// y = x W^T (+ bias) of the full "x", "weight" and, with option bias, "bias". With option frozen
+// the weight has no gradient.
+WorkloadTensors plain_linear(const TensorsByName& full, const Options& options);
 
 }  // namespace shardproof::sim

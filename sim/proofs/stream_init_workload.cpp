@@ -1,4 +1,14 @@
-#include "sim/proofs/stream_init_workload.h"
+// Workload: a weight whose parts the ranks draw from separate streams.
+//
+// The judge compares the weight, assembled from the ranks' parts, and the draws. One device draws
+// the part of each rank from the stream of that rank's seed. Sharded:
+// src/parallel/tp/stream_init.h. Options:
+//
+//   ranks     number of ranks for which one device draws
+//   axis      tp, cp, ulysses: whose ranks hold the parts. With another axis than tp the weight has
+//             a group of its own, as experts do, and tp ranks hold copies
+//   expert    draws from the stream of experts
+//   stream    a stream's name, as with a bug; "": the right one
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -8,6 +18,7 @@
 #include "observe/draw_log.h"
 #include "parallel/tp/stream_init.h"
 #include "random/rng_seeds.h"
+#include "sim/proofs/built_in.h"
 #include "tensor/shard.h"
 
 namespace shardproof::sim {
@@ -17,17 +28,10 @@ constexpr int64_t kWeightSeed = 90;
 constexpr double kWeightStd = 0.5;
 const std::vector<int64_t> kShape = {24, 5};
 
-[[noreturn]] void bad_stream_option(const char* name, const std::string& value,
-                                    const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("option {} is {}", name, value),
-               .fix = fix});
-}
-
 std::string axis_of(const Options& options) {
   const std::string axis = options["axis"];
   if (axis != "tp" && axis != "cp" && axis != "ulysses") {
-    bad_stream_option("axis", "'" + axis + "'", "known are tp, cp, ulysses");
+    throw_bad_input(fmt::format("option axis is '{}'", axis), "known are tp, cp, ulysses");
   }
   return axis;
 }
@@ -35,7 +39,8 @@ std::string axis_of(const Options& options) {
 int64_t rank_count(const Options& options) {
   const int64_t ranks = options["ranks"];
   if (ranks < 1 || ranks > kMostRanks) {
-    bad_stream_option("ranks", std::to_string(ranks), fmt::format("give 1 to {}", kMostRanks));
+    throw_bad_input(fmt::format("option ranks is {}", ranks),
+                    fmt::format("give 1 to {}", kMostRanks));
   }
   return ranks;
 }
@@ -70,10 +75,9 @@ WorkloadTensors sharded_draw(const TensorsByName&, MeshComm& comm, const Options
   const std::string axis = axis_of(options);
   const Communicator& group = comm.along(axis);
   if (group.size() != rank_count(options)) {
-    throw Error({.kind = ErrorKind::kRefused,
-                 .what = fmt::format("one device draws the parts of {} ranks, axis {} has {}",
-                                     rank_count(options), axis, group.size()),
-                 .fix = fmt::format("set options.ranks to {}", group.size())});
+    throw_refused(fmt::format("one device draws the parts of {} ranks, axis {} has {}",
+                              rank_count(options), axis, group.size()),
+                  fmt::format("set options.ranks to {}", group.size()));
   }
   DrawLog log;
   RngTracker rng(&log);

@@ -1,8 +1,12 @@
-#include "sim/proofs/ulysses_inputs_workload.h"
-
+// Workload: the inputs and outputs of a model that is run by Ulysses ranks.
+//
+// Sharded: src/parallel/ulysses/slice_inputs.h around a model that looks up each id and scales it
+// by its position. Outputs are `position_ids` of the tokens and `gathered`, the model's output.
+// Options: samples, tokens (any number), vocab_size, hidden_size.
 #include <ATen/ATen.h>
 
 #include "parallel/ulysses/slice_inputs.h"
+#include "sim/proofs/built_in.h"
 
 namespace shardproof::sim {
 namespace {

@@ -57,6 +57,9 @@ inline constexpr const char* kStridedInputs = "strided_inputs";
 // An upper bound of options that count ranks.
 inline constexpr int64_t kMostRanks = 65536;
 
+// Dim 0, of samples or rows, is cut evenly over dp.
+inline Layout over_dp() { return Layout({Cut::even(0, "dp")}); }
+
 // Throws Error(kBadInput) unless each of these options is above 0.
 void require_positive(const Options& options, std::initializer_list<const char*> names);
 

@@ -6,26 +6,10 @@
 
 #include "base/error.h"
 #include "sim/case/names.h"
-#include "sim/proofs/broadcast_data_workload.h"
-#include "sim/proofs/checkpoint_workload.h"
-#include "sim/proofs/column_parallel_workload.h"
-#include "sim/proofs/context_logprob_workload.h"
-#include "sim/proofs/cross_entropy_workload.h"
-#include "sim/proofs/dropout_workload.h"
-#include "sim/proofs/fused_logprob_workload.h"
-#include "sim/proofs/logprob_workload.h"
-#include "sim/proofs/mapping_workload.h"
-#include "sim/proofs/refit_workload.h"
-#include "sim/proofs/row_parallel_workload.h"
-#include "sim/proofs/stream_init_workload.h"
-#include "sim/proofs/ulysses_inputs_workload.h"
+#include "sim/proofs/built_in.h"
 
 namespace shardproof::sim {
 namespace {
-
-[[noreturn]] void bad_workload(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
 
 bool is_name(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(),
@@ -41,18 +25,19 @@ Workloads::Workloads(std::initializer_list<Workload> workloads) {
 void Workloads::add(Workload workload) {
   const std::string name = workload.name;
   if (!is_name(name)) {
-    bad_workload(fmt::format("'{}' is not a workload's name", name), "use letters, digits and '_'");
+    throw_bad_input(fmt::format("'{}' is not a workload's name", name),
+                    "use letters, digits and '_'");
   }
   if (is_model_workload(name) || by_name_.count(name) != 0) {
-    bad_workload(fmt::format("the workload '{}' already exists", name), "choose another name");
+    throw_bad_input(fmt::format("the workload '{}' already exists", name), "choose another name");
   }
   if (!workload.inputs || !workload.plain || !(workload.sharded || workload.sharded_with_notes)) {
-    bad_workload(fmt::format("workload '{}' lacks inputs, plain or sharded", name),
-                 "give all three functions");
+    throw_bad_input(fmt::format("workload '{}' lacks inputs, plain or sharded", name),
+                    "give all three functions");
   }
   if (!workload.options.is_object()) {
-    bad_workload(fmt::format("the options of workload '{}' are no map", name),
-                 "write {{\"name\", default}}");
+    throw_bad_input(fmt::format("the options of workload '{}' are no map", name),
+                    "write {{\"name\", default}}");
   }
   workload.options.emplace(kStridedInputs, false);
   by_name_.emplace(name, std::move(workload));

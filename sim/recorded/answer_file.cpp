@@ -19,7 +19,7 @@ namespace {
 
 [[noreturn]] void bad_answers(const std::string& path, const std::string& what,
                               const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = path + ": " + what, .fix = fix});
+  throw_bad_input(path + ": " + what, fix);
 }
 
 bool is_number_of_step(const std::string& name) { return name == "loss" || name == "grad_norm"; }

@@ -98,9 +98,8 @@ Fields Fields::object(const std::string& name) const {
 }
 
 void Fields::fail(const std::string& name, const std::string& problem) const {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = name.empty() ? where_ + " " + problem : where_ + ": " + name + " " + problem,
-               .fix = "docs/recorded_runs.md has the format"});
+  throw_bad_input(name.empty() ? where_ + " " + problem : where_ + ": " + name + " " + problem,
+                  "docs/recorded_runs.md has the format");
 }
 
 }  // namespace shardproof::sim

@@ -124,7 +124,7 @@ std::vector<int64_t> found_offset(const RecordedRun& run, const RecordedPiece& p
   const bool alike =
       start && whole && start->shape == piece.shape && whole->value.sizes() == golden.value.sizes();
   if (!alike) {
-    throw Error({ErrorKind::kBadInput, shapes + ", and no start parameter shows which part", fix});
+    throw_bad_input(shapes + ", and no start parameter shows which part", fix);
   }
   const Part part = matching_part(start->values, whole->value);
   if (part.count == 1) return part.offset;

@@ -38,10 +38,9 @@ CaseSpec spec_of(const RecordedRun& run, const RecordedRun& reference, const Ref
 void check_same_recording(const RecordedRun& run, const RecordedRun& reference) {
   const auto differ = [&](const std::string& what, const auto& one, const auto& other) {
     if (one == other) return;
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{} of {} is {}, of {} it is {}", what, run.folder, one,
-                                     reference.folder, other),
-                 .fix = "record both runs with the same script and options"});
+    throw_bad_input(fmt::format("{} of {} is {}, of {} it is {}", what, run.folder, one,
+                                reference.folder, other),
+                    "record both runs with the same script and options");
   };
   differ("the number of recorded steps", run.steps, reference.steps);
   differ("the selection of parameters (only=)", run.only, reference.only);

@@ -58,14 +58,12 @@ const Kind& kind_of(const Fields& fields) {
 void require_file(const std::string& path) {
   std::error_code ignored;
   if (!fs::is_regular_file(path, ignored)) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = path + " is no file",
-                 .fix = "the run was not closed, or a rank died; record it again"});
+    throw_bad_input(path + " is no file",
+                    "the run was not closed, or a rank died; record it again");
   }
   if (fs::file_size(path, ignored) > kMostBytes) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{} has more than {} bytes", path, kMostBytes),
-                 .fix = "record fewer steps, or fewer parameters (only=)"});
+    throw_bad_input(fmt::format("{} has more than {} bytes", path, kMostBytes),
+                    "record fewer steps, or fewer parameters (only=)");
   }
 }
 
@@ -261,11 +259,9 @@ void read_rank(int64_t rank, RecordedRun& run) {
     if (piece.values.numel() > 0) run.pieces.push_back(std::move(piece));
   }
   if (ended && number > 1) return;
-  throw Error(
-      {.kind = ErrorKind::kBadInput,
-       .what = ended ? path + " has no piece"
-                     : fmt::format("{} ends after {} lines without its last line", path, number),
-       .fix = "the rank died while it wrote, or recorded nothing; record the run again"});
+  throw_bad_input(ended ? path + " has no piece"
+                        : fmt::format("{} ends after {} lines without its last line", path, number),
+                  "the rank died while it wrote, or recorded nothing; record the run again");
 }
 
 }  // namespace

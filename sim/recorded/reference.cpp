@@ -62,10 +62,8 @@ std::vector<Tensor> tensors_of(const RecordedRun& run) {
 
 [[noreturn]] void bad_reference(const RecordedRun& run, const RecordedPiece& piece,
                                 const std::string& what, const std::string& fix) {
-  throw Error(
-      {.kind = ErrorKind::kBadInput,
-       .what = fmt::format("{}: {} of step {} {}", run.folder, piece.name, piece.step, what),
-       .fix = fix});
+  throw_bad_input(fmt::format("{}: {} of step {} {}", run.folder, piece.name, piece.step, what),
+                  fix);
 }
 
 // The addends of one group of peers, and each value once: of several groups that hold addends of
@@ -207,11 +205,10 @@ std::map<std::string, TensorView> tensors_of_repeat(const RecordedRun& repeat) {
 void check_start(const RecordedRun& repeat, const GoldenTensor& tensor, const TensorView& start) {
   const double apart = distance_between(tensor.value, start).largest;
   if (apart <= eps_of_precision(repeat.precision) * largest_magnitude(tensor.value)) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("{}: {} differs by {:.2g} from the start of the run that it "
-                                   "repeats",
-                                   repeat.folder, tensor.name, apart),
-               .fix = "start the repeats from that run too: shardproof.load(model, golden)"});
+  throw_bad_input(fmt::format("{}: {} differs by {:.2g} from the start of the run that it "
+                              "repeats",
+                              repeat.folder, tensor.name, apart),
+                  "start the repeats from that run too: shardproof.load(model, golden)");
 }
 
 void add_repeat(const RecordedRun& repeat, std::vector<GoldenTensor>& tensors) {
@@ -221,10 +218,9 @@ void add_repeat(const RecordedRun& repeat, std::vector<GoldenTensor>& tensors) {
     const auto found = wholes.find(record_key(tensor.phase, tensor.step, tensor.name));
     const bool is_there = found != wholes.end();
     if (is_there && found->second.sizes() != tensor.value.sizes()) {
-      throw Error({.kind = ErrorKind::kBadInput,
-                   .what = fmt::format("{}: {} has another shape than in the run that it repeats",
-                                       repeat.folder, tensor.name),
-                   .fix = "record the repeats with the same script and options"});
+      throw_bad_input(fmt::format("{}: {} has another shape than in the run that it repeats",
+                                  repeat.folder, tensor.name),
+                      "record the repeats with the same script and options");
     }
     if (is_there && tensor.step == 0 && tensor.name.starts_with("param.")) {
       check_start(repeat, tensor, found->second);

@@ -20,10 +20,6 @@ namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void bad_run(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 constexpr size_t kShownTensors = 10;  // of a case
 
 // The results of a run folder, or a results.json.
@@ -32,7 +28,7 @@ json results_of(const std::string& given) {
   json results = read_json_object(path, kMaxResultsBytes);
   if (results.value("format", json()) != kResultsFormat ||
       !results.value("cases", json()).is_array()) {
-    bad_run(path + " is no results.json of this shardproof", "run it again");
+    throw_bad_input(path + " is no results.json of this shardproof", "run it again");
   }
   return results;
 }
@@ -59,7 +55,7 @@ std::string title_of(const json& tensor) {
 // "" when the digests of all ranks are equal.
 std::string digest_difference(const json& a, const json& b) {
   if (!a.is_array() || !b.is_array() || a.empty() || a.size() != b.size()) {
-    bad_run("a results.json has a tensor without one digest for each rank", "run it again");
+    throw_bad_input("a results.json has a tensor without one digest for each rank", "run it again");
   }
   std::vector<size_t> ranks;
   for (size_t rank = 0; rank < a.size(); ++rank) {
@@ -254,20 +250,22 @@ RunComparison compare_runs(const std::string& folder_a, const std::string& folde
     comparison.only_a = without_partner(a, b);
     comparison.only_b = without_partner(b, a);
   } catch (const json::exception& error) {
-    bad_run(fmt::format("a results.json lacks what is to be compared ({})", json_problem(error)),
-            "run it again with this shardproof");
+    throw_bad_input(
+        fmt::format("a results.json lacks what is to be compared ({})", json_problem(error)),
+        "run it again with this shardproof");
   }
   if (comparison.cases.empty()) {
-    bad_run(fmt::format("{} and {} have no case in common", folder_a, folder_b),
-            "name two runs of the same scenarios");
+    throw_bad_input(fmt::format("{} and {} have no case in common", folder_a, folder_b),
+                    "name two runs of the same scenarios");
   }
   const bool nothing =
       std::all_of(comparison.cases.begin(), comparison.cases.end(),
                   [](const CaseComparison& one) { return one.tensors == 0 && one.other.empty(); });
   if (nothing) {
-    bad_run(fmt::format("nothing to compare: none of the {} cases in both runs has a tensor",
-                        comparison.cases.size()),
-            "name two runs whose cases ran to their end");
+    throw_bad_input(
+        fmt::format("nothing to compare: none of the {} cases in both runs has a tensor",
+                    comparison.cases.size()),
+        "name two runs whose cases ran to their end");
   }
   return comparison;
 }
@@ -332,9 +330,10 @@ std::string comparison_text(const RunComparison& comparison) {
 std::string dump_differences(const std::string& a, const std::string& b) {
   const std::map<std::string, Amount> amounts = amounts_of_files(a, b);
   if (amounts.empty()) {
-    bad_run(fmt::format(
-                "nothing to compare: {} and {} have no float64 tensor of one name and shape", a, b),
-            "name two files that `shardproof run --dump` wrote of one case");
+    throw_bad_input(
+        fmt::format("nothing to compare: {} and {} have no float64 tensor of one name and shape", a,
+                    b),
+        "name two files that `shardproof run --dump` wrote of one case");
   }
   std::string text;
   size_t width = 0;

@@ -19,9 +19,8 @@ namespace {
 constexpr const char* kJournalFormat = "shardproof-journal/1";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("{}: {}", path, what),
-               .fix = "name the folder of an earlier run, for example runs/latest"});
+  throw_bad_input(fmt::format("{}: {}", path, what),
+                  "name the folder of an earlier run, for example runs/latest");
 }
 
 nlohmann::json case_of_head(const CaseSpec& spec) {

@@ -1,71 +1,42 @@
-// UTF-8 is decoded here so that no byte of a rank's message can make a file unreadable.
+// No byte of a rank's message can make a file unreadable.
 #include "sim/report/escape.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 
+#include "base/utf8.h"
+
 namespace shardproof::sim {
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+// Characters that XML forbids although they are valid: U+FFFE and U+FFFF.
+constexpr std::string_view kNoCharacters[] = {"\xEF\xBF\xBE", "\xEF\xBF\xBF"};
 
-struct Decoded {
-  char32_t code = 0;
-  size_t bytes = 0;  // 0: invalid
-};
-
-Decoded decode(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  if (lead < 0x80) return {lead, 1};
-  const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < bytes) return {};
-  char32_t code = lead & (0x7F >> bytes);
-  for (size_t i = 1; i < bytes; ++i) {
-    const auto next = static_cast<unsigned char>(text[i]);
-    if ((next & 0xC0) != 0x80) return {};
-    code = code << 6 | (next & 0x3F);
-  }
-  constexpr char32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-  if (code < kSmallest[bytes] || code > 0x10FFFF || surrogate) return {};
-  return {code, bytes};
-}
-
-// Calls `each(code, bytes)` for every character; each invalid byte is one U+FFFD.
-template <class Each>
-void for_each_character(std::string_view text, Each each) {
-  while (!text.empty()) {
-    const Decoded decoded = decode(text);
-    if (decoded.bytes == 0) {
-      each(char32_t{0xFFFD}, kReplacement);
-      text.remove_prefix(1);
-    } else {
-      each(decoded.code, text.substr(0, decoded.bytes));
-      text.remove_prefix(decoded.bytes);
-    }
-  }
-}
-
-bool allowed_in_xml(char32_t code) {
+bool allowed_in_xml(char byte) {
+  const auto code = static_cast<unsigned char>(byte);
   if (code < 0x20) return code == '\t' || code == '\n' || code == '\r';
-  return code != 0x7F && code != 0xFFFE && code != 0xFFFF;
+  return code != 0x7F;
 }
 
 }  // namespace
 
 std::string valid_utf8(std::string_view text) {
+  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
   std::string out;
   out.reserve(text.size());
-  for_each_character(text, [&](char32_t, std::string_view bytes) { out += bytes; });
-  return out;
+  for (size_t bad = 0; (bad = invalid_utf8(text)) != text.npos; text.remove_prefix(bad + 1)) {
+    out += text.substr(0, bad);
+    out += kReplacement;
+  }
+  return out += text;
 }
 
 std::string xml_text(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for_each_character(text, [&](char32_t code, std::string_view bytes) {
-    switch (code) {
+  for (const char byte : valid_utf8(text)) {
+    switch (byte) {
       case '&':
         out += "&amp;";
         break;
@@ -85,9 +56,12 @@ std::string xml_text(std::string_view text) {
         out += "&#13;";
         break;
       default:
-        if (allowed_in_xml(code)) out += bytes;
+        if (allowed_in_xml(byte)) out += byte;
     }
-  });
+    for (const std::string_view character : kNoCharacters) {
+      if (out.ends_with(character)) out.resize(out.size() - character.size());
+    }
+  }
   return out;
 }
 

@@ -21,10 +21,9 @@ constexpr std::chrono::seconds kFlushEvery{1};
 constexpr size_t kCrcDigits = 8;
 
 [[noreturn]] void cannot_write_journal(const std::string& path, int error) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("cannot write {}: {}", path, std::strerror(error)),
-               .fix = "make room there and go on with `shardproof run --resume`, or name another "
-                      "folder with --out"});
+  throw_bad_input(fmt::format("cannot write {}: {}", path, std::strerror(error)),
+                  "make room there and go on with `shardproof run --resume`, or name another "
+                  "folder with --out");
 }
 
 std::string record_line(const JournalRecord& record) {
@@ -76,9 +75,8 @@ JournalWriter::JournalWriter(const std::string& folder, Earlier earlier)
     const int error = errno;
     ::close(fd_);
     if (!locked) cannot_write_journal(path_, error);
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("another run is writing into {}", folder),
-                 .fix = "wait until it has ended, or name another folder with --out"});
+    throw_bad_input(fmt::format("another run is writing into {}", folder),
+                    "wait until it has ended, or name another folder with --out");
   }
   if (earlier == Earlier::kDropped && ::ftruncate(fd_, 0) != 0) cannot_write_journal(path_, errno);
   const off_t size = ::lseek(fd_, 0, SEEK_END);

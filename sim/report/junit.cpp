@@ -69,9 +69,8 @@ std::string suite_element(const Suite& suite, const std::string& started) {
 }
 
 [[noreturn]] void not_whole(const std::string& why) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("a record \"junit\" of the journal is not whole ({})", why),
-               .fix = "start a new run"});
+  throw_bad_input(fmt::format("a record \"junit\" of the journal is not whole ({})", why),
+                  "start a new run");
 }
 
 // `part` is a record of a journal, which may be any text.

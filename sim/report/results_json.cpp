@@ -11,7 +11,7 @@
 #include "sim/report/case_files.h"
 #include "sim/report/escape.h"
 #include "sim/report/tensor_table.h"
-#include "sim/report/virtual_time_json.h"
+#include "sim/report/virtual_time.h"
 
 namespace shardproof::sim {
 namespace {

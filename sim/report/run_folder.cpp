@@ -32,9 +32,8 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void cannot_write(const fs::path& path, const std::string& why) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("cannot write {}: {}", path.string(), why),
-               .fix = "name a folder that can be written with --out"});
+  throw_bad_input(fmt::format("cannot write {}: {}", path.string(), why),
+                  "name a folder that can be written with --out");
 }
 
 void make_folder(const fs::path& path) {
@@ -197,10 +196,8 @@ std::string create_run_folder(const std::string& out_dir, bool force) {
   make_folder(out_dir);
   std::error_code error;
   if (!force && !fs::is_empty(out_dir, error) && !error && !is_of_a_run(out_dir)) {
-    throw Error(
-        {.kind = ErrorKind::kBadInput,
-         .what = fmt::format("{} holds files that are not of a run", out_dir),
-         .fix = "name an empty folder or one of an earlier run with --out, or add --force"});
+    throw_bad_input(fmt::format("{} holds files that are not of a run", out_dir),
+                    "name an empty folder or one of an earlier run with --out, or add --force");
   }
   return out_dir;
 }
@@ -249,10 +246,9 @@ void write_results(const std::string& folder, const std::vector<CaseResult>& res
   JournalReader journal(folder);
   const std::vector<size_t> finished = journal.finished();
   if (finished.size() != results.size()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{} holds {} whole cases, and {} had finished",
-                                     journal_path(folder), finished.size(), results.size()),
-                 .fix = "run the missing ones with `shardproof run --resume`"});
+    throw_bad_input(fmt::format("{} holds {} whole cases, and {} had finished",
+                                journal_path(folder), finished.size(), results.size()),
+                    "run the missing ones with `shardproof run --resume`");
   }
   join_parts(path / "timeline.json", kTimelineHead, journal, "events", kTimelineEnd);
   std::vector<std::string> parts;

@@ -29,17 +29,16 @@ bool read_stretch(const nlohmann::json& entry, Stretch& out) {
   };
   if (!entry.is_object() || !number("start_us", out.start_us)) return false;
   if (!number("duration_us", out.duration_us)) return false;
-  const auto name = entry.find("name");
-  if (name == entry.end() || !name->is_string()) return false;
-  out.name = valid_utf8(name->get<std::string>());
-  const auto kind = entry.find("kind");
-  out.kind = kind != entry.end() && kind->is_string() ? valid_utf8(kind->get<std::string>()) : "";
-  const auto group = entry.find("group");
-  out.group = group != entry.end() && group->is_string() ? group->get<std::string>() : "";
+  const auto text = [&](const char* key) {
+    const auto it = entry.find(key);
+    return it != entry.end() && it->is_string() ? valid_utf8(it->get<std::string>()) : "";
+  };
+  out.name = text("name");
+  out.kind = text("kind");
+  out.group = text("group");
   const auto in_virtual_time = entry.find("virtual");
-  out.in_virtual_time = in_virtual_time != entry.end() && in_virtual_time->is_boolean() &&
-                        in_virtual_time->get<bool>();
-  return true;
+  out.in_virtual_time = in_virtual_time != entry.end() && *in_virtual_time == true;
+  return entry.contains("name") && entry["name"].is_string();
 }
 
 double first_start(const CaseResult& result) {
@@ -77,7 +76,7 @@ class Lanes {
   }
   // The lane of this rank's transfers in this group, which do not overlap each other.
   int64_t transfers(int64_t rank, const std::string& group) {
-    return lane("rank " + std::to_string(rank) + " in " + valid_utf8(group));
+    return lane("rank " + std::to_string(rank) + " in " + group);
   }
   int64_t lane(const std::string& name) {
     const auto [it, is_new] = lanes_.try_emplace(name, next_);

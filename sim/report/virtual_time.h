@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,5 +50,12 @@ std::vector<PathShare> path_shares(const VirtualTime& time);
 // critical path: rank 3 compute 71%, all_reduce(sum) tp[2,3] 18%, .." Returns "" unless the
 // scenario defines virtual time (links, stragglers or fixed costs).
 std::string virtual_time_line(const CaseResult& result);
+
+// In results.json: {"total_us", "ranks": [{"rank", "total_us", "compute_us", "waiting_us",
+// "exposed_us", "communication_us"}], "critical_path": [{"rank", "what", "start_us",
+// "duration_us"}], "critical_path_left_out", "critical_path_shares": [{"what", "duration_us"}]}. A
+// long path has only its longest steps, in order, and the number left out. Shares are of the whole
+// path, largest first. Null in wall time.
+nlohmann::ordered_json virtual_time_json(const CaseResult& result);
 
 }  // namespace shardproof::sim

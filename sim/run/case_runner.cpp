@@ -5,6 +5,7 @@
 
 #include "base/elapsed.h"
 #include "base/error.h"
+#include "sim/case/names.h"
 #include "sim/run/case_check.h"
 #include "sim/world/rank/fsdp_options.h"
 
@@ -47,11 +48,10 @@ RankEnding ending_of(const CaseSpec& spec, const TaskOutcome& outcome) {
 }
 
 RankEnding ending_of(const CaseSpec& spec, const Error& error) {
-  RankEnding ending;
-  ending.kind = error.kind() == ErrorKind::kRefused ? ResultKind::kRefused : ResultKind::kBadInput;
-  ending.message =
-      ending.kind == ResultKind::kBadInput ? with_file(spec, error.what()) : error.what();
-  return ending;
+  if (error.kind() == ErrorKind::kRefused) {
+    return {.kind = ResultKind::kRefused, .message = error.what()};
+  }
+  return {.kind = ResultKind::kBadInput, .message = with_file(spec, error.what())};
 }
 
 // Whether the world can run another case. One that failed, or whose replicas differ, is replaced.

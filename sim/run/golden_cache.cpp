@@ -19,6 +19,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/digest.h"
 #include "sim/run/golden_code.h"
 
 namespace shardproof::sim {
@@ -41,7 +42,7 @@ class MappedFile {
   }
   bool valid() const { return bytes_ != nullptr; }
   size_t size() const { return size_; }
-  uint64_t digest() const { return digest_of(bytes_, size_, 0); }
+  uint64_t digest() const { return digest_of(bytes_, size_); }
 
  private:
   void* bytes_ = nullptr;
@@ -49,8 +50,7 @@ class MappedFile {
 };
 
 std::string name_of_key(const std::string& key) {
-  return fmt::format("{:016x}{:016x}", digest_of(key.data(), key.size(), 1),
-                     digest_of(key.data(), key.size(), 2));
+  return fmt::format("{:016x}", digest_of(key.data(), key.size()));
 }
 
 // The inputs of kernel selection in LibTorch and its libraries: the processor's instruction sets,
@@ -96,27 +96,6 @@ bool copy_to(const fs::path& path, int fd, size_t size) {
 }
 
 }  // namespace
-
-uint64_t digest_of(const void* bytes, size_t size, uint64_t seed) {
-  constexpr uint64_t kPrime = 0x9E3779B97F4A7C15ULL;
-  uint64_t hash = 0xCBF29CE484222325ULL ^ (seed * kPrime);
-  const char* at = static_cast<const char*>(bytes);
-  const auto mix = [&hash](uint64_t word) {
-    hash = (hash ^ word) * kPrime;
-    hash ^= hash >> 29;
-  };
-  size_t left = size;
-  for (; left >= 8; left -= 8, at += 8) {
-    uint64_t word;
-    std::memcpy(&word, at, 8);
-    mix(word);
-  }
-  uint64_t tail = 0;
-  if (left > 0) std::memcpy(&tail, at, left);
-  mix(tail);
-  mix(size);
-  return hash;
-}
 
 fs::path GoldenCache::default_folder() {
   const auto variable = [](const char* name) {

@@ -38,7 +38,4 @@ class GoldenCache {
   int64_t max_bytes_;
 };
 
-// FNV-1a over 8-byte words, seeded. It names entries and detects torn files, not malice.
-uint64_t digest_of(const void* bytes, size_t size, uint64_t seed);
-
 }  // namespace shardproof::sim

@@ -230,7 +230,7 @@ double golden_bytes(const CaseSpec& spec, const ModelConfig& config) {
 constexpr const char* kAnyway = "or start it anyway with --ignore-limits";
 
 [[noreturn]] void too_large(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix + ", " + kAnyway});
+  throw_bad_input(what, fix + ", " + kAnyway);
 }
 
 void check_memory(const std::string& who, double needed, double there) {

@@ -70,10 +70,9 @@ PiecesFolder::PiecesFolder(double bytes) {
   check_room("the reference's pieces in TMPDIR,", place, bytes);
   std::string name = place + "/shardproof-reference-XXXXXX";
   if (::mkdtemp(name.data()) == nullptr) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("cannot make a folder in '{}' for the reference: {}", place,
-                                     std::strerror(errno)),
-                 .fix = "set TMPDIR to a folder that can be written to"});
+    throw_bad_input(fmt::format("cannot make a folder in '{}' for the reference: {}", place,
+                                std::strerror(errno)),
+                    "set TMPDIR to a folder that can be written to");
   }
   path_ = name;
 }

@@ -1,14 +1,12 @@
 #include "base/call.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 namespace shardproof {
 
 std::string list_text(const std::vector<int64_t>& values) {
-  std::string out = "[";
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (i != 0) out += ',';
-    out += std::to_string(values[i]);
-  }
-  return out + "]";
+  return fmt::format("[{}]", fmt::join(values, ","));
 }
 
 std::string op_text(const Call& call) {

@@ -48,10 +48,9 @@ template <NamedEnum Enum>
 Enum enum_of(const std::string& name) {
   if (const auto found = find_enum<Enum>(name)) return *found;
   const std::string nearest = nearest_name(name, names_of(Enum{}));
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("'{}' is unknown", name),
-               .fix = fmt::format("known are {}{}", fmt::join(names_of(Enum{}), ", "),
-                                  nearest.empty() ? "" : "; did you mean " + nearest + "?")});
+  throw_bad_input(fmt::format("'{}' is unknown", name),
+                  fmt::format("known are {}{}", fmt::join(names_of(Enum{}), ", "),
+                              nearest.empty() ? "" : "; did you mean " + nearest + "?"));
 }
 
 }  // namespace shardproof

@@ -6,6 +6,14 @@
 
 namespace shardproof {
 
+void throw_bad_input(std::string what, std::string fix) {
+  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+}
+
+void throw_refused(std::string what, std::string fix) {
+  throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
+}
+
 void fail_assertion(const char* condition, const char* file, int line, const std::string& message) {
   throw InternalError(std::string(file) + ":" + std::to_string(line) + ": " + message +
                       " (violated: " + condition + ")");

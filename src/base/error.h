@@ -34,6 +34,10 @@ class Error : public std::runtime_error {
   Parts parts_;
 };
 
+// Throw an Error of that kind.
+[[noreturn]] void throw_bad_input(std::string what, std::string fix);
+[[noreturn]] void throw_refused(std::string what, std::string fix);
+
 // A bug in shardproof. Exit status 5.
 class InternalError : public std::logic_error {
  public:

@@ -4,6 +4,12 @@
 namespace shardproof {
 
 // Whether the processor has AVX2 and FMA; false for other architectures.
-bool has_avx2_and_fma();
+inline bool has_avx2_and_fma() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+  return false;
+#endif
+}
 
 }  // namespace shardproof

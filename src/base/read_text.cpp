@@ -22,10 +22,6 @@ namespace {
 constexpr int kMaxJsonDepth = 32;
 constexpr size_t kMaxReason = 200;  // bytes of a message that come from the file
 
-[[noreturn]] void bad_file(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 std::pair<int64_t, int64_t> line_and_column(std::string_view text, size_t offset) {
   int64_t line = 1, column = 1;
   for (const char c : text.substr(0, std::min(offset, text.size()))) {
@@ -57,7 +53,7 @@ class StrictParser {
   json parse(bool keep) {
     return json::parse(stream_, [this, keep](int depth, json::parse_event_t event, json& parsed) {
       if (depth > kMaxJsonDepth) {
-        bad_file(
+        throw_bad_input(
             fmt::format("{}:{} is nested more than {} deep", name_, first_line_, kMaxJsonDepth),
             "write flatter JSON");
       }
@@ -78,10 +74,10 @@ class StrictParser {
   void note_key(std::set<std::string>& keys, const std::string& key) {
     if (keys.insert(key).second) return;
     const auto end = stream_.rdbuf()->pubseekoff(0, std::ios::cur, std::ios::in);
-    bad_file(fmt::format("{}: the key \"{}\" stands twice in one object",
-                         place(string_begin(text_, static_cast<size_t>(end))),
-                         printable(key, kMaxReason)),
-             "keep one");
+    throw_bad_input(fmt::format("{}: the key \"{}\" stands twice in one object",
+                                place(string_begin(text_, static_cast<size_t>(end))),
+                                printable(key, kMaxReason)),
+                    "keep one");
   }
 
   const std::string &name_, &text_;
@@ -95,18 +91,18 @@ class StrictParser {
 std::string read_text_file(const std::string& path, int64_t max_bytes) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) bad_file(path + " does not exist", "check the path");
+  if (!std::filesystem::exists(status)) throw_bad_input(path + " does not exist", "check the path");
   if (!std::filesystem::is_regular_file(status))
-    bad_file(path + " is no regular file", "name a file");
+    throw_bad_input(path + " is no regular file", "name a file");
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
   if (bytes > max_bytes) {
-    bad_file(fmt::format("{} has {} bytes", path, bytes),
-             fmt::format("files of this kind have at most {} bytes", max_bytes));
+    throw_bad_input(fmt::format("{} has {} bytes", path, bytes),
+                    fmt::format("files of this kind have at most {} bytes", max_bytes));
   }
   std::ifstream stream(path, std::ios::binary);
   if (!stream)
-    bad_file(fmt::format("{} cannot be read: {}", path, std::strerror(errno)),
-             "check its permissions");
+    throw_bad_input(fmt::format("{} cannot be read: {}", path, std::strerror(errno)),
+                    "check its permissions");
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
@@ -124,14 +120,14 @@ json parse_strictly(const std::string& name, const std::string& text, int64_t fi
   } catch (const json::parse_error& error) {
     const std::string full = error.what();
     const auto reason = full.find("syntax error");
-    bad_file(
+    throw_bad_input(
         fmt::format("{}: this is not JSON{}", parser.place(error.byte == 0 ? 0 : error.byte - 1),
                     reason == std::string::npos
                         ? ""
                         : " (" + printable(full.substr(reason), kMaxReason) + ")"),
         "write valid JSON");
   } catch (const json::exception& error) {
-    bad_file(
+    throw_bad_input(
         fmt::format("{}: this is not JSON ({})", name, printable(json_problem(error), kMaxReason)),
         "write valid JSON");
   }
@@ -142,8 +138,8 @@ json parse_strictly(const std::string& name, const std::string& text, int64_t fi
 json parse_json_object(const std::string& name, const std::string& text, int64_t first_line) {
   json parsed = parse_strictly(name, text, first_line, /*keep=*/true);
   if (!parsed.is_object()) {
-    bad_file(fmt::format("{} holds a JSON {}", name, parsed.type_name()),
-             "it must be an object {...}");
+    throw_bad_input(fmt::format("{} holds a JSON {}", name, parsed.type_name()),
+                    "it must be an object {...}");
   }
   return parsed;
 }

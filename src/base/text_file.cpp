@@ -13,9 +13,8 @@ void write_text_file(const std::string& path, const std::string& text) {
   out << text;
   out.close();  // writes the last bytes, which may find the disk full
   if (out) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("'{}' cannot be written", path),
-               .fix = "name a folder that can be written to and has space"});
+  throw_bad_input(fmt::format("'{}' cannot be written", path),
+                  "name a folder that can be written to and has space");
 }
 
 }  // namespace shardproof

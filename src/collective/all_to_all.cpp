@@ -66,9 +66,9 @@ at::Tensor sequence_to_hidden(const at::Tensor& local, Communicator& axis, std::
   // [T_i, n, part] -> first the features for rank 0 of all tokens, then those for rank 1, ..
   const at::Tensor by_rank =
       rows.view({rows.size(0), axis.size(), part}).movedim(1, 0).reshape({-1, part});
-  if (tokens.empty()) return all_to_all_with_all_to_all_backward(by_rank, axis, label);
-  return all_to_all_with_all_to_all_backward(by_rank, axis, label, from_each(axis, rows.size(0)),
-                                             tokens);
+  const std::vector<int64_t> own = from_each(axis, rows.size(0));
+  return all_to_all_with_all_to_all_backward(by_rank, axis, label, own,
+                                             tokens.empty() ? own : tokens);
 }
 
 at::Tensor hidden_to_sequence(const at::Tensor& local, Communicator& axis, std::string_view label,
@@ -78,9 +78,9 @@ at::Tensor hidden_to_sequence(const at::Tensor& local, Communicator& axis, std::
   const int64_t own = tokens.empty() ? divide(rows.size(0), axis, "number of tokens")
                                      : tokens[static_cast<size_t>(axis.rank())];
   if (axis.size() == 1) return rows;
-  const at::Tensor arrived = tokens.empty() ? all_to_all_with_all_to_all_backward(rows, axis, label)
-                                            : all_to_all_with_all_to_all_backward(
-                                                  rows, axis, label, tokens, from_each(axis, own));
+  const std::vector<int64_t> arriving = from_each(axis, own);
+  const at::Tensor arrived = all_to_all_with_all_to_all_backward(
+      rows, axis, label, tokens.empty() ? arriving : tokens, arriving);
   const int64_t part = rows.size(1);
   return arrived.view({axis.size(), own, part}).movedim(0, 1).reshape({own, axis.size() * part});
 }

@@ -11,11 +11,10 @@ namespace shardproof {
 int64_t divide(int64_t value, int64_t parts, std::string_view what, std::string_view axis) {
   SHARDPROOF_ASSERT(parts > 0, "parts of which there is at least one");
   if (value % parts == 0) return value / parts;
-  throw Error(
-      {.kind = ErrorKind::kRefused,
-       .what = fmt::format("{} {} does not divide by the {} ranks of {}", what, value, parts, axis),
-       .fix = fmt::format("pad it to {}, or choose a number of ranks that divides it",
-                          ceil_divide(value, parts) * parts)});
+  throw_refused(
+      fmt::format("{} {} does not divide by the {} ranks of {}", what, value, parts, axis),
+      fmt::format("pad it to {}, or choose a number of ranks that divides it",
+                  ceil_divide(value, parts) * parts));
 }
 
 int64_t divide(int64_t value, const Communicator& axis, std::string_view what) {

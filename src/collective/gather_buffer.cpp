@@ -4,7 +4,6 @@
 #include <c10/util/strides.h>
 
 #include <algorithm>
-#include <numeric>
 
 namespace shardproof {
 namespace {
@@ -16,8 +15,7 @@ std::vector<int64_t> gathered_shape(const at::Tensor& local, int64_t dim, const 
                                     const std::vector<int64_t>& sizes) {
   std::vector<int64_t> shape = local.sizes().vec();
   int64_t& size = shape[static_cast<size_t>(dim < 0 ? dim + local.dim() : dim)];
-  size =
-      sizes.empty() ? size * axis.size() : std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  size = sizes.empty() ? size * axis.size() : c10::sum_integers(sizes);
   return shape;
 }
 

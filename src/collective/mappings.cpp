@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <numeric>
 #include <string>
 
 #include "base/error.h"
@@ -30,13 +29,11 @@ struct Mapping {
 
 void check_sizes_sum(const at::Tensor& full, const Mapping& mapping) {
   const auto& sizes = mapping.sizes;
-  const int64_t sum = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const int64_t sum = c10::sum_integers(sizes);
   if (sum == full.size(mapping.dim)) return;
-  throw Error(
-      {.kind = ErrorKind::kBadInput,
-       .what = fmt::format("'{}': parts [{}] come to {}, but dim {} has size {}", mapping.label,
-                           fmt::join(sizes, ","), sum, mapping.dim, full.size(mapping.dim)),
-       .fix = "give the parts of this tensor"});
+  throw_bad_input(fmt::format("'{}': parts [{}] come to {}, but dim {} has size {}", mapping.label,
+                              fmt::join(sizes, ","), sum, mapping.dim, full.size(mapping.dim)),
+                  "give the parts of this tensor");
 }
 
 at::Tensor own_part(const at::Tensor& full, const Mapping& mapping) {
@@ -47,10 +44,9 @@ at::Tensor own_part(const at::Tensor& full, const Mapping& mapping) {
     return full.narrow(mapping.dim, rank * part, part).clone();
   }
   check_sizes_sum(full, mapping);
-  int64_t start = 0;
-  for (int64_t i = 0; i < rank; ++i) start += mapping.sizes[static_cast<size_t>(i)];
-  const int64_t length = mapping.sizes[static_cast<size_t>(rank)];
-  return full.narrow(mapping.dim, start, length).clone();
+  const auto own = mapping.sizes.begin() + rank;
+  const int64_t start = c10::sum_integers(mapping.sizes.begin(), own);
+  return full.narrow(mapping.dim, start, *own).clone();
 }
 
 // Does not write to `tensor`, which may be a gradient that flows elsewhere too. (Megatron-LM

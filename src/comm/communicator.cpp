@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
@@ -32,10 +31,6 @@ std::vector<int64_t> with_rows(const at::Tensor& like, int64_t rows) {
   std::vector<int64_t> shape = like.sizes().vec();
   shape.at(0) = rows;
   return shape;
-}
-
-int64_t sum_of(const std::vector<int64_t>& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
 }  // namespace
@@ -143,11 +138,10 @@ std::vector<int64_t> Communicator::checked_sizes(const std::vector<int64_t>& siz
 
 std::vector<int64_t> Communicator::even_sizes(int64_t total, Op op, std::string_view label) const {
   if (total % size() != 0) {
-    throw Error({.kind = ErrorKind::kRefused,
-                 .what = fmt::format("{} {} '{}': size {} does not split into {} even parts", op,
-                                     group_, label, total, size()),
-                 .fix = fmt::format("give the sizes of the parts, or pad to {}",
-                                    (total + size() - 1) / size() * size())});
+    throw_refused(fmt::format("{} {} '{}': size {} does not split into {} even parts", op, group_,
+                              label, total, size()),
+                  fmt::format("give the sizes of the parts, or pad to {}",
+                              (total + size() - 1) / size() * size()));
   }
   return std::vector<int64_t>(static_cast<size_t>(size()), total / size());
 }
@@ -200,7 +194,7 @@ at::Tensor Communicator::scatter(const at::Tensor& full, const at::Tensor& local
   std::vector<int64_t> rows;
   if (!sizes.empty()) rows = checked_sizes(sizes, local_like.size(0), Op::kScatter, label);
   if (is_root && rows.empty()) rows = even_sizes(full.size(0), Op::kScatter, label);
-  if (is_root && sum_of(rows) != full.size(0)) {
+  if (is_root && c10::sum_integers(rows) != full.size(0)) {
     throw wrong_sizes(
         Op::kScatter, group_, label,
         fmt::format("sizes [{}] of a tensor of {} rows", fmt::join(rows, ","), full.size(0)));
@@ -248,7 +242,8 @@ at::Tensor Communicator::gather(const at::Tensor& local, int64_t root, std::stri
   call.root = root;
   if (is_root) call.split_sizes = rows;
   const at::Tensor source = wire::for_moving(*backend_, local);
-  at::Tensor result = at::empty(with_rows(local, is_root ? sum_of(rows) : 0), source.options());
+  at::Tensor result =
+      at::empty(with_rows(local, is_root ? c10::sum_integers(rows) : 0), source.options());
   const auto work = [&] {
     if (abilities_.uneven_lists) {
       Tensors inputs{source};

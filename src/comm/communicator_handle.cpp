@@ -10,9 +10,8 @@ CommunicatorHandle::CommunicatorHandle(Communicator& communicator)
 
 Communicator& CommunicatorHandle::operator*() const {
   if (target_->communicator != nullptr) return *target_->communicator;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = "the communicator " + target_->group + " has ended before the backward",
-               .fix = "keep it until the last backward through it is done"});
+  throw_bad_input("the communicator " + target_->group + " has ended before the backward",
+                  "keep it until the last backward through it is done");
 }
 
 }  // namespace shardproof

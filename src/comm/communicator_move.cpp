@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
@@ -14,10 +13,6 @@ namespace shardproof {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-
-int64_t total(const std::vector<int64_t>& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-}
 
 // Whether pieces that lie one behind the other are already the gathered tensor: all dims before
 // the gathered one have size 1.
@@ -86,7 +81,8 @@ PendingCollective Communicator::start_all_gather(const at::Tensor& into, const a
   if (!sizes.empty()) checked_sizes(sizes, local.size(dim), Op::kAllGather, label);
   if (into.defined()) {
     std::vector<int64_t> shape = local.sizes().vec();
-    shape[static_cast<size_t>(dim)] = sizes.empty() ? local.size(dim) * size() : total(sizes);
+    shape[static_cast<size_t>(dim)] =
+        sizes.empty() ? local.size(dim) * size() : c10::sum_integers(sizes);
     SHARDPROOF_ASSERT(into.sizes() == at::IntArrayRef(shape) && into.is_contiguous() &&
                           into.scalar_type() == local.scalar_type() && !into.is_alias_of(local),
                       "memory that an all_gather's result fits, and that is not its input's");
@@ -145,7 +141,7 @@ PendingCollective Communicator::gather_uneven(Call call, const at::Tensor& into,
   at::Tensor source = wire::for_moving(*backend_, local);
   if (abilities_.uneven_lists) {
     std::vector<int64_t> shape = source.sizes().vec();
-    shape[static_cast<size_t>(dim)] = total(sizes);
+    shape[static_cast<size_t>(dim)] = c10::sum_integers(sizes);
     const at::Tensor gathered =
         gathering_memory(into, is_front(local, dim), shape, source.options());
     const bool private_input = source.data_ptr() != local.data_ptr();
@@ -218,11 +214,11 @@ PendingCollective Communicator::start_all_to_all(const at::Tensor& input, std::s
     output_sizes.assign(static_cast<size_t>(size()), input_sizes[own]);
   }
   checked_sizes(output_sizes, input_sizes[own], Op::kAllToAll, label);
-  if (total(input_sizes) != input.size(0)) {
+  if (c10::sum_integers(input_sizes) != input.size(0)) {
     throw Error(
         {.kind = ErrorKind::kFailed,
          .what = fmt::format("all_to_all {} '{}': the input sizes sum to {}, the input has {} rows",
-                             group_, label, total(input_sizes), input.size(0)),
+                             group_, label, c10::sum_integers(input_sizes), input.size(0)),
          .fix = "give input sizes that sum to the rows",
          .code = "threw"});
   }
@@ -232,7 +228,7 @@ PendingCollective Communicator::start_all_to_all(const at::Tensor& input, std::s
   call.output_sizes = output_sizes;
   const at::Tensor source = wire::for_moving(*backend_, input);
   std::vector<int64_t> shape = source.sizes().vec();
-  shape[0] = total(output_sizes);
+  shape[0] = c10::sum_integers(output_sizes);
   const at::Tensor result = at::empty(shape, source.options());
   const bool private_input = source.data_ptr() != input.data_ptr();
   const auto work = [&] {

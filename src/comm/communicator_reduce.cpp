@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
@@ -87,7 +86,7 @@ PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int
   if (dim < 0) dim += full.dim();
   std::vector<int64_t> rows = sizes.empty() ? even_sizes(full.size(dim), Op::kReduceScatter, label)
                                             : checked_sizes(sizes, -1, Op::kReduceScatter, label);
-  const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  const int64_t total = c10::sum_integers(rows);
   if (total != full.size(dim)) {
     throw Error({.kind = ErrorKind::kFailed,
                  .what = fmt::format("reduce_scatter {} '{}': the sizes sum to {}, dim {} is {}",

@@ -57,7 +57,7 @@ int64_t gpu_count() { return at::getNumGPUs(); }
 void load_cuda() {
   static const Problem problem = find_problem();
   if (problem.what.empty()) return;
-  throw Error({.kind = ErrorKind::kRefused, .what = problem.what, .fix = problem.fix});
+  throw_refused(problem.what, problem.fix);
 }
 
 }  // namespace shardproof

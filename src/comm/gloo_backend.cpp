@@ -10,7 +10,6 @@
 
 #include "base/call.h"
 #include "base/error.h"
-#include "comm/lent_memory.h"
 
 namespace shardproof {
 namespace {
@@ -33,7 +32,47 @@ Device make_device(const std::string& host) {
   }
 }
 
-// Gloo with lent_memory.h for each call, except send and recv, which run on the rank's own thread.
+// Keeps memory that `inner` uses through aliases until wait() has returned. If the work is dropped
+// earlier, its future keeps the memory until the call ends.
+class LentWork final : public c10d::Work {
+ public:
+  LentWork(c10::intrusive_ptr<c10d::Work> inner, std::vector<at::Tensor> memory)
+      : inner_(std::move(inner)), memory_(std::move(memory)) {}
+  ~LentWork() override {
+    if (memory_.empty() || inner_->isCompleted()) return;
+    inner_->getFuture()->addCallback([memory = std::move(memory_)](c10::ivalue::Future&) {});
+  }
+  LentWork(const LentWork&) = delete;
+  LentWork& operator=(const LentWork&) = delete;
+
+  bool isCompleted() override { return inner_->isCompleted(); }
+  bool isSuccess() const override { return inner_->isSuccess(); }
+  std::exception_ptr exception() const override { return inner_->exception(); }
+  void abort() override { inner_->abort(); }
+  bool wait(std::chrono::milliseconds timeout) override {
+    const bool good = inner_->wait(timeout);
+    memory_.clear();
+    return good;
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> inner_;
+  std::vector<at::Tensor> memory_;
+};
+
+// The same elements on the CPU; the caller keeps their memory alive.
+at::Tensor alias_without_owner(const at::Tensor& tensor) {
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
+}
+
+GlooWork keeping_until_waited(GlooWork work, GlooTensors memory) {
+  return c10::make_intrusive<LentWork>(std::move(work), std::move(memory));
+}
+
+// Gloo with lent memory. Its thread drops the tensors of a call some time after the rank has
+// continued, and would then free their memory unseen by the rank's own count. So Gloo gets aliases
+// without an owner, and the rank keeps the tensors until it has waited. Send and recv run on the
+// rank's own thread.
 class LentMemoryGloo final : public c10d::ProcessGroupGloo {
  public:
   using c10d::ProcessGroupGloo::ProcessGroupGloo;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "mesh/layout.h"
 #include "mesh/mesh.h"
 
 namespace shardproof {

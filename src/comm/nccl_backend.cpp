@@ -29,19 +29,16 @@ MakeNccl* load_plugin(const NcclSettings& settings) {
   load_cuda();
   const std::filesystem::path path = plugin_path(settings);
   if (!std::filesystem::exists(path)) {
-    throw Error(
-        {.kind = ErrorKind::kRefused,
-         .what = fmt::format("no NCCL here: {} was not built (no CUDA toolkit at build time)",
-                             path.filename().string()),
-         .fix = "build the cuda preset on a machine with the CUDA toolkit and nccl.h"});
+    throw_refused(fmt::format("no NCCL here: {} was not built (no CUDA toolkit at build time)",
+                              path.filename().string()),
+                  "build the cuda preset on a machine with the CUDA toolkit and nccl.h");
   }
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* entry = library != nullptr ? ::dlsym(library, kNcclEntryName) : nullptr;
   if (entry == nullptr) {
     const char* why = ::dlerror();
-    throw Error({.kind = ErrorKind::kRefused,
-                 .what = fmt::format("the NCCL plugin cannot be loaded: {}", why ? why : "unknown"),
-                 .fix = "build it with the LibTorch that this program runs with"});
+    throw_refused(fmt::format("the NCCL plugin cannot be loaded: {}", why ? why : "unknown"),
+                  "build it with the LibTorch that this program runs with");
   }
   return reinterpret_cast<MakeNccl*>(entry);
 }

@@ -10,9 +10,7 @@ void throw_together(Communicator& group, const std::optional<Error>& failure,
   const bool one_failed = group.all_reduce(failed, ReduceOp::kMax, label).item<double>() != 0;
   if (failure) throw *failure;
   if (!one_failed) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = "another rank could not go on",
-               .fix = "look at how it ended"});
+  throw_bad_input("another rank could not go on", "look at how it ended");
 }
 
 }  // namespace shardproof

@@ -54,9 +54,8 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
 
 void check_reduction(at::ScalarType dtype, ReduceOp op, std::string_view label) {
   if (op != ReduceOp::kAvg || at::isFloatingType(dtype)) return;
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = fmt::format("'{}' averages a tensor of {}", label, dtype_name(dtype)),
-               .fix = "sum it and divide in a floating dtype"});
+  throw_refused(fmt::format("'{}' averages a tensor of {}", label, dtype_name(dtype)),
+                "sum it and divide in a floating dtype");
 }
 
 void divide(const at::Tensor& sum, int64_t count) {

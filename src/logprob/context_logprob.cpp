@@ -12,10 +12,6 @@
 namespace shardproof {
 namespace {
 
-[[noreturn]] void bad_input(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
-
 at::Tensor list_tensor(const std::vector<int64_t>& list, at::Device device) {
   return at::tensor(list, at::TensorOptions().dtype(at::kLong)).to(device);
 }
@@ -45,14 +41,34 @@ void check_shapes(const at::Tensor& logits, const at::Tensor& target, int64_t cp
                     "logits [B, T_cp, V_tp], target [B, S]");
   const int64_t covered = logits.size(1) * cp_size;
   if (target.size(0) != logits.size(0)) {
-    bad_input(fmt::format("logits of {} samples, targets of {}", logits.size(0), target.size(0)),
-              "give one row of targets per sample");
+    throw_bad_input(
+        fmt::format("logits of {} samples, targets of {}", logits.size(0), target.size(0)),
+        "give one row of targets per sample");
   }
   if (target.size(1) > covered) {
-    bad_input(fmt::format("{} targets per sample, the logits of cp={} ranks cover {} positions",
-                          target.size(1), cp_size, covered),
-              "give the logits of every position, or cut the targets");
+    throw_bad_input(
+        fmt::format("{} targets per sample, the logits of cp={} ranks cover {} positions",
+                    target.size(1), cp_size, covered),
+        "give the logits of every position, or cut the targets");
   }
+}
+
+// This rank's shard [B, T_cp], not gathered, from the padded row `target` [B, T]: at the position
+// of token t, the logprob of token t+1 of its sequence. It is exactly 0, with a gradient of exactly
+// 0, at each sequence's last token and in padding, whose ids are not read.
+at::Tensor local_next_token_logprobs(const at::Tensor& logits, const at::Tensor& target,
+                                     const SequenceLayout& layout, const LogprobAxes& axes,
+                                     const LogprobOptions& options) {
+  SHARDPROOF_ASSERT(layout.cp_size() == axes.cp.size(), "a layout of as many ranks as cp");
+  SHARDPROOF_ASSERT(logits.size(1) == layout.local_positions(), "one row of logits per position");
+  const std::vector<int64_t> next_index = predicted(layout, axes.cp.rank());
+  const at::Tensor next = list_tensor(next_index, target.device());
+  const at::Tensor counted = next.ge(0).unsqueeze(0);
+  const at::Tensor shifted =
+      target.index_select(1, next.clamp_min(0)).masked_fill_(counted.logical_not(), 0);
+  const at::Tensor logprobs =
+      vocab_parallel_logprob(logits, shifted, axes.tp, axes.vocab_size, options);
+  return at::where(counted.to(logprobs.device()), logprobs, at::zeros_like(logprobs));
 }
 
 // The common end for all layouts: takes shards and returns the first S - 1 positions.
@@ -82,21 +98,6 @@ at::Tensor unpack_scored(const at::Tensor& row, const SequenceLayout& layout, in
 
 }  // namespace
 
-at::Tensor local_next_token_logprobs(const at::Tensor& logits, const at::Tensor& target,
-                                     const SequenceLayout& layout, const LogprobAxes& axes,
-                                     const LogprobOptions& options) {
-  SHARDPROOF_ASSERT(layout.cp_size() == axes.cp.size(), "a layout of as many ranks as cp");
-  SHARDPROOF_ASSERT(logits.size(1) == layout.local_positions(), "one row of logits per position");
-  const std::vector<int64_t> next_index = predicted(layout, axes.cp.rank());
-  const at::Tensor next = list_tensor(next_index, target.device());
-  const at::Tensor counted = next.ge(0).unsqueeze(0);
-  const at::Tensor shifted =
-      target.index_select(1, next.clamp_min(0)).masked_fill_(counted.logical_not(), 0);
-  const at::Tensor logprobs =
-      vocab_parallel_logprob(logits, shifted, axes.tp, axes.vocab_size, options);
-  return at::where(counted.to(logprobs.device()), logprobs, at::zeros_like(logprobs));
-}
-
 at::Tensor context_next_token_logprobs(const at::Tensor& logits, const at::Tensor& target,
                                        const LogprobAxes& axes, SequenceGather gather,
                                        const LogprobOptions& options, ContextLayout kind) {
@@ -111,9 +112,10 @@ at::Tensor indexed_next_token_logprobs(const at::Tensor& logits, const at::Tenso
                                        SequenceGather gather, const LogprobOptions& options) {
   check_shapes(logits, target, axes.cp.size());
   if (seq_index.dim() != 1 || seq_index.size(0) != logits.size(1) * axes.cp.size()) {
-    bad_input(fmt::format("seq_index of {} entries, the logits of cp={} ranks cover {} positions",
-                          seq_index.numel(), axes.cp.size(), logits.size(1) * axes.cp.size()),
-              "give one entry per position, rank after rank");
+    throw_bad_input(
+        fmt::format("seq_index of {} entries, the logits of cp={} ranks cover {} positions",
+                    seq_index.numel(), axes.cp.size(), logits.size(1) * axes.cp.size()),
+        "give one entry per position, rank after rank");
   }
   const SequenceLayout layout =
       SequenceLayout::from_seq_index(list_of(seq_index), axes.cp.size(), target.size(1));
@@ -125,16 +127,17 @@ at::Tensor packed_next_token_logprobs(const at::Tensor& logits, const PackedTarg
                                       const LogprobOptions& options, ContextLayout kind) {
   const at::Tensor target = packed.target.reshape({1, -1});
   if (packed.unpacked_seqlen < 1) {
-    bad_input(fmt::format("an unpacked length of {}", packed.unpacked_seqlen), "give 1 or more");
+    throw_bad_input(fmt::format("an unpacked length of {}", packed.unpacked_seqlen),
+                    "give 1 or more");
   }
   const std::vector<int64_t> padded = read_cu_seqlens(packed.cu_seqlens_padded, target.size(1));
   const std::vector<int64_t> real =
       packed.cu_seqlens.defined() ? read_cu_seqlens(packed.cu_seqlens) : padded;
   SHARDPROOF_ASSERT(logits.dim() == 3 && logits.size(0) == 1, "logits [1, T_cp, V_tp]");
   if (logits.size(1) * axes.cp.size() != target.size(1)) {
-    bad_input(fmt::format("{} packed targets, the logits of cp={} ranks cover {} positions",
-                          target.size(1), axes.cp.size(), logits.size(1) * axes.cp.size()),
-              "give the logits of every position of the pack");
+    throw_bad_input(fmt::format("{} packed targets, the logits of cp={} ranks cover {} positions",
+                                target.size(1), axes.cp.size(), logits.size(1) * axes.cp.size()),
+                    "give the logits of every position of the pack");
   }
   const SequenceLayout layout = SequenceLayout::packed(real, padded, axes.cp.size(), kind);
   const at::Tensor local = local_next_token_logprobs(logits, target, layout, axes, options);

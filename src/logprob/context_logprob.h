@@ -36,20 +36,6 @@ struct LogprobAxes {
 using SequenceGather = at::Tensor (*)(const at::Tensor& local, const SequenceLayout& layout,
                                       Communicator& cp, int64_t dim, std::string_view label);
 
-// This rank's shard, not gathered: at the position of token t, the logprob of token t+1 of its
-// sequence. It is exactly 0, with a gradient of exactly 0, at each sequence's last token and in
-// padding.
-//
-//   logits    [B, T_cp, V_tp]   any float, any strides, in the layout's local order
-//   target    [B, T] int64      the padded row, equal on all ranks; ids of padding are not read
-//   returns   [B, T_cp]         float32, or float64 for float64 logits
-//
-// Communication  as vocab_parallel_logprob over tp; none over cp
-// Throws         as vocab_parallel_logprob
-at::Tensor local_next_token_logprobs(const at::Tensor& logits, const at::Tensor& target,
-                                     const SequenceLayout& layout, const LogprobAxes& axes,
-                                     const LogprobOptions& options = {});
-
 // Takes zigzag (or contiguous) shards and unmodified targets.
 //
 //   logits    [B, T_cp, V_tp]

@@ -58,9 +58,8 @@ bool keeps_nothing(const LogprobOptions& options) {
 VocabShard VocabShard::of(int64_t columns, int64_t vocab_size, Communicator& tp,
                           const LogprobOptions& options) {
   if (!(options.temperature > 0) || !std::isfinite(options.temperature)) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("a temperature of {}", options.temperature),
-                 .fix = "give a finite one above 0"});
+    throw_bad_input(fmt::format("a temperature of {}", options.temperature),
+                    "give a finite one above 0");
   }
   const bool whole = columns == vocab_size || (tp.size() == 1 && columns > vocab_size);
   const VocabRange all{.start = 0, .columns = columns, .counted = vocab_size};  // padding behind it
@@ -70,11 +69,10 @@ VocabShard VocabShard::of(int64_t columns, int64_t vocab_size, Communicator& tp,
                          .temperature = options.temperature,
                          .block_rows = options.block_rows};
   if (columns != shard.range.columns) {
-    throw Error({.kind = ErrorKind::kRefused,
-                 .what = fmt::format("{} columns of logits, {} are this rank's share of {} tokens",
-                                     columns, shard.range.columns, vocab_size),
-                 .fix = fmt::format("pad the vocabulary to {} columns on each of {} ranks",
-                                    shard.range.columns, tp.size())});
+    throw_refused(fmt::format("{} columns of logits, {} are this rank's share of {} tokens",
+                              columns, shard.range.columns, vocab_size),
+                  fmt::format("pad the vocabulary to {} columns on each of {} ranks",
+                              shard.range.columns, tp.size()));
   }
   return shard;
 }
@@ -104,11 +102,10 @@ void check_targets(const at::Tensor& target, int64_t vocab_size) {
   const int64_t smallest = target.min().item<int64_t>();
   const int64_t largest = target.max().item<int64_t>();
   if (smallest >= 0 && largest < vocab_size) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("target token {} is outside the vocabulary of {} tokens",
-                                   smallest < 0 ? smallest : largest, vocab_size),
-               .fix = fmt::format("give ids from 0 to {}; mask positions in the loss, not by an id",
-                                  vocab_size - 1)});
+  throw_bad_input(fmt::format("target token {} is outside the vocabulary of {} tokens",
+                              smallest < 0 ? smallest : largest, vocab_size),
+                  fmt::format("give ids from 0 to {}; mask positions in the loss, not by an id",
+                              vocab_size - 1));
 }
 
 int64_t rows_per_block(int64_t columns, at::ScalarType wide, int64_t asked) {

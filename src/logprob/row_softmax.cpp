@@ -149,10 +149,6 @@ LogprobGradient::LogprobGradient(const VocabShard& shard, at::Tensor max, at::Te
   softmax_factor_ = scaled.neg() / sum;  // all are fresh tensors, so rows are contiguous
 }
 
-bool LogprobGradient::has_kernels(const at::Tensor& logits) const {
-  return has_row_kernels(logits, shard_);
-}
-
 void LogprobGradient::write_rows(int64_t first, const at::Tensor& logits,
                                  const at::Tensor& out) const {
   const RowKernels kernels = row_kernels();
@@ -195,7 +191,7 @@ void LogprobGradient::write_rows(int64_t first, const at::Tensor& logits,
 
 void LogprobGradient::write(int64_t first, const at::Tensor& logits, const at::Tensor& out) {
   if (logits.size(-1) == 0) return;
-  if (has_kernels(logits) && out.stride(-1) == 1) {
+  if (has_row_kernels(logits, shard_) && out.stride(-1) == 1) {
     write_rows(first, logits, out);
   } else {
     out.copy_(block(first, logits));
@@ -204,7 +200,7 @@ void LogprobGradient::write(int64_t first, const at::Tensor& logits, const at::T
 
 at::Tensor LogprobGradient::block(int64_t first, const at::Tensor& logits) {
   if (logits.size(-1) == 0) return buffer_.part(logits);
-  if (has_kernels(logits)) {
+  if (has_row_kernels(logits, shard_)) {
     const at::Tensor out = buffer_.part(logits);
     write_rows(first, logits, out);
     return out;
@@ -219,6 +215,19 @@ at::Tensor LogprobGradient::block(int64_t first, const at::Tensor& logits) {
   out.scatter_add_(-1, rows(target_.column), rows(grad_at_target_));
   const at::Tensor dropped = rows(no_gradient_);
   if (dropped.any().item<bool>()) out.masked_fill_(dropped, 0);
+  return out;
+}
+
+at::Tensor logits_gradient(const at::Tensor& logits, const VocabShard& shard,
+                           LogprobGradient gradient) {
+  const at::Tensor out = empty_gradient(logits);
+  const int64_t columns = logits.size(-1);
+  const at::Tensor rows = out.view({-1, columns});
+  for (const RowBlock& block : row_blocks(logits, shard)) {
+    gradient.write(block.first, block.logits,
+                   rows.narrow(0, block.first, block.count).narrow(1, 0, shard.range.counted));
+  }
+  rows.narrow(1, shard.range.counted, columns - shard.range.counted).zero_();
   return out;
 }
 

@@ -64,7 +64,6 @@ class LogprobGradient {
   void write(int64_t first, const at::Tensor& logits, const at::Tensor& out);
 
  private:
-  bool has_kernels(const at::Tensor& logits) const;
   void write_rows(int64_t first, const at::Tensor& logits, const at::Tensor& out) const;
 
   const VocabShard& shard_;
@@ -76,5 +75,10 @@ class LogprobGradient {
   at::Tensor everywhere_;      // [R] addend of every column, or undefined
   at::Tensor no_gradient_;     // [R] bool
 };
+
+// The gradient of logits [.., V_tp], in new memory: each block is rounded into its position,
+// without a one-hot tensor or a softmax of the logits' size.
+at::Tensor logits_gradient(const at::Tensor& logits, const VocabShard& shard,
+                           LogprobGradient gradient);
 
 }  // namespace shardproof

@@ -10,19 +10,15 @@
 namespace shardproof {
 namespace {
 
-[[noreturn]] void refuse_loss(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
-
 // The share of the mean over the vocabulary in the loss.
 double mean_share(double label_smoothing, int64_t vocab_size) {
   if (!(label_smoothing >= 0 && label_smoothing < 1)) {
-    refuse_loss(fmt::format("a label smoothing of {}", label_smoothing),
-                "give one from 0 to less than 1");
+    throw_bad_input(fmt::format("a label smoothing of {}", label_smoothing),
+                    "give one from 0 to less than 1");
   }
   if (label_smoothing > 0 && vocab_size < 2) {
-    refuse_loss(fmt::format("label smoothing with a vocabulary of {} tokens", vocab_size),
-                "there is no other token to smooth to: use 0");
+    throw_bad_input(fmt::format("label smoothing with a vocabulary of {} tokens", vocab_size),
+                    "there is no other token to smooth to: use 0");
   }
   if (label_smoothing == 0) return 0;
   const auto size = static_cast<double>(vocab_size);
@@ -32,7 +28,7 @@ double mean_share(double label_smoothing, int64_t vocab_size) {
 void check_can_be_overwritten(const at::Tensor& logits) {
   for (int64_t dim = 0; dim < logits.dim(); ++dim) {
     if (logits.size(dim) < 2 || logits.stride(dim) != 0) continue;
-    refuse_loss(
+    throw_bad_input(
         fmt::format("logits whose dim {} repeats one part of memory are to be overwritten", dim),
         "give a contiguous copy, or leave overwrite_logits off");
   }
@@ -73,26 +69,14 @@ CrossEntropyResult distributed_loss(const at::Tensor& logits, const at::Tensor& 
   return out;
 }
 
-// Computes the gradient block by block, into new memory or into that of the logits.
-at::Tensor loss_gradient(const at::Tensor& logits, const Smoothed& how, LogprobGradient gradient,
-                         bool overwrite) {
-  const int64_t columns = logits.size(-1);
-  const int64_t padding = columns - how.shard.range.counted;
-  if (overwrite) {
-    for (const RowBlock& block : row_blocks(logits, how.shard)) {
-      block.logits.copy_(gradient.block(block.first, block.logits));
-    }
-    logits.narrow(-1, how.shard.range.counted, padding).zero_();
-    return logits;
+// The gradient, block by block in the memory of the logits.
+at::Tensor overwritten(const at::Tensor& logits, const VocabShard& shard,
+                       LogprobGradient gradient) {
+  for (const RowBlock& block : row_blocks(logits, shard)) {
+    block.logits.copy_(gradient.block(block.first, block.logits));
   }
-  const at::Tensor out = empty_gradient(logits);
-  const at::Tensor rows = out.view({-1, columns});
-  for (const RowBlock& block : row_blocks(logits, how.shard)) {
-    gradient.write(block.first, block.logits,
-                   rows.narrow(0, block.first, block.count).narrow(1, 0, how.shard.range.counted));
-  }
-  rows.narrow(1, how.shard.range.counted, padding).zero_();
-  return out;
+  logits.narrow(-1, shard.range.counted, logits.size(-1) - shard.range.counted).zero_();
+  return logits;
 }
 
 struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
@@ -119,8 +103,9 @@ struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
     LogprobGradient gradient(how.shard, saved[1], saved[2], {.column = saved[3], .owned = saved[4]},
                              grads[0].reshape({-1}).neg(),
                              {.share = how.mean_share, .vocab_size = how.vocab_size});
-    return {loss_gradient(saved[0].detach(), how, std::move(gradient), data["overwrite"].toBool()),
-            at::Tensor(), at::Tensor(), at::Tensor()};
+    const auto write = data["overwrite"].toBool() ? overwritten : logits_gradient;
+    return {write(saved[0].detach(), how.shard, std::move(gradient)), at::Tensor(), at::Tensor(),
+            at::Tensor()};
   }
 };
 

@@ -32,21 +32,6 @@ Result distributed_logprob(const at::Tensor& logits, const at::Tensor& target,
   return out;
 }
 
-// Computes each block of the gradient and rounds it into its position, without a one-hot tensor or
-// a softmax of the logits' size.
-at::Tensor logits_gradient(const at::Tensor& logits, const VocabShard& shard,
-                           LogprobGradient gradient) {
-  at::Tensor out = empty_gradient(logits);
-  const int64_t columns = logits.size(-1);
-  const at::Tensor rows = out.view({-1, columns});
-  for (const RowBlock& block : row_blocks(logits, shard)) {
-    gradient.write(block.first, block.logits,
-                   rows.narrow(0, block.first, block.count).narrow(1, 0, shard.range.counted));
-  }
-  rows.narrow(1, shard.range.counted, columns - shard.range.counted).zero_();
-  return out;
-}
-
 struct LogprobFunction : torch::autograd::Function<LogprobFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& logits,
                             const at::Tensor& target, const VocabShard& shard) {

@@ -14,7 +14,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -24,14 +23,8 @@ namespace {
 
 using Indices = std::vector<int64_t>;
 
-[[noreturn]] void refuse(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
-}
-
 [[noreturn]] void bad_cut(const Cut& cut, const std::string& why) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("the cut {} {}", describe_cut(cut), why),
-               .fix = "correct the layout"});
+  throw_bad_input(fmt::format("the cut {} {}", describe_cut(cut), why), "correct the layout");
 }
 
 void append_range(Indices& out, const Indices& in, int64_t begin, int64_t count) {
@@ -45,7 +38,7 @@ Indices range(const Indices& in, int64_t begin, int64_t count) {
 Indices cut_evenly(const Cut& cut, const Indices& in, int64_t size, int64_t coordinate) {
   const auto count = static_cast<int64_t>(in.size());
   if (count % size != 0) {
-    refuse(
+    throw_refused(
         fmt::format("dim {} of size {} does not divide by {}={}", cut.dim, count, cut.axis, size),
         fmt::format("choose a {} size that divides {}", cut.axis, count));
   }
@@ -62,9 +55,9 @@ Indices cut_in_chunks(const Indices& in, int64_t size, int64_t coordinate) {
 Indices cut_padded(const Cut& cut, const Indices& in, int64_t size, int64_t coordinate) {
   const auto count = static_cast<int64_t>(in.size());
   if (cut.padded_size < count || cut.padded_size % size != 0) {
-    refuse(fmt::format("dim {} of size {} cannot be padded to {} over {}={}", cut.dim, count,
-                       cut.padded_size, cut.axis, size),
-           fmt::format("pad it to {}", round_up(count, size)));
+    throw_refused(fmt::format("dim {} of size {} cannot be padded to {} over {}={}", cut.dim, count,
+                              cut.padded_size, cut.axis, size),
+                  fmt::format("pad it to {}", round_up(count, size)));
   }
   const int64_t share = cut.padded_size / size;
   Indices out(static_cast<size_t>(share), -1);
@@ -92,9 +85,9 @@ Indices cut_blocks(const Cut& cut, const Indices& in, int64_t size, int64_t coor
   int64_t begin = 0;
   for (const int64_t block : cut.blocks) {
     if (block % size != 0) {
-      refuse(fmt::format("a block of {} in dim {} does not divide by {}={}", block, cut.dim,
-                         cut.axis, size),
-             fmt::format("choose a {} size that divides {}", cut.axis, block));
+      throw_refused(fmt::format("a block of {} in dim {} does not divide by {}={}", block, cut.dim,
+                                cut.axis, size),
+                    fmt::format("choose a {} size that divides {}", cut.axis, block));
     }
     append_range(out, in, begin + coordinate * (block / size), block / size);
     begin += block;
@@ -108,10 +101,10 @@ Indices cut_zigzag(const Cut& cut, const Indices& in, int64_t size, int64_t coor
   const auto length = static_cast<int64_t>(in.size());
   const int64_t chunk_count = 2 * size;
   if (length % chunk_count != 0) {
-    refuse(fmt::format("a sequence of {} does not split into 2*{}={} zigzag chunks", length,
-                       cut.axis, chunk_count),
-           fmt::format("pad the sequence to {}, or set {}=1", round_up(length, chunk_count),
-                       cut.axis));
+    throw_refused(fmt::format("a sequence of {} does not split into 2*{}={} zigzag chunks", length,
+                              cut.axis, chunk_count),
+                  fmt::format("pad the sequence to {}, or set {}=1", round_up(length, chunk_count),
+                              cut.axis));
   }
   const int64_t chunk = length / chunk_count;
   Indices out = range(in, coordinate * chunk, chunk);
@@ -123,10 +116,10 @@ Indices cut_repeated(const Cut& cut, const Indices& in, int64_t size, int64_t co
   const auto count = static_cast<int64_t>(in.size());
   if (cut.parts < 1) bad_cut(cut, "has no parts");
   if (size % cut.parts != 0 || count % cut.parts != 0) {
-    refuse(fmt::format("dim {} of size {} in {} parts does not spread over {}={}", cut.dim, count,
-                       cut.parts, cut.axis, size),
-           fmt::format("choose a {} size that {} divides or that divides {}", cut.axis, cut.parts,
-                       cut.parts));
+    throw_refused(fmt::format("dim {} of size {} in {} parts does not spread over {}={}", cut.dim,
+                              count, cut.parts, cut.axis, size),
+                  fmt::format("choose a {} size that {} divides or that divides {}", cut.axis,
+                              cut.parts, cut.parts));
   }
   const int64_t share = count / cut.parts;
   return range(in, piece_of(cut, size, coordinate) * share, share);

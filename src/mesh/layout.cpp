@@ -24,32 +24,6 @@ int64_t piece_key(const std::vector<Cut>& cuts, const Mesh& mesh, int64_t rank) 
 
 }  // namespace
 
-Cut Cut::even(int64_t dim, std::string axis) { return {.dim = dim, .axis = std::move(axis)}; }
-
-Cut Cut::chunk(int64_t dim, std::string axis) {
-  return {.dim = dim, .axis = std::move(axis), .kind = Kind::kChunk};
-}
-
-Cut Cut::padded(int64_t dim, std::string axis, int64_t padded_size) {
-  return {.dim = dim, .axis = std::move(axis), .kind = Kind::kPadded, .padded_size = padded_size};
-}
-
-Cut Cut::in_blocks(int64_t dim, std::string axis, std::vector<int64_t> blocks) {
-  return {.dim = dim, .axis = std::move(axis), .kind = Kind::kBlocks, .blocks = std::move(blocks)};
-}
-
-Cut Cut::zigzag(int64_t dim, std::string axis) {
-  return {.dim = dim, .axis = std::move(axis), .kind = Kind::kZigzag};
-}
-
-Cut Cut::repeated(int64_t dim, std::string axis, int64_t parts) {
-  return {.dim = dim, .axis = std::move(axis), .kind = Kind::kRepeated, .parts = parts};
-}
-
-Cut Cut::held_by(std::string axis, std::vector<int64_t> coordinates) {
-  return {.axis = std::move(axis), .kind = Kind::kHeldBy, .coordinates = std::move(coordinates)};
-}
-
 bool Layout::cuts_dim(int64_t dim) const {
   return std::any_of(cuts_.begin(), cuts_.end(), [&](const Cut& cut) { return cut.dim == dim; });
 }
@@ -59,10 +33,9 @@ Layout Layout::resolved(int64_t dim_count) const {
   for (Cut& cut : out.cuts_) {
     const int64_t dim = cut.dim < 0 ? cut.dim + dim_count : cut.dim;
     if (dim < 0 || dim >= dim_count) {
-      throw Error({.kind = ErrorKind::kBadInput,
-                   .what = fmt::format("the cut {} names dim {} of a tensor with {} dims",
-                                       describe_cut(cut), cut.dim, dim_count),
-                   .fix = "correct the layout"});
+      throw_bad_input(fmt::format("the cut {} names dim {} of a tensor with {} dims",
+                                  describe_cut(cut), cut.dim, dim_count),
+                      "correct the layout");
     }
     cut.dim = dim;
   }

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "mesh/mesh.h"
@@ -34,13 +33,26 @@ struct Cut {
   int64_t parts = 0;                      // kRepeated: divides the axis size and the dim's size
   std::vector<int64_t> coordinates = {};  // kHeldBy: at least one, each on the axis
 
-  static Cut even(int64_t dim, std::string axis);
-  static Cut chunk(int64_t dim, std::string axis);
-  static Cut padded(int64_t dim, std::string axis, int64_t padded_size);
-  static Cut in_blocks(int64_t dim, std::string axis, std::vector<int64_t> blocks);
-  static Cut zigzag(int64_t dim, std::string axis);
-  static Cut repeated(int64_t dim, std::string axis, int64_t parts);
-  static Cut held_by(std::string axis, std::vector<int64_t> coordinates);  // cuts dim 0
+  static Cut even(int64_t dim, std::string axis) { return {.dim = dim, .axis = std::move(axis)}; }
+  static Cut chunk(int64_t dim, std::string axis) {
+    return {.dim = dim, .axis = std::move(axis), .kind = Kind::kChunk};
+  }
+  static Cut padded(int64_t dim, std::string axis, int64_t padded_size) {
+    return {.dim = dim, .axis = std::move(axis), .kind = Kind::kPadded, .padded_size = padded_size};
+  }
+  static Cut in_blocks(int64_t dim, std::string axis, std::vector<int64_t> blocks) {
+    return {
+        .dim = dim, .axis = std::move(axis), .kind = Kind::kBlocks, .blocks = std::move(blocks)};
+  }
+  static Cut zigzag(int64_t dim, std::string axis) {
+    return {.dim = dim, .axis = std::move(axis), .kind = Kind::kZigzag};
+  }
+  static Cut repeated(int64_t dim, std::string axis, int64_t parts) {
+    return {.dim = dim, .axis = std::move(axis), .kind = Kind::kRepeated, .parts = parts};
+  }
+  static Cut held_by(std::string axis, std::vector<int64_t> coordinates) {  // cuts dim 0
+    return {.axis = std::move(axis), .kind = Kind::kHeldBy, .coordinates = std::move(coordinates)};
+  }
   bool operator==(const Cut&) const = default;
 };
 

@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kExample = "write sizes as in --mesh dp=2,tp=3";
 
 [[noreturn]] void refuse_mesh(std::string what, std::string fix = kExample) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+  throw_bad_input(std::move(what), std::move(fix));
 }
 
 void check_axes(const std::vector<MeshAxis>& axes) {
@@ -86,12 +86,6 @@ FlattenedAxis parse_flattened(std::string_view text) {
     begin = plus + 1;
   }
   return flat;
-}
-
-std::string flattened_text(const std::vector<std::string>& axes, FlattenedAxis::Part part,
-                           int64_t block) {
-  return fmt::format("{}{}{}", fmt::join(axes, "+"),
-                     part == FlattenedAxis::Part::kBlock ? "//" : "%", block);
 }
 
 const TrainingAxis& training_axis(std::string_view name) {
@@ -201,11 +195,10 @@ std::vector<int64_t> Mesh::peers_along(std::string_view axis, int64_t rank) cons
   if (!is_flattened(axis)) return peers_along(std::vector<std::string>{std::string(axis)}, rank);
   const FlattenedAxis flat = parse_flattened(axis);
   std::vector<int64_t> peers = peers_along(flat.axes, rank);
-  const FlattenedAxis::Part other = flat.part == FlattenedAxis::Part::kWithinBlock
-                                        ? FlattenedAxis::Part::kBlock
-                                        : FlattenedAxis::Part::kWithinBlock;
   if (flat.part == FlattenedAxis::Part::kWhole) return peers;
-  const std::string fixed = flattened_text(flat.axes, other, flat.block);
+  const std::string fixed =
+      fmt::format("{}{}{}", fmt::join(flat.axes, "+"),
+                  flat.part == FlattenedAxis::Part::kWithinBlock ? "//" : "%", flat.block);
   const int64_t own = coordinate(fixed, rank);
   std::erase_if(peers, [&](int64_t peer) { return coordinate(fixed, peer) != own; });
   return peers;
@@ -238,12 +231,6 @@ std::string Mesh::describe() const {
     text += fmt::format("{}{}={}", text.empty() ? "" : " ", axis.name, axis.size);
   }
   return text.empty() ? "one rank" : text;
-}
-
-bool Mesh::operator==(const Mesh& other) const {
-  return std::equal(
-      axes_.begin(), axes_.end(), other.axes_.begin(), other.axes_.end(),
-      [](const MeshAxis& a, const MeshAxis& b) { return a.name == b.name && a.size == b.size; });
 }
 
 }  // namespace shardproof

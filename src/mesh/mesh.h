@@ -19,6 +19,7 @@ namespace shardproof {
 struct MeshAxis {
   std::string name;
   int64_t size;
+  bool operator==(const MeshAxis&) const = default;
 };
 
 class Mesh {
@@ -49,7 +50,7 @@ class Mesh {
   // "dp=2 tp=3", without axes of size 1; "one rank" when no other axis is left.
   std::string describe() const;
 
-  bool operator==(const Mesh& other) const;
+  bool operator==(const Mesh&) const = default;
 
  private:
   int64_t flattened_coordinate(std::string_view axis, int64_t rank) const;

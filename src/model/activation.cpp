@@ -23,13 +23,13 @@ struct GeluTanh {
   }
 };
 
-// gate, up -> Activation(gate) * up
-template <class Activation>
-struct GateFunction : torch::autograd::Function<GateFunction<Activation>> {
+// gate, up -> Function(gate) * up
+template <class Function>
+struct GateFunction : torch::autograd::Function<GateFunction<Function>> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& gate,
                             const at::Tensor& up) {
     ctx->save_for_backward({gate, up});
-    return Activation::of(gate).mul_(up);
+    return Function::of(gate).mul_(up);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -37,18 +37,15 @@ struct GateFunction : torch::autograd::Function<GateFunction<Activation>> {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "a gate has no second derivative");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &gate = saved[0], &up = saved[1];
-    return {Activation::backward(grads[0] * up, gate), Activation::of(gate).mul_(grads[0])};
+    return {Function::backward(grads[0] * up, gate), Function::of(gate).mul_(grads[0])};
   }
 };
 
 }  // namespace
 
-at::Tensor SiluGate::forward(at::TensorList inputs, const StepContext&) {
-  return GateFunction<Silu>::apply(inputs[0], inputs[1]);
-}
-
-at::Tensor GeluTanhGate::forward(at::TensorList inputs, const StepContext&) {
-  return GateFunction<GeluTanh>::apply(inputs[0], inputs[1]);
+at::Tensor GatedActivation::forward(at::TensorList inputs, const StepContext&) {
+  return activation_ == Activation::kGeluTanh ? GateFunction<GeluTanh>::apply(inputs[0], inputs[1])
+                                              : GateFunction<Silu>::apply(inputs[0], inputs[1]);
 }
 
 at::Tensor Residual::forward(at::TensorList inputs, const StepContext&) {

@@ -10,10 +10,6 @@
 namespace shardproof {
 namespace {
 
-[[noreturn]] void bad_batch(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
-
 // One batch file; each failed check names the file.
 class BatchFile {
  public:
@@ -22,7 +18,7 @@ class BatchFile {
   at::Tensor ids(const std::string& name) const {
     const at::Tensor tensor = file_.get(name);
     if (tensor.scalar_type() != at::kLong) {
-      bad_batch(
+      throw_bad_input(
           fmt::format("'{}': {} holds {}", file_.path(), name, c10::toString(tensor.scalar_type())),
           "store it as int64");
     }
@@ -36,8 +32,8 @@ class BatchFile {
     check_shape(name, tensor, shape);
     const at::Tensor wide = tensor.to(at::kDouble);
     if (!at::isfinite(wide).all().item<bool>()) {
-      bad_batch(fmt::format("'{}': {} has a number that is not finite", file_.path(), name),
-                "mend the batch");
+      throw_bad_input(fmt::format("'{}': {} has a number that is not finite", file_.path(), name),
+                      "mend the batch");
     }
     return wide;
   }
@@ -45,17 +41,17 @@ class BatchFile {
   at::Tensor mask(const std::string& name, at::IntArrayRef shape) const {
     const at::Tensor tensor = numbers(name, shape, /*optional=*/false);
     if ((tensor < 0).any().item<bool>()) {
-      bad_batch(fmt::format("'{}': {} has a negative weight", file_.path(), name),
-                "a mask holds 0 and 1");
+      throw_bad_input(fmt::format("'{}': {} has a negative weight", file_.path(), name),
+                      "a mask holds 0 and 1");
     }
     return tensor;
   }
 
   void check_shape(const std::string& name, const at::Tensor& tensor, at::IntArrayRef shape) const {
     if (tensor.sizes() == shape) return;
-    bad_batch(fmt::format("'{}': {} has shape [{}], not [{}]", file_.path(), name,
-                          fmt::join(tensor.sizes(), ", "), fmt::join(shape, ", ")),
-              "give it the shape of the batch");
+    throw_bad_input(fmt::format("'{}': {} has shape [{}], not [{}]", file_.path(), name,
+                                fmt::join(tensor.sizes(), ", "), fmt::join(shape, ", ")),
+                    "give it the shape of the batch");
   }
 
   // Checks that every element is within low..high; `what` describes that range.
@@ -68,12 +64,10 @@ class BatchFile {
                                where.data_ptr<int64_t>() + where.numel());
     at::Tensor value = tensor;
     for (const int64_t i : index) value = value[i];
-    bad_batch(fmt::format("'{}': {}[{}]={} is outside {}..{} ({})", file_.path(), name,
-                          fmt::join(index, ", "), value.item<int64_t>(), low, high, what),
-              "mend the batch, or config.json");
+    throw_bad_input(fmt::format("'{}': {}[{}]={} is outside {}..{} ({})", file_.path(), name,
+                                fmt::join(index, ", "), value.item<int64_t>(), low, high, what),
+                    "mend the batch, or config.json");
   }
-
-  const std::string& path() const { return file_.path(); }
 
  private:
   SafetensorsFile file_;
@@ -91,10 +85,6 @@ Batch parts_of(const Batch& batch, const Part& part) {
 }
 
 }  // namespace
-
-int64_t Batch::size() const { return input_ids.size(0); }
-
-int64_t Batch::seq_len() const { return input_ids.size(1); }
 
 at::Tensor Batch::loss_mask() const {
   const at::Tensor position = at::arange(seq_len(), at::kLong);
@@ -117,9 +107,9 @@ Batch load_batch(const std::string& path, int64_t vocab_size) {
   Batch batch;
   batch.input_ids = file.ids("input_ids");
   if (batch.input_ids.dim() != 2 || batch.input_ids.numel() == 0) {
-    bad_batch(fmt::format("'{}': input_ids has shape [{}], an empty batch or none", path,
-                          fmt::join(batch.input_ids.sizes(), ", ")),
-              "give [B, S] with at least one token");
+    throw_bad_input(fmt::format("'{}': input_ids has shape [{}], an empty batch or none", path,
+                                fmt::join(batch.input_ids.sizes(), ", ")),
+                    "give [B, S] with at least one token");
   }
   const int64_t size = batch.size(), seq_len = batch.seq_len();
   batch.input_lengths = file.ids("input_lengths");

@@ -16,8 +16,8 @@ struct Batch {
   at::Tensor sample_mask;    // [B] float64
   at::Tensor prev_logprobs, reference_logprobs, advantages;  // [B, S] float64, or undefined
 
-  int64_t size() const;     // B
-  int64_t seq_len() const;  // S
+  int64_t size() const { return input_ids.size(0); }     // B
+  int64_t seq_len() const { return input_ids.size(1); }  // S
   // [B, S] float64: token_mask * sample_mask, with column 0 and padding set to 0.
   at::Tensor loss_mask() const;
   // `count` neighboring samples from `first`: views of every defined tensor.

@@ -23,11 +23,6 @@ struct Decoder::Block {
 
 namespace {
 
-std::unique_ptr<Layer> gate_of(Activation activation) {
-  if (activation == Activation::kGeluTanh) return std::make_unique<GeluTanhGate>();
-  return std::make_unique<SiluGate>();
-}
-
 // Returns `x` for a null slot.
 at::Tensor through(Slot* slot, const at::Tensor& x, const StepContext& context) {
   return slot == nullptr ? x : (*slot)({x}, context);
@@ -67,9 +62,8 @@ Slot* Decoder::add(std::string name, SlotRole role, std::unique_ptr<Layer> layer
 ParameterPtr Decoder::parameter(const std::string& name) const {
   const auto found = weights_->find(name);
   if (found == weights_->end()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("the weights have no tensor '{}'", name),
-                 .fix = "add it, or mend the config that asks for it"});
+    throw_bad_input(fmt::format("the weights have no tensor '{}'", name),
+                    "add it, or mend the config that asks for it");
   }
   return std::make_shared<Parameter>(Parameter{
       .name = name, .tensor = found->second, .global_shape = found->second.sizes().vec()});
@@ -93,7 +87,7 @@ std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std:
       return std::make_unique<CausalAttention>(AttentionOptions{
           .scale = config_.score_scale(), .window = config_.window_of_layer(index)});
     case SlotKind::kActivation:
-      return gate_of(config_.activation);
+      return std::make_unique<GatedActivation>(config_.activation);
     default:
       return std::make_unique<Residual>();
   }
@@ -174,16 +168,14 @@ void Decoder::freeze(const std::vector<std::string>& patterns) {
       fits = true;
     }
     if (fits) continue;
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("the pattern \"{}\" of frozen parameters fits none of {}",
-                                     pattern, all.size()),
-                 .fix = "use names like " + all[all.size() / 2]->name + ", with * for any text"});
+    throw_bad_input(
+        fmt::format("the pattern \"{}\" of frozen parameters fits none of {}", pattern, all.size()),
+        "use names like " + all[all.size() / 2]->name + ", with * for any text");
   }
   const auto trained = [](const ParameterPtr& parameter) { return parameter->trainable; };
   if (std::any_of(all.begin(), all.end(), trained)) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("all {} parameters are frozen", all.size()),
-               .fix = "leave at least one to train"});
+  throw_bad_input(fmt::format("all {} parameters are frozen", all.size()),
+                  "leave at least one to train");
 }
 
 void Decoder::materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, at::Device device) {

@@ -133,14 +133,14 @@ class Residual : public Layer {  // x, y -> x + y
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
 };
 
-class SiluGate : public Layer {  // gate, up [B, S, F] -> silu(gate) * up
+// gate, up [B, S, F] -> activation(gate) * up; gelu by its tanh formula.
+class GatedActivation : public Layer {
  public:
+  explicit GatedActivation(Activation activation) : activation_(activation) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
-};
 
-class GeluTanhGate : public Layer {  // gate, up [B, S, F] -> gelu(gate) * up, by its tanh formula
- public:
-  at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
+ private:
+  Activation activation_;
 };
 
 }  // namespace shardproof

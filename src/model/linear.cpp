@@ -1,4 +1,4 @@
-// The plain linear layer: y = x W^T + b.
+// The plain linear layer, y = x W^T + b, and the plain token embedding.
 #include <ATen/ATen.h>
 
 #include "model/decoder.h"
@@ -16,6 +16,10 @@ at::Tensor Linear::forward(at::TensorList inputs, const StepContext&) {
 std::vector<ParameterPtr> Linear::parameters() const {
   if (!bias) return {weight};
   return {weight, bias};
+}
+
+at::Tensor Embedding::forward(at::TensorList inputs, const StepContext&) {
+  return at::embedding(weight->tensor, inputs[0], pad_token_id);
 }
 
 }  // namespace shardproof

@@ -12,9 +12,8 @@ at::ScalarType dtype_of_precision(const std::string& precision) {
   constexpr std::array kDtypes = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
   const auto found = find_enum<Precision>(precision);
   if (found) return kDtypes.at(static_cast<size_t>(*found));
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = fmt::format("precision \"{}\" is not supported", precision),
-               .fix = "use float64, float32, bfloat16 or float16"});
+  throw_refused(fmt::format("precision \"{}\" is not supported", precision),
+                "use float64, float32, bfloat16 or float16");
 }
 
 at::ScalarType wider_type(at::ScalarType dtype) {

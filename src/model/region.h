@@ -35,7 +35,16 @@ class Region {
  public:
   // Each new wrap goes around the earlier ones.
   void wrap(std::unique_ptr<RegionWrap> wrap) { wraps_.push_back(std::move(wrap)); }
-  at::Tensor run(const at::Tensor& x, const StepContext& context, const RegionBody& body) const;
+  at::Tensor run(const at::Tensor& x, const StepContext& context, const RegionBody& body) const {
+    RegionBody outermost = body;
+    for (const auto& wrap : wraps_) {
+      outermost = [around = wrap.get(), inner = std::move(outermost)](const at::Tensor& input,
+                                                                      const StepContext& step) {
+        return around->run(input, step, inner);
+      };
+    }
+    return outermost(x, context);
+  }
   // How activation checkpointing keeps the region's input; null: as it is.
   void keep_input(std::shared_ptr<KeptActivation> kept) { kept_input_ = std::move(kept); }
   const std::shared_ptr<KeptActivation>& kept_input() const { return kept_input_; }

@@ -17,8 +17,7 @@ namespace {
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 
 void require(bool good, std::string what, std::string fix) {
-  if (!good)
-    throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
+  if (!good) throw_bad_input(std::move(what), std::move(fix));
 }
 
 // Checks the options and fills in seq_len (0: the greatest length) and absent lengths (seq_len).

@@ -22,10 +22,9 @@ void check_size(const std::map<std::string, std::vector<int64_t>>& shapes) {
     elements += product;
   }
   if (elements > kMaxElements) {
-    throw Error(
-        {.kind = ErrorKind::kBadInput,
-         .what = fmt::format("seeded weights of this size have {:.3g} elements", elements),
-         .fix = fmt::format("stay below {:.3g}, or give the weights in a folder", kMaxElements)});
+    throw_bad_input(
+        fmt::format("seeded weights of this size have {:.3g} elements", elements),
+        fmt::format("stay below {:.3g}, or give the weights in a folder", kMaxElements));
   }
 }
 

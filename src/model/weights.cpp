@@ -17,33 +17,31 @@ namespace {
 namespace fs = std::filesystem;
 using Shapes = std::map<std::string, std::vector<int64_t>>;
 
-[[noreturn]] void bad_weights(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
-
 // The files that hold the weights: the single one, or those that the index names.
 std::set<std::string> weight_files(const std::string& folder) {
   const fs::path single = fs::path(folder) / "model.safetensors";
   const fs::path index_path = fs::path(folder) / "model.safetensors.index.json";
   if (fs::exists(single)) return {single.string()};
   if (!fs::exists(index_path)) {
-    bad_weights(fmt::format("'{}' holds neither model.safetensors nor model.safetensors.index.json",
-                            folder),
-                "save the model there with save_pretrained");
+    throw_bad_input(
+        fmt::format("'{}' holds neither model.safetensors nor model.safetensors.index.json",
+                    folder),
+        "save the model there with save_pretrained");
   }
   const nlohmann::json index = read_json_object(index_path.string());
   const auto map = index.find("weight_map");
   if (map == index.end() || !map->is_object()) {
-    bad_weights(fmt::format("'{}' is not an index with a weight_map", index_path.string()),
-                "save the model again");
+    throw_bad_input(fmt::format("'{}' is not an index with a weight_map", index_path.string()),
+                    "save the model again");
   }
   std::set<std::string> files;
   for (const auto& [name, file] : map->items()) {
     const bool plain = file.is_string() && fs::path(file.get<std::string>()).filename() ==
                                                fs::path(file.get<std::string>());
     if (!plain) {
-      bad_weights(fmt::format("'{}': '{}' names no file of the folder", index_path.string(), name),
-                  "save the model again");
+      throw_bad_input(
+          fmt::format("'{}': '{}' names no file of the folder", index_path.string(), name),
+          "save the model again");
     }
     files.insert((fs::path(folder) / file.get<std::string>()).string());
   }
@@ -68,19 +66,19 @@ std::string text_name(const std::string& name) {
 void check_tensor(const std::string& name, const at::Tensor& tensor,
                   const std::vector<int64_t>& shape) {
   if (tensor.sizes().vec() != shape) {
-    bad_weights(fmt::format("weight '{}' has shape [{}], the config says [{}]", name,
-                            fmt::join(tensor.sizes(), ", "), fmt::join(shape, ", ")),
-                "config.json and the weights must come from the same model");
+    throw_bad_input(fmt::format("weight '{}' has shape [{}], the config says [{}]", name,
+                                fmt::join(tensor.sizes(), ", "), fmt::join(shape, ", ")),
+                    "config.json and the weights must come from the same model");
   }
   if (!at::isFloatingType(tensor.scalar_type())) {
-    bad_weights(fmt::format("weight '{}' holds {}", name, c10::toString(tensor.scalar_type())),
-                "store it in a floating-point dtype");
+    throw_bad_input(fmt::format("weight '{}' holds {}", name, c10::toString(tensor.scalar_type())),
+                    "store it in a floating-point dtype");
   }
   const int64_t bad_count = tensor.numel() - at::isfinite(tensor).sum().item<int64_t>();
   if (bad_count > 0) {
-    bad_weights(fmt::format("weight '{}' has {} elements that are not finite, of {}", name,
-                            bad_count, tensor.numel()),
-                "a model with NaN or infinite weights cannot be judged");
+    throw_bad_input(fmt::format("weight '{}' has {} elements that are not finite, of {}", name,
+                                bad_count, tensor.numel()),
+                    "a model with NaN or infinite weights cannot be judged");
   }
 }
 
@@ -90,7 +88,7 @@ void take_tied_head(WeightMap& weights) {
   if (head == weights.end()) return;
   const auto embedding = weights.find("model.embed_tokens.weight");
   if (embedding != weights.end() && !at::equal(head->second, embedding->second)) {
-    bad_weights(
+    throw_bad_input(
         "lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings is true",
         "store the matrix once, or set tie_word_embeddings to false");
   }
@@ -105,14 +103,16 @@ void check_names(const WeightMap& weights, const Shapes& shapes, const std::stri
   for (const auto& [name, shape] : shapes) {
     if (weights.count(name) != 0) continue;
     const std::string near = nearest_name(name, unexpected);
-    bad_weights(fmt::format("'{}' has no tensor '{}'", folder, name),
-                near.empty() ? "add it, or mend config.json" : fmt::format("is it '{}'?", near));
+    throw_bad_input(
+        fmt::format("'{}' has no tensor '{}'", folder, name),
+        near.empty() ? "add it, or mend config.json" : fmt::format("is it '{}'?", near));
   }
   if (!unexpected.empty()) {
-    bad_weights(fmt::format("'{}' has a tensor '{}' that a model of this config has not", folder,
-                            unexpected.front()),
-                "remove it, or mend config.json (tie_word_embeddings, attention_bias, mlp_bias, "
-                "num_hidden_layers)");
+    throw_bad_input(
+        fmt::format("'{}' has a tensor '{}' that a model of this config has not", folder,
+                    unexpected.front()),
+        "remove it, or mend config.json (tie_word_embeddings, attention_bias, mlp_bias, "
+        "num_hidden_layers)");
   }
 }
 
@@ -162,8 +162,8 @@ std::shared_ptr<const WeightMap> load_weights(const std::string& folder,
     for (const std::string& name : file.names()) {
       if (ignorable(name)) continue;
       if (!weights->emplace(text_name(name), file.get(name)).second) {
-        bad_weights(fmt::format("'{}' stores tensor '{}' in two files", folder, name),
-                    "save the model again");
+        throw_bad_input(fmt::format("'{}' stores tensor '{}' in two files", folder, name),
+                        "save the model again");
       }
     }
   }

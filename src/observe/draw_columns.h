@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/seed.h"
+
 namespace shardproof {
 
 enum DrawColumn : int64_t {
@@ -22,6 +24,8 @@ inline constexpr const char* kDrawPrefix = "draw.";
 inline constexpr uint64_t kExactDrawBits = (uint64_t{1} << 52) - 1;
 
 // The number of a stream in the column, below 2^52; the same in every process.
-int64_t stream_id(std::string_view stream);
+inline int64_t stream_id(std::string_view stream) {
+  return static_cast<int64_t>(stream_seed(0, stream) & kExactDrawBits);
+}
 
 }  // namespace shardproof

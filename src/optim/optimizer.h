@@ -5,8 +5,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "base/training_choices.h"
 

@@ -17,7 +17,6 @@
 
 #include "base/error.h"
 #include "base/text_file.h"
-#include "parallel/reshard/full_tensor.h"
 #include "policy/saved_streams.h"
 #include "policy/tokenizer_files.h"
 #include "tensor/safetensors.h"
@@ -35,10 +34,6 @@ constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kStreamsFile = "rng.safetensors";
 constexpr const char* kStateFile = "state.json";
-
-[[noreturn]] void bad_checkpoint(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
 
 std::string step_name(int64_t step) { return fmt::format("step_{:08}", step); }
 
@@ -82,6 +77,26 @@ json fewer_optimizer_steps(const Trainer& trainer) {
   return fewer;
 }
 
+// The full tensor on every rank, from its pieces: an all_gather over the world of all of them,
+// including copies. A piece may have no elements.
+at::Tensor full_tensor(const at::Tensor& piece, const std::vector<int64_t>& global_shape,
+                       const Layout& layout, MeshComm& comm, const std::string& label) {
+  const at::NoGradGuard no_grad;
+  const Mesh& mesh = comm.mesh();
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<int64_t> sizes;
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    shapes.push_back(layout.local_shape(global_shape, mesh, rank));
+    sizes.push_back(c10::multiply_integers(shapes.back()));
+  }
+  const at::Tensor all = comm.world().all_gather(piece.detach().reshape(-1), 0, label, sizes);
+  std::vector<at::Tensor> pieces = all.split_with_sizes(sizes);
+  for (size_t rank = 0; rank < pieces.size(); ++rank) {
+    pieces[rank] = pieces[rank].view(shapes[rank]);
+  }
+  return reassemble(pieces, global_shape, layout, mesh);
+}
+
 Contents gather_contents(const Trainer& trainer, MeshComm& comm, const CheckpointExtras& extras) {
   Contents contents{.state = {{"format", kFormat},
                               {"step", trainer.step_count()},
@@ -121,8 +136,8 @@ void sync_to_disk(const fs::path& path) {
   const int error = errno;
   if (fd >= 0) ::close(fd);
   if (!synced) {
-    bad_checkpoint(fmt::format("{} cannot be written: {}", path.string(), std::strerror(error)),
-                   "check the disk");
+    throw_bad_input(fmt::format("{} cannot be written: {}", path.string(), std::strerror(error)),
+                    "check the disk");
   }
 }
 
@@ -155,7 +170,7 @@ void publish(const fs::path& written, const fs::path& final_name) {
   if (::renameat2(AT_FDCWD, written.c_str(), AT_FDCWD, final_name.c_str(), RENAME_NOREPLACE) != 0) {
     if (errno != EEXIST || ::renameat2(AT_FDCWD, written.c_str(), AT_FDCWD, final_name.c_str(),
                                        RENAME_EXCHANGE) != 0) {
-      bad_checkpoint(
+      throw_bad_input(
           fmt::format("{} cannot be named: {}", final_name.string(), std::strerror(errno)),
           "check the disk");
     }
@@ -185,16 +200,16 @@ json read_state(const fs::path& folder) {
   if (!file.is_open() || !state.is_object() || state.value("format", json()) != kFormat ||
       !state.value("files", json()).is_object() ||
       !state.value("step", json()).is_number_integer()) {
-    bad_checkpoint(fmt::format("{} is no checkpoint of format {}", folder.string(), kFormat),
-                   "name a folder that a save has made");
+    throw_bad_input(fmt::format("{} is no checkpoint of format {}", folder.string(), kFormat),
+                    "name a folder that a save has made");
   }
   for (const auto& [name, bytes] : state["files"].items()) {
     std::error_code error;
     const auto size = fs::file_size(folder / name, error);
     if (error || bytes != size) {
-      bad_checkpoint(fmt::format("{}: {} has not the {} bytes that were saved", folder.string(),
-                                 name, bytes.dump()),
-                     "copy the checkpoint again, or load another one");
+      throw_bad_input(fmt::format("{}: {} has not the {} bytes that were saved", folder.string(),
+                                  name, bytes.dump()),
+                      "copy the checkpoint again, or load another one");
     }
   }
   return state;
@@ -227,8 +242,8 @@ at::Tensor piece_of_file(const SafetensorsFile& file, const std::string& name,
                          const Parameter& parameter, const at::Tensor& like, const MeshComm& comm) {
   const at::Tensor full = file.get(name);
   if (full.sizes() != at::IntArrayRef(parameter.global_shape)) {
-    bad_checkpoint(fmt::format("{}: {} has another shape than the model's", file.path(), name),
-                   "load the checkpoint of this model");
+    throw_bad_input(fmt::format("{}: {} has another shape than the model's", file.path(), name),
+                    "load the checkpoint of this model");
   }
   return cut(full, parameter.layout, comm.mesh(), comm.rank()).to(like.options());
 }
@@ -250,7 +265,7 @@ std::string save_checkpoint(const std::string& root, const Trainer& trainer, Mes
       at::scalar_tensor(problem.empty() ? 0 : 1, at::kLong).to(trainer.device()), ReduceOp::kMax,
       "checkpoint written");
   if (failed.item<int64_t>() != 0) {
-    bad_checkpoint(
+    throw_bad_input(
         "the checkpoint was not written: " + (problem.empty() ? "see what rank 0 says" : problem),
         "name a folder that can be written");
   }
@@ -273,15 +288,15 @@ LoadedCheckpoint load_checkpoint(const std::string& folder, Trainer& trainer, co
                                  RngTracker* rng) {
   const json state = read_state(folder);
   if (rng != nullptr && !state.contains("rng")) {
-    bad_checkpoint(folder + " has no random streams", "load one that was saved with them");
+    throw_bad_input(folder + " has no random streams", "load one that was saved with them");
   }
   const SafetensorsFile model = SafetensorsFile::open((fs::path(folder) / kModelFile).string());
   const SafetensorsFile optimizer =
       SafetensorsFile::open((fs::path(folder) / kOptimizerFile).string());
   if (model.names().size() != trainer.parameters().size()) {
-    bad_checkpoint(fmt::format("{} has {} weights, the model {}", model.path(),
-                               model.names().size(), trainer.parameters().size()),
-                   "load the checkpoint of this model");
+    throw_bad_input(fmt::format("{} has {} weights, the model {}", model.path(),
+                                model.names().size(), trainer.parameters().size()),
+                    "load the checkpoint of this model");
   }
   std::vector<at::Tensor> masters;
   std::vector<OptimizerState> states;

@@ -1,10 +1,7 @@
 // Adds noise to the weights, for tests of code that uses changed weights.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
-#include <vector>
 
 #include "comm/mesh_comm.h"
 #include "train/trainer.h"

@@ -108,10 +108,6 @@ std::string bucket_label(const RefitInfo& info, const RefitBucket& bucket) {
   return fmt::format("refit {} .. {}", first, info[bucket.first + bucket.offsets.size() - 1].key);
 }
 
-[[noreturn]] void not_what_is_wanted(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
-
 // The destination of each sent tensor, in the order of sending.
 std::vector<const HeldTensor*> match(const RefitInfo& info, const std::vector<HeldTensor>& wanted) {
   std::map<std::string, const HeldTensor*> by_key;
@@ -125,13 +121,12 @@ std::vector<const HeldTensor*> match(const RefitInfo& info, const std::vector<He
     const auto found = by_key.find(sent.key);
     if (found == by_key.end() || found->second == nullptr) {
       const std::string nearest = nearest_name(sent.key, keys);
-      not_what_is_wanted(
-          fmt::format("'{}' is sent, and this receiver has no such tensor", sent.key),
-          nearest.empty() ? "load the trainer's model" : "it has " + nearest);
+      throw_bad_input(fmt::format("'{}' is sent, and this receiver has no such tensor", sent.key),
+                      nearest.empty() ? "load the trainer's model" : "it has " + nearest);
     }
     const HeldTensor& here = *found->second;
     if (here.global_shape != sent.shape || here.piece.scalar_type() != sent.dtype) {
-      not_what_is_wanted(
+      throw_bad_input(
           fmt::format("'{}' is sent as {} [{}], this receiver has {} [{}]", sent.key,
                       c10::toString(sent.dtype), fmt::join(sent.shape, ", "),
                       c10::toString(here.piece.scalar_type()), fmt::join(here.global_shape, ", ")),
@@ -142,8 +137,8 @@ std::vector<const HeldTensor*> match(const RefitInfo& info, const std::vector<He
   }
   for (const auto& [key, tensor] : by_key) {
     if (tensor == nullptr) continue;
-    not_what_is_wanted(fmt::format("'{}' is wanted and not sent", key),
-                       "send the weights of the receiver's model");
+    throw_bad_input(fmt::format("'{}' is wanted and not sent", key),
+                    "send the weights of the receiver's model");
   }
   return places;
 }
@@ -198,9 +193,8 @@ RefitInfo prepare_refit_info(const std::vector<HeldTensor>& tensors, at::ScalarT
 
 std::vector<RefitBucket> refit_buckets(const RefitInfo& info, int64_t budget_bytes) {
   if (budget_bytes <= 0) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("a byte budget of {} holds no tensor", budget_bytes),
-                 .fix = "give the bytes of full tensors that may be held at once"});
+    throw_bad_input(fmt::format("a byte budget of {} holds no tensor", budget_bytes),
+                    "give the bytes of full tensors that may be held at once");
   }
   std::vector<RefitBucket> buckets;
   for (size_t i = 0; i < info.size(); ++i) {

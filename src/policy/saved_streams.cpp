@@ -4,7 +4,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <numeric>
 #include <optional>
 
@@ -57,9 +56,8 @@ SavedStream saved_stream(const json& numbers, const at::Tensor& states, const Me
                      states.size(0) == rows && stream.drawn.size() == stream.seeds.size() &&
                      states.scalar_type() == at::kByte;
   if (!whole) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = "the saved random streams are not those of a mesh",
-                 .fix = "copy the checkpoint again, or load another one"});
+    throw_bad_input("the saved random streams are not those of a mesh",
+                    "copy the checkpoint again, or load another one");
   }
   return stream;
 }
@@ -134,9 +132,8 @@ std::vector<std::string> set_streams(const json& saved, const SafetensorsFile& f
       }
     }
   } catch (const json::exception&) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = file.path() + " has random streams that state.json does not describe",
-                 .fix = "copy the checkpoint again, or load another one"});
+    throw_bad_input(file.path() + " has random streams that state.json does not describe",
+                    "copy the checkpoint again, or load another one");
   }
   rng.set_states(states);
   return anew;

@@ -32,10 +32,9 @@ int64_t inode_of(int descriptor) {
 }
 
 [[noreturn]] void not_there(const SharedAddress& address, const std::string& why) {
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = fmt::format("the shared memory of process {} cannot be opened here: {}",
-                                   address.process, why),
-               .fix = "hand the weights over by broadcast"});
+  throw_refused(fmt::format("the shared memory of process {} cannot be opened here: {}",
+                            address.process, why),
+                "hand the weights over by broadcast");
 }
 
 }  // namespace

@@ -18,7 +18,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "random/rng_tracker.h"

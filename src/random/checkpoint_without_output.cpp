@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "random/recompute.h"
+#include "tensor/memory.h"
 
 namespace shardproof {
 
@@ -29,15 +30,6 @@ namespace {
 
 using torch::autograd::Node;
 using torch::autograd::variable_list;
-
-// Frees the memory of a tensor; sizes and strides stay.
-int64_t release_memory(const at::Tensor& tensor) {
-  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  const auto bytes = static_cast<int64_t>(storage->nbytes());
-  storage->set_data_ptr_noswap(c10::DataPtr(nullptr, tensor.device()));
-  storage->set_nbytes(0);
-  return bytes;
-}
 
 // Gives the memory of `from` to a tensor whose own was freed. Both share it from then on.
 void share_memory(const at::Tensor& tensor, const at::Tensor& from) {
@@ -178,17 +170,19 @@ int64_t CheckpointWithoutOutput::discard_outputs_until(const at::Tensor& hook) {
   SHARDPROOF_ASSERT(state_->body && !state_->discarded, "discard once, after run()");
   if (hook.requires_grad()) {
     if (!leads_to(hook.grad_fn(), state_->node)) {
-      throw Error({.kind = ErrorKind::kBadInput,
-                   .what = "the hook tensor of a checkpoint does not depend on its outputs: their "
-                           "memory would not be back in time",
-                   .fix = "give the result of the layer that reads the outputs"});
+      throw_bad_input(
+          "the hook tensor of a checkpoint does not depend on its outputs: their "
+          "memory would not be back in time",
+          "give the result of the layer that reads the outputs");
     }
     hook.register_hook([state = state_](const at::Tensor&) { second_run(*state); });
   }
   state_->discarded = true;
   int64_t bytes = 0;
   for (size_t i = 0; i < state_->outputs.size(); ++i) {
-    if (state_->memory_is_own[i]) bytes += release_memory(state_->outputs[i]);
+    if (!state_->memory_is_own[i]) continue;
+    bytes += memory_bytes(state_->outputs[i]);
+    free_memory(state_->outputs[i]);
   }
   return bytes;
 }

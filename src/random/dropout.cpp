@@ -11,9 +11,7 @@ namespace {
 
 void check_probability(double p) {
   if (p >= 0 && p <= 1) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("a dropout of {}", p),
-               .fix = "give a probability from 0 to 1"});
+  throw_bad_input(fmt::format("a dropout of {}", p), "give a probability from 0 to 1");
 }
 
 at::Tensor kept(const at::Tensor& x, const at::Tensor& keep, double scale) {

@@ -44,9 +44,7 @@ std::vector<at::Tensor> run_again(const CheckpointBody& body, const std::vector<
                                   RngTracker* rng, const RngMoment& moment) {
   const at::AutoGradMode with_graph(true);
   if (rng == nullptr || moment.states.empty()) return body(inputs);
-  const KeepRngStates keep(*rng);
-  rng->set_states(moment.states);
-  const RngTracker::Recomputing recomputing(*rng);
+  const RngTracker::Recomputing recomputing(*rng, moment.states);
   std::optional<RngTracker::Fork> as_then;
   if (moment.stream != rng->current_stream()) as_then.emplace(rng->fork(moment.stream));
   return body(inputs);
@@ -54,10 +52,10 @@ std::vector<at::Tensor> run_again(const CheckpointBody& body, const std::vector<
 
 void refuse_grad_call() {
   if (torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) return;
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = "a checkpoint in the backward of grad(): its recomputation would give "
-                       "gradients to parameters that were not asked for",
-               .fix = "call backward() and read the gradients of the leaves"});
+  throw_refused(
+      "a checkpoint in the backward of grad(): its recomputation would give "
+      "gradients to parameters that were not asked for",
+      "call backward() and read the gradients of the leaves");
 }
 
 void backward_through(const std::vector<at::Tensor>& outputs,

@@ -12,9 +12,8 @@ constexpr int64_t kExpertOffset = 1024;
 constexpr int64_t kExpertStride = 100;
 
 [[noreturn]] void refuse_mesh(std::string what) {
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = std::move(what),
-               .fix = "use fewer expert parallel ranks: two streams of one seed draw the same"});
+  throw_refused(std::move(what),
+                "use fewer expert parallel ranks: two streams of one seed draw the same");
 }
 
 // Checks every pair of ranks of the mesh, on every rank.
@@ -41,9 +40,7 @@ void check_seeds_differ(const RngPlace& place) {
 
 RngSeeds rng_seeds(int64_t seed, const RngPlace& place) {
   if (seed < 0) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("a seed of {} for random streams", seed),
-                 .fix = "give one of 0 or more"});
+    throw_bad_input(fmt::format("a seed of {} for random streams", seed), "give one of 0 or more");
   }
   check_seeds_differ(place);
   const auto base = static_cast<uint64_t>(seed);

@@ -25,10 +25,6 @@ uint64_t default_generator_digest() {
   return generator_digest(generator);
 }
 
-[[noreturn]] void refuse_rng(ErrorKind kind, std::string what, std::string fix) {
-  throw Error({.kind = kind, .what = std::move(what), .fix = std::move(fix)});
-}
-
 }  // namespace
 
 RngTracker::RngTracker(DrawLog* log) : log_(log) {}
@@ -43,7 +39,6 @@ RngTracker RngTracker::for_inference() {
 
 void RngTracker::reset() {
   SHARDPROOF_ASSERT(forks_.empty(), "the streams are dropped while a fork uses one");
-  initialized_ = false;
   streams_.clear();
   warnings_.clear();
 }
@@ -52,21 +47,20 @@ void RngTracker::add(const std::string& name, uint64_t seed) {
   if (inference_) return;
   for (const auto& [other, stream] : streams_) {
     if (stream->seed == seed) {
-      refuse_rng(ErrorKind::kBadInput,
-                 fmt::format("random stream '{}' has seed {}, which is that of stream '{}' already",
-                             name, seed, other),
-                 "give each stream a seed of its own: equal ones draw the same numbers");
+      throw_bad_input(
+          fmt::format("random stream '{}' has seed {}, which is that of stream '{}' already", name,
+                      seed, other),
+          "give each stream a seed of its own: equal ones draw the same numbers");
     }
   }
   if (streams_.count(name) != 0) {
-    refuse_rng(ErrorKind::kBadInput, fmt::format("there is a random stream '{}' already", name),
-               "choose another name, or reset the tracker first");
+    throw_bad_input(fmt::format("there is a random stream '{}' already", name),
+                    "choose another name, or reset the tracker first");
   }
   auto stream = std::make_unique<Stream>();
   stream->seed = seed;
   stream->generator = at::detail::createCPUGenerator(seed);
   streams_.emplace(name, std::move(stream));
-  initialized_ = true;
 }
 
 RngTracker::Fork RngTracker::fork(const std::string& name) {
@@ -75,8 +69,8 @@ RngTracker::Fork RngTracker::fork(const std::string& name) {
     std::vector<std::string> known;
     for (const auto& [other, stream] : streams_) known.push_back(other);
     const std::string nearest = nearest_name(name, known);
-    refuse_rng(
-        ErrorKind::kBadInput, fmt::format("there is no random stream '{}'", name),
+    throw_bad_input(
+        fmt::format("there is no random stream '{}'", name),
         nearest.empty() ? "add it with a seed first" : fmt::format("did you mean '{}'?", nearest));
   }
   notice_stray_draws();
@@ -124,8 +118,7 @@ void RngTracker::set_states(const RngStates& states) {
   if (inference_) return;
   for (const std::string& open : forks_) {
     if (states.count(open) != 0) continue;
-    refuse_rng(
-        ErrorKind::kBadInput,
+    throw_bad_input(
         fmt::format("the states have no random stream '{}', which an open fork draws from", open),
         "leave the fork first, or give states that have the stream");
   }
@@ -142,20 +135,18 @@ void RngTracker::set_states(const RngStates& states) {
     stream->offset = state.offset;
     stream->generator.set_state(state.state);
   }
-  initialized_ = true;
 }
 
 RngTracker::Stream& RngTracker::stream_to_draw_from(std::string_view place) {
   if (inference_) {
-    refuse_rng(ErrorKind::kRefused, fmt::format("{} draws random numbers in inference", place),
-               "turn it off for inference (training = false), or use a tracker for training");
+    throw_refused(fmt::format("{} draws random numbers in inference", place),
+                  "turn it off for inference (training = false), or use a tracker for training");
   }
   const auto found = streams_.find(current_stream());
   if (found == streams_.end()) {
-    refuse_rng(ErrorKind::kBadInput,
-               fmt::format("{} draws from random stream '{}', which was never added", place,
-                           current_stream()),
-               "seed the tracker first (seed_streams), or fork a stream that there is");
+    throw_bad_input(fmt::format("{} draws from random stream '{}', which was never added", place,
+                                current_stream()),
+                    "seed the tracker first (seed_streams), or fork a stream that there is");
   }
   return *found->second;
 }

@@ -56,7 +56,6 @@ class RngTracker {
   RngTracker(RngTracker&&) noexcept;
   RngTracker& operator=(RngTracker&&) = delete;
 
-  bool is_initialized() const { return initialized_; }  // add() or set_states() since reset()
   bool is_inference() const { return inference_; }
   // Removes all streams and seeds. Must not be called inside a fork (asserted).
   void reset();
@@ -93,19 +92,26 @@ class RngTracker {
   at::Tensor uniform(at::IntArrayRef shape, std::string_view place);
   at::Tensor normal(at::IntArrayRef shape, std::string_view place);
 
-  // Marks draws as recomputed until it goes out of scope.
+  // Draws again from `then`, and marks the draws as recomputed. Restores all streams when it goes
+  // out of scope, even by an exception.
   class [[nodiscard]] Recomputing {
    public:
-    explicit Recomputing(RngTracker& tracker) : tracker_(tracker), before_(tracker.phase_) {
+    Recomputing(RngTracker& tracker, const RngStates& then)
+        : tracker_(tracker), before_(tracker.phase_), states_(tracker.states()) {
+      tracker_.set_states(then);
       tracker_.phase_ = Phase::kRecompute;
     }
-    ~Recomputing() { tracker_.phase_ = before_; }
+    ~Recomputing() {
+      tracker_.phase_ = before_;
+      tracker_.set_states(states_);
+    }
     Recomputing(const Recomputing&) = delete;
     Recomputing& operator=(const Recomputing&) = delete;
 
    private:
     RngTracker& tracker_;
     Phase before_;
+    RngStates states_;
   };
 
   // Sentences about moves of the process's default generator inside a fork: those numbers came from
@@ -122,25 +128,11 @@ class RngTracker {
 
   DrawLog* log_;
   bool inference_ = false;
-  bool initialized_ = false;
   Phase phase_ = Phase::kForward;
   std::map<std::string, std::unique_ptr<Stream>> streams_;
   std::vector<std::string> forks_;  // streams of the open forks, the innermost last
   uint64_t default_digest_ = 0;     // of the process's default generator at the last check
   std::vector<std::string> warnings_;
-};
-
-// Restores all streams when it goes out of scope, even by an exception.
-class KeepRngStates {
- public:
-  explicit KeepRngStates(RngTracker& tracker) : tracker_(tracker), states_(tracker.states()) {}
-  ~KeepRngStates() { tracker_.set_states(states_); }
-  KeepRngStates(const KeepRngStates&) = delete;
-  KeepRngStates& operator=(const KeepRngStates&) = delete;
-
- private:
-  RngTracker& tracker_;
-  RngStates states_;
 };
 
 }  // namespace shardproof

@@ -11,15 +11,12 @@
 namespace shardproof {
 namespace {
 
-[[noreturn]] void bad_bins(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
-
 void check_lengths(const std::vector<int64_t>& lengths) {
-  if (lengths.empty()) bad_bins("an empty batch: no sequence to pack", "give at least one");
+  if (lengths.empty()) throw_bad_input("an empty batch: no sequence to pack", "give at least one");
   for (size_t i = 0; i < lengths.size(); ++i) {
     if (lengths[i] < 0) {
-      bad_bins(fmt::format("sequence {} has a length of {}", i, lengths[i]), "give 0 or more");
+      throw_bad_input(fmt::format("sequence {} has a length of {}", i, lengths[i]),
+                      "give 0 or more");
     }
   }
 }
@@ -44,13 +41,13 @@ void ascend(Bins& bins) {
 
 void check_token_budget(const std::vector<int64_t>& lengths, int64_t token_budget) {
   if (token_budget < 1) {
-    bad_bins(fmt::format("a budget of {} tokens", token_budget), "give 1 or more");
+    throw_bad_input(fmt::format("a budget of {} tokens", token_budget), "give 1 or more");
   }
   for (size_t i = 0; i < lengths.size(); ++i) {
     if (lengths[i] <= token_budget) continue;
-    bad_bins(fmt::format("sequence {} takes {} tokens, the budget of a microbatch is {}", i,
-                         lengths[i], token_budget),
-             fmt::format("raise the budget to {}, or cut the sequence", lengths[i]));
+    throw_bad_input(fmt::format("sequence {} takes {} tokens, the budget of a microbatch is {}", i,
+                                lengths[i], token_budget),
+                    fmt::format("raise the budget to {}, or cut the sequence", lengths[i]));
   }
 }
 
@@ -74,9 +71,9 @@ Bins pack_first_fit_decreasing(const std::vector<int64_t>& lengths, int64_t toke
   return bins;
 }
 
-Bins pack_balanced(const std::vector<int64_t>& lengths, int64_t num_bins, int64_t token_budget) {
+Bins pack_balanced(const std::vector<int64_t>& lengths, int64_t num_bins) {
   check_lengths(lengths);
-  if (num_bins < 1) bad_bins(fmt::format("{} bins", num_bins), "give 1 or more");
+  if (num_bins < 1) throw_bad_input(fmt::format("{} bins", num_bins), "give 1 or more");
   Bins bins(static_cast<size_t>(num_bins));
   std::vector<int64_t> sums(bins.size(), 0);
   for (const int64_t index : by_length(lengths, /*longest_first=*/true)) {
@@ -84,12 +81,6 @@ Bins pack_balanced(const std::vector<int64_t>& lengths, int64_t num_bins, int64_
         static_cast<size_t>(std::min_element(sums.begin(), sums.end()) - sums.begin());
     bins[lightest].push_back(index);
     sums[lightest] += lengths[static_cast<size_t>(index)];
-  }
-  const int64_t heaviest = *std::max_element(sums.begin(), sums.end());
-  if (token_budget >= 0 && heaviest > token_budget) {
-    bad_bins(fmt::format("{} bins hold up to {} tokens, the budget is {}", num_bins, heaviest,
-                         token_budget),
-             "give more bins or a larger budget");
   }
   ascend(bins);
   return bins;
@@ -116,8 +107,8 @@ Bins dynamic_batches(const std::vector<int64_t>& lengths, int64_t token_budget,
                      int64_t length_round) {
   check_lengths(lengths);
   if (length_round < 1) {
-    bad_bins(fmt::format("sequence lengths rounded up to a multiple of {}", length_round),
-             "give 1 or more");
+    throw_bad_input(fmt::format("sequence lengths rounded up to a multiple of {}", length_round),
+                    "give 1 or more");
   }
   std::vector<int64_t> rounded;
   for (const int64_t length : lengths) rounded.push_back(round_up(length, length_round));

@@ -26,10 +26,8 @@ Bins pack_first_fit_decreasing(const std::vector<int64_t>& lengths, int64_t toke
 
 // `num_bins` bins with similar sums: sequences, longest first, go into the lightest bin, so that
 // ranks with equally many bins have similar work. Some are empty when there are more bins than
-// sequences. Throws Error(kBadInput) without sequences, for num_bins below 1, and, with a budget
-// (-1: none), for a bin above it.
-Bins pack_balanced(const std::vector<int64_t>& lengths, int64_t num_bins,
-                   int64_t token_budget = -1);
+// sequences. Throws Error(kBadInput) without sequences, and for num_bins below 1.
+Bins pack_balanced(const std::vector<int64_t>& lengths, int64_t num_bins);
 
 // The balanced bins of the smallest multiple of `bin_multiple` bins that keeps all within the
 // budget. Throws as pack_first_fit_decreasing does.

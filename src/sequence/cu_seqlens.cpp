@@ -9,24 +9,18 @@
 #include "mesh/layout.h"
 
 namespace shardproof {
-namespace {
-
-[[noreturn]] void bad_input(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
-
-}  // namespace
-
 std::vector<int64_t> cu_seqlens_of(const std::vector<int64_t>& lengths, int64_t multiple) {
   SHARDPROOF_ASSERT(multiple >= 1, "lengths are rounded up to a multiple of at least 1");
   std::vector<int64_t> cu = {0};
   for (size_t i = 0; i < lengths.size(); ++i) {
     if (lengths[i] < 0) {
-      bad_input(fmt::format("sequence {} has a length of {}", i, lengths[i]), "give 0 or more");
+      throw_bad_input(fmt::format("sequence {} has a length of {}", i, lengths[i]),
+                      "give 0 or more");
     }
     const auto padded = checked_add(lengths[i], multiple - 1);
     const auto next = padded ? checked_add(cu.back(), *padded / multiple * multiple) : std::nullopt;
-    if (!next) bad_input("the lengths of a pack do not fit 64 bits", "give shorter sequences");
+    if (!next)
+      throw_bad_input("the lengths of a pack do not fit 64 bits", "give shorter sequences");
     cu.push_back(*next);
   }
   return cu;
@@ -36,23 +30,25 @@ std::vector<int64_t> read_cu_seqlens(const at::Tensor& cu_seqlens, int64_t num_p
   const bool integer =
       cu_seqlens.scalar_type() == at::kInt || cu_seqlens.scalar_type() == at::kLong;
   if (!integer || cu_seqlens.dim() != 1 || cu_seqlens.size(0) == 0) {
-    bad_input(fmt::format("cu_seqlens is {} of shape [{}]", c10::toString(cu_seqlens.scalar_type()),
-                          fmt::join(cu_seqlens.sizes(), ",")),
-              "give int32 or int64 [N+1]");
+    throw_bad_input(
+        fmt::format("cu_seqlens is {} of shape [{}]", c10::toString(cu_seqlens.scalar_type()),
+                    fmt::join(cu_seqlens.sizes(), ",")),
+        "give int32 or int64 [N+1]");
   }
   const at::Tensor list = cu_seqlens.to(at::kCPU, at::kLong).contiguous();
   const int64_t* data = list.data_ptr<int64_t>();
   std::vector<int64_t> cu(data, data + list.numel());
   if (cu.front() != 0) {
-    bad_input(fmt::format("cu_seqlens begins with {}", cu.front()), "let it begin with 0");
+    throw_bad_input(fmt::format("cu_seqlens begins with {}", cu.front()), "let it begin with 0");
   }
   for (size_t i = 1; i < cu.size(); ++i) {
     if (cu[i] >= cu[i - 1]) continue;
-    bad_input(fmt::format("cu_seqlens falls from {} to {} at sequence {}", cu[i - 1], cu[i], i - 1),
-              "let it never fall: entry i+1 is where sequence i ends");
+    throw_bad_input(
+        fmt::format("cu_seqlens falls from {} to {} at sequence {}", cu[i - 1], cu[i], i - 1),
+        "let it never fall: entry i+1 is where sequence i ends");
   }
   if (num_positions >= 0 && cu.back() != num_positions) {
-    bad_input(
+    throw_bad_input(
         fmt::format("cu_seqlens ends at {}, the row has {} positions", cu.back(), num_positions),
         "let the last entry be the length of the row");
   }

@@ -12,16 +12,12 @@
 namespace shardproof {
 namespace {
 
-at::Tensor list_tensor(const std::vector<int64_t>& list) {
-  return at::tensor(list, at::TensorOptions().dtype(at::kLong));
-}
-
 // rows[index[i]], or `value` where index[i] is the number of rows. `rows` is [R, ..].
 at::Tensor select_or(const at::Tensor& rows, const std::vector<int64_t>& index, double value) {
   std::vector<int64_t> one(rows.sizes().begin(), rows.sizes().end());
   one[0] = 1;
   return at::cat({rows, at::full(one, value, rows.options())})
-      .index_select(0, list_tensor(index).to(rows.device()));
+      .index_select(0, at::tensor(index, at::kLong).to(rows.device()));
 }
 
 struct Place {
@@ -43,7 +39,7 @@ at::Tensor per_position(const Pack& plan, const Value& value) {
     const Place place = place_of(plan, i);
     for (int64_t t = 0; t < place.padded_length; ++t) out.push_back(value(i, place, t));
   }
-  return list_tensor(out).unsqueeze(0);
+  return at::tensor(out, at::kLong).unsqueeze(0);
 }
 
 }  // namespace
@@ -55,9 +51,7 @@ SequenceLayout Pack::layout(int64_t cp_size, ContextLayout kind) const {
 Pack make_pack(const std::vector<int64_t>& samples, const std::vector<int64_t>& lengths,
                int64_t sequence_multiple, int64_t row_multiple, int64_t row_length) {
   if (samples.empty()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = "an empty pack: no sequence",
-                 .fix = "give at least one"});
+    throw_bad_input("an empty pack: no sequence", "give at least one");
   }
   SHARDPROOF_ASSERT(sequence_multiple >= 1 && row_multiple % sequence_multiple == 0,
                     "a row is padded to a multiple of what its sequences are padded to");
@@ -78,10 +72,9 @@ at::Tensor pack(const at::Tensor& padded, const Pack& plan, double value) {
     const Place place = place_of(plan, i);
     const int64_t sample = plan.samples[static_cast<size_t>(i)];
     if (place.length > seq_len) {
-      throw Error({.kind = ErrorKind::kBadInput,
-                   .what = fmt::format("sample {} has {} tokens in a batch of {} positions", sample,
-                                       place.length, seq_len),
-                   .fix = "give lengths of at most the batch's positions"});
+      throw_bad_input(fmt::format("sample {} has {} tokens in a batch of {} positions", sample,
+                                  place.length, seq_len),
+                      "give lengths of at most the batch's positions");
     }
     for (int64_t t = 0; t < place.length; ++t) {
       index[static_cast<size_t>(place.start + t)] = sample * seq_len + t;

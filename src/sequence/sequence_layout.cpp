@@ -10,13 +10,9 @@
 namespace shardproof {
 namespace {
 
-[[noreturn]] void bad_layout(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
-
 void check_cp_size(int64_t cp_size) {
   if (cp_size >= 1) return;
-  bad_layout(fmt::format("a context-parallel axis of {} ranks", cp_size), "give 1 or more");
+  throw_bad_input(fmt::format("a context-parallel axis of {} ranks", cp_size), "give 1 or more");
 }
 
 void check_divides(int64_t length, int64_t multiple, ContextLayout kind, int64_t cp_size) {
@@ -24,21 +20,21 @@ void check_divides(int64_t length, int64_t multiple, ContextLayout kind, int64_t
   const std::string parts = kind == ContextLayout::kZigzag
                                 ? fmt::format("2*cp={} zigzag chunks", multiple)
                                 : fmt::format("cp={} {} parts", multiple, kind);
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = fmt::format("seq_len={} does not split into {}", length, parts),
-               .fix = fmt::format("pad it to {}, or set cp=1", round_up(length, multiple))});
+  throw_refused(fmt::format("seq_len={} does not split into {}", length, parts),
+                fmt::format("pad it to {}, or set cp=1", round_up(length, multiple)));
 }
 
 void check_boundaries(const std::vector<int64_t>& cu, const char* name) {
   if (cu.empty() || cu.front() != 0) {
-    bad_layout(
+    throw_bad_input(
         fmt::format("{} begins with {}", name, cu.empty() ? "nothing" : std::to_string(cu.front())),
         "let it begin with 0, with one entry more than there are sequences");
   }
   for (size_t i = 1; i < cu.size(); ++i) {
     if (cu[i] >= cu[i - 1]) continue;
-    bad_layout(fmt::format("{} falls from {} to {} at sequence {}", name, cu[i - 1], cu[i], i - 1),
-               "let it never fall: entry i+1 is where sequence i ends");
+    throw_bad_input(
+        fmt::format("{} falls from {} to {} at sequence {}", name, cu[i - 1], cu[i], i - 1),
+        "let it never fall: entry i+1 is where sequence i ends");
   }
 }
 
@@ -47,7 +43,7 @@ std::vector<SequenceSpan> spans(const std::vector<int64_t>& cu,
   check_boundaries(cu, "cu_seqlens");
   check_boundaries(cu_padded, "cu_seqlens_padded");
   if (cu.size() != cu_padded.size()) {
-    bad_layout(
+    throw_bad_input(
         fmt::format("cu_seqlens has {} entries, cu_seqlens_padded {}", cu.size(), cu_padded.size()),
         "give one entry per sequence and one more in both");
   }
@@ -57,9 +53,9 @@ std::vector<SequenceSpan> spans(const std::vector<int64_t>& cu,
                             .length = cu[i + 1] - cu[i],
                             .padded_length = cu_padded[i + 1] - cu_padded[i]};
     if (span.length > span.padded_length) {
-      bad_layout(fmt::format("sequence {} has {} tokens and a padded length of {}", i, span.length,
-                             span.padded_length),
-                 "let no entry of cu_seqlens_padded leave less room than cu_seqlens needs");
+      throw_bad_input(fmt::format("sequence {} has {} tokens and a padded length of {}", i,
+                                  span.length, span.padded_length),
+                      "let no entry of cu_seqlens_padded leave less room than cu_seqlens needs");
     }
     out.push_back(span);
   }
@@ -79,7 +75,8 @@ SequenceLayout::SequenceLayout(std::vector<SequenceSpan> sequences, int64_t cp_s
 SequenceLayout SequenceLayout::whole(int64_t seq_len, int64_t cp_size, ContextLayout kind,
                                      int64_t padded_len) {
   check_cp_size(cp_size);
-  if (seq_len < 0) bad_layout(fmt::format("a sequence of {} tokens", seq_len), "give 0 or more");
+  if (seq_len < 0)
+    throw_bad_input(fmt::format("a sequence of {} tokens", seq_len), "give 0 or more");
   const int64_t multiple = kind == ContextLayout::kRow ? cp_size : sequence_multiple(kind, cp_size);
   if (padded_len == -1) padded_len = round_up(seq_len, multiple);
   return packed({0, seq_len}, {0, padded_len}, cp_size, kind);
@@ -105,20 +102,21 @@ SequenceLayout SequenceLayout::from_seq_index(const std::vector<int64_t>& seq_in
   check_cp_size(cp_size);
   const auto total = static_cast<int64_t>(seq_index.size());
   if (total % cp_size != 0) {
-    bad_layout(fmt::format("seq_index has {} entries, which {} ranks cannot share", total, cp_size),
-               fmt::format("pad the sequence to {}", round_up(total, cp_size)));
+    throw_bad_input(
+        fmt::format("seq_index has {} entries, which {} ranks cannot share", total, cp_size),
+        fmt::format("pad the sequence to {}", round_up(total, cp_size)));
   }
   if (seq_len > total) {
-    bad_layout(
+    throw_bad_input(
         fmt::format("seq_index covers {} positions of a sequence of {} tokens", total, seq_len),
         "give every position once");
   }
   std::vector<bool> seen(seq_index.size(), false);
   for (const int64_t index : seq_index) {
     if (index < 0 || index >= total || seen[static_cast<size_t>(index)]) {
-      bad_layout(fmt::format("seq_index names position {} of {} {}", index, total,
-                             index < 0 || index >= total ? "which is not there" : "twice"),
-                 "give every position once");
+      throw_bad_input(fmt::format("seq_index names position {} of {} {}", index, total,
+                                  index < 0 || index >= total ? "which is not there" : "twice"),
+                      "give every position once");
     }
     seen[static_cast<size_t>(index)] = true;
   }
@@ -183,11 +181,9 @@ void SequenceLayout::cut_row() {
 }
 
 void SequenceLayout::order_from_chunks() {
-  for (const auto& own : chunks_) {
-    for (const SequenceChunk& chunk : own) {
-      const int64_t first = sequences_[static_cast<size_t>(chunk.sequence)].start + chunk.begin;
-      for (int64_t i = 0; i < chunk.length; ++i) order_.push_back(first + i);
-    }
+  for (int64_t rank = 0; rank < cp_size(); ++rank) {
+    const std::vector<int64_t> own = indices(rank);
+    order_.insert(order_.end(), own.begin(), own.end());
   }
 }
 

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "base/error.h"
 #include "collective/mappings.h"
 
@@ -18,24 +20,10 @@ void check_size(const at::Tensor& tensor, int64_t dim, int64_t size, const char*
                                                           tensor.size(dim), what, size));
 }
 
-// The positions of the tokens in the padded row, and the token at every position of the padded row
-// (the number of tokens where there is none).
-struct Places {
-  std::vector<int64_t> of_tokens;
-  std::vector<int64_t> in_row;
-};
-
-Places places_of(const SequenceLayout& layout) {
-  Places places;
-  for (const SequenceSpan& span : layout.sequences()) {
-    for (int64_t i = 0; i < span.length; ++i) places.of_tokens.push_back(span.start + i);
-  }
-  const auto count = static_cast<int64_t>(places.of_tokens.size());
-  places.in_row.assign(static_cast<size_t>(layout.num_positions()), count);
-  for (int64_t i = 0; i < count; ++i) {
-    places.in_row[static_cast<size_t>(places.of_tokens[static_cast<size_t>(i)])] = i;
-  }
-  return places;
+void check_part(const at::Tensor& local, const SequenceLayout& layout, const Communicator& cp,
+                int64_t dim) {
+  SHARDPROOF_ASSERT(cp.size() == layout.cp_size(), "a layout of as many ranks as the axis");
+  check_size(local, dim, layout.local_positions(), "a rank's part");
 }
 
 }  // namespace
@@ -53,21 +41,27 @@ at::Tensor sequence_unshard(const at::Tensor& gathered, const SequenceLayout& la
 
 at::Tensor pad_sequences(const at::Tensor& tokens, const SequenceLayout& layout, int64_t dim,
                          double value) {
-  const Places places = places_of(layout);
-  check_size(tokens, dim, static_cast<int64_t>(places.of_tokens.size()), "the row of tokens");
+  int64_t count = 0;
+  for (const SequenceSpan& span : layout.sequences()) count += span.length;
+  check_size(tokens, dim, count, "the row of tokens");
+  // The token at every position of the padded row; `count`, the padding, where there is none.
+  std::vector<int64_t> token_at(static_cast<size_t>(layout.num_positions()), count);
+  int64_t token = 0;
+  for (const SequenceSpan& span : layout.sequences()) {
+    std::iota(token_at.begin() + span.start, token_at.begin() + span.start + span.length, token);
+    token += span.length;
+  }
   std::vector<int64_t> one(tokens.sizes().begin(), tokens.sizes().end());
   one[static_cast<size_t>(dim < 0 ? dim + tokens.dim() : dim)] = 1;
   const at::Tensor padding = at::full(one, value, tokens.options());
-  return at::cat({tokens, padding}, dim)
-      .index_select(dim, index_tensor(places.in_row, tokens.device()));
+  return at::cat({tokens, padding}, dim).index_select(dim, index_tensor(token_at, tokens.device()));
 }
 
 at::Tensor sequence_gather_with_reduce_scatter_backward(const at::Tensor& local,
                                                         const SequenceLayout& layout,
                                                         Communicator& cp, int64_t dim,
                                                         std::string_view label) {
-  SHARDPROOF_ASSERT(cp.size() == layout.cp_size(), "a layout of as many ranks as the axis");
-  check_size(local, dim, layout.local_positions(), "a rank's part");
+  check_part(local, layout, cp, dim);
   return sequence_unshard(all_gather_with_reduce_scatter_backward(local, cp, dim, label), layout,
                           dim);
 }
@@ -75,8 +69,7 @@ at::Tensor sequence_gather_with_reduce_scatter_backward(const at::Tensor& local,
 at::Tensor sequence_gather_with_slice_backward(const at::Tensor& local,
                                                const SequenceLayout& layout, Communicator& cp,
                                                int64_t dim, std::string_view label) {
-  SHARDPROOF_ASSERT(cp.size() == layout.cp_size(), "a layout of as many ranks as the axis");
-  check_size(local, dim, layout.local_positions(), "a rank's part");
+  check_part(local, layout, cp, dim);
   return sequence_unshard(all_gather_with_slice_backward(local, cp, dim, label), layout, dim);
 }
 

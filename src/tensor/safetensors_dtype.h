@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "tensor/tensor_view.h"
@@ -15,7 +16,7 @@ constexpr std::pair<const char*, Dtype> kSafetensorsDtypes[] = {
     {"I16", Dtype::kInt16},     {"I8", Dtype::kInt8},     {"U8", Dtype::kUint8},
     {"BOOL", Dtype::kBool}};
 
-inline std::optional<Dtype> dtype_of_safetensors(const std::string& name) {
+inline std::optional<Dtype> dtype_of_safetensors(std::string_view name) {
   for (const auto& [known, dtype] : kSafetensorsDtypes) {
     if (name == known) return dtype;
   }

@@ -14,18 +14,12 @@
 #include "base/error.h"
 #include "base/read_text.h"
 #include "base/utf8.h"
+#include "tensor/safetensors_dtype.h"
 
 namespace shardproof {
 namespace {
 
 using Json = nlohmann::json;
-
-struct DtypeBytes {
-  std::string_view name;
-  int64_t bytes;
-};
-constexpr DtypeBytes kDtypes[] = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
-                                  {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U8", 1},   {"BOOL", 1}};
 
 // Makes text of a hostile file fit for a message.
 std::string name_text(std::string_view text) { return "'" + printable(text, 120) + "'"; }
@@ -127,9 +121,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   }
 
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{}: {}", file_name_, what),
-                 .fix = "write the file again with a safetensors library"});
+    throw_bad_input(fmt::format("{}: {}", file_name_, what),
+                    "write the file again with a safetensors library");
   }
 
  private:
@@ -265,10 +258,8 @@ void check_cover(const std::vector<SafetensorsEntry>& entries, int64_t data_byte
 }  // namespace
 
 int64_t safetensors_dtype_bytes(std::string_view dtype) {
-  for (const auto& known : kDtypes) {
-    if (known.name == dtype) return known.bytes;
-  }
-  return 0;
+  const std::optional<Dtype> known = dtype_of_safetensors(dtype);
+  return known ? element_bytes(*known) : 0;
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, int64_t data_bytes,

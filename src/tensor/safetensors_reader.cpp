@@ -21,9 +21,7 @@ namespace {
 constexpr int64_t kLengthBytes = 8;
 
 [[noreturn]] void bad_file(const std::string& name, const std::string& what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("{}: {}", name, what),
-               .fix = std::move(fix)});
+  throw_bad_input(fmt::format("{}: {}", name, what), std::move(fix));
 }
 
 class Descriptor {

@@ -23,9 +23,8 @@ namespace {
 using Metadata = std::map<std::string, std::string>;
 
 [[noreturn]] void cannot_write(const std::string& name, const std::string& why) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("cannot write {}: {}", name, why),
-               .fix = "check that the folder exists, is writable and has space"});
+  throw_bad_input(fmt::format("cannot write {}: {}", name, why),
+                  "check that the folder exists, is writable and has space");
 }
 
 int64_t data_bytes(const at::Tensor& tensor) {
@@ -40,11 +39,9 @@ NamedTensors in_file_order(const NamedTensors& tensors) {
     SHARDPROOF_ASSERT(name != "__metadata__" && names.insert(name).second,
                       "writing two tensors named " + name);
     if (!safetensors_name_of(dtype_of(tensor.scalar_type()))) {
-      throw Error(
-          {.kind = ErrorKind::kBadInput,
-           .what = fmt::format("tensor '{}' has dtype {}, which safetensors files do not hold",
-                               name, c10::toString(tensor.scalar_type())),
-           .fix = "convert it first"});
+      throw_bad_input(fmt::format("tensor '{}' has dtype {}, which safetensors files do not hold",
+                                  name, c10::toString(tensor.scalar_type())),
+                      "convert it first");
     }
   }
   std::stable_sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {

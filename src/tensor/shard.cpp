@@ -1,12 +1,10 @@
-// Cuts and reassembles by indices per dim: a range becomes a narrow, anything else an index.
+// A cut of a range is a narrow, of anything else an index; pieces are written run by run.
 #include "tensor/shard.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
-#include <algorithm>
 
 #include "base/error.h"
 
@@ -46,54 +44,31 @@ at::Tensor take(const at::Tensor& full, int64_t dim, const Indices& indices) {
   return piece;
 }
 
-// The destination indices per dim of one rank's piece, and the piece without padding.
-struct Placed {
-  std::vector<Indices> destinations;
-  at::Tensor piece;
-};
-
-Placed place(const at::Tensor& piece, const std::vector<int64_t>& global_shape,
-             const Layout& layout, const Mesh& mesh, int64_t rank) {
-  Placed placed{{}, piece};
-  for (int64_t dim = 0; dim < static_cast<int64_t>(global_shape.size()); ++dim) {
-    Indices destination, kept;
-    const Indices indices = layout.indices(dim, global_shape[dim], mesh, rank);
-    for (size_t i = 0; i < indices.size(); ++i) {
-      if (indices[i] < 0) continue;
-      destination.push_back(indices[i]);
-      kept.push_back(static_cast<int64_t>(i));
-    }
-    placed.piece = take(placed.piece, dim, kept);
-    placed.destinations.push_back(std::move(destination));
-  }
-  return placed;
-}
-
-void write_at(at::Tensor full, const std::vector<Indices>& destinations, const at::Tensor& piece) {
-  bool ranges = true;
-  for (const auto& indices : destinations) ranges = ranges && is_range(indices);
-  const auto dim_count = static_cast<int64_t>(destinations.size());
-  if (ranges) {
-    for (int64_t dim = 0; dim < dim_count; ++dim) full = take(full, dim, destinations[dim]);
+// Writes along `dim` and the dims behind it, one run of neighbors after the other.
+void write_along(const at::Tensor& full, const at::Tensor& piece,
+                 const std::vector<Indices>& places, int64_t dim) {
+  if (dim == full.dim()) {
     full.copy_(piece);
     return;
   }
-  c10::List<std::optional<at::Tensor>> index;
-  for (int64_t dim = 0; dim < dim_count; ++dim) {  // shapes [.., n_dim, ..] broadcast to a grid
-    std::vector<int64_t> shape(static_cast<size_t>(dim_count), 1);
-    shape[dim] = -1;
-    if (destinations[dim].empty()) return;
-    index.push_back(index_tensor(destinations[dim], full).view(shape));
+  const Indices& here = places[static_cast<size_t>(dim)];
+  for (size_t i = 0; i < here.size();) {
+    size_t end = i + 1;
+    while (end < here.size() && here[i] >= 0 && here[end] == here[end - 1] + 1) ++end;
+    const auto begin = static_cast<int64_t>(i), count = static_cast<int64_t>(end - i);
+    if (here[i] >= 0) {
+      const bool whole = end - i == here.size();
+      write_along(full.narrow(dim, here[i], count), whole ? piece : piece.narrow(dim, begin, count),
+                  places, dim + 1);
+    }
+    i = end;
   }
-  full.index_put_(index, piece);
 }
 
 void check_pieces(const std::vector<at::Tensor>& pieces, const std::vector<int64_t>& global_shape,
                   const Layout& layout, const Mesh& mesh) {
   const auto refuse = [](std::string what) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = std::move(what),
-                 .fix = "give one piece per rank, each cut by this layout"});
+    throw_bad_input(std::move(what), "give one piece per rank, each cut by this layout");
   };
   const auto count = static_cast<int64_t>(pieces.size());
   if (count != mesh.world_size()) {
@@ -125,6 +100,17 @@ at::Tensor cut(const at::Tensor& full, const Layout& layout, const Mesh& mesh, i
   return fresh ? piece : piece.clone(at::MemoryFormat::Contiguous);
 }
 
+void write_piece(const at::Tensor& full, const at::Tensor& piece, const Layout& layout,
+                 const Mesh& mesh, int64_t rank) {
+  const at::NoGradGuard no_grad;
+  const Layout resolved = layout.resolved(full.dim());
+  std::vector<Indices> places;
+  for (int64_t dim = 0; dim < full.dim(); ++dim) {
+    places.push_back(resolved.indices(dim, full.size(dim), mesh, rank));
+  }
+  write_along(full, piece.detach(), places, 0);
+}
+
 at::Tensor reassemble(const std::vector<at::Tensor>& pieces,
                       const std::vector<int64_t>& global_shape, const Layout& layout,
                       const Mesh& mesh) {
@@ -137,18 +123,15 @@ at::Tensor reassemble(const std::vector<at::Tensor>& pieces,
   for (auto group = groups.rbegin(); group != groups.rend();
        ++group) {  // the lowest rank writes last
     const int64_t rank = group->front();
-    const auto [destinations, piece] =
-        place(pieces[rank].detach(), global_shape, resolved, mesh, rank);
-    write_at(full, destinations, piece);
-    write_at(held, destinations, at::ones(piece.sizes(), held.options()));
+    write_piece(full, pieces[rank], resolved, mesh, rank);
+    write_piece(held, at::ones(pieces[rank].sizes(), held.options()), resolved, mesh, rank);
   }
   const int64_t missing = full.numel() - held.sum().item<int64_t>();
   if (missing != 0) {
-    throw Error(
-        {.kind = ErrorKind::kBadInput,
-         .what = fmt::format("{} of {} elements of {} are held by no rank in {} over {}", missing,
-                             full.numel(), global_shape, resolved.describe(), mesh.describe()),
-         .fix = "correct the layout"});
+    throw_bad_input(
+        fmt::format("{} of {} elements of {} are held by no rank in {} over {}", missing,
+                    full.numel(), global_shape, resolved.describe(), mesh.describe()),
+        "correct the layout");
   }
   return full;
 }

@@ -41,10 +41,6 @@ Bins bins_of_share(const std::vector<int64_t>& lengths, const SampleRange& share
   return bins;
 }
 
-int64_t sum(const std::vector<int64_t>& lengths) {
-  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-}
-
 // One rank's bins; an empty bin is a dummy.
 Bins packed_bins(const std::vector<int64_t>& lengths, int64_t dp_size, int64_t dp_rank,
                  const BatchingOptions& options, const SequencePadding& padding) {
@@ -58,12 +54,12 @@ Bins packed_bins(const std::vector<int64_t>& lengths, int64_t dp_size, int64_t d
     const auto begin = bins.begin() + static_cast<int64_t>(share) * dp_rank;
     return {begin, begin + static_cast<int64_t>(share)};
   }
-  return bins_of_share(places, samples_of(static_cast<int64_t>(lengths.size()), dp_size, dp_rank),
-                       [&](const std::vector<int64_t>& own) {
-                         return pack_first_fit_decreasing(
-                             own,
-                             options.token_budget > 0 ? budget : std::max<int64_t>(1, sum(own)));
-                       });
+  return bins_of_share(
+      places, samples_of(static_cast<int64_t>(lengths.size()), dp_size, dp_rank),
+      [&](const std::vector<int64_t>& own) {
+        return pack_first_fit_decreasing(
+            own, options.token_budget > 0 ? budget : std::max<int64_t>(1, c10::sum_integers(own)));
+      });
 }
 
 Bins dynamic_bins(const std::vector<int64_t>& lengths, int64_t dp_size, int64_t dp_rank,
@@ -78,23 +74,9 @@ Bins dynamic_bins(const std::vector<int64_t>& lengths, int64_t dp_size, int64_t 
                        });
 }
 
-// The parts of packed and dynamic microbatches other than the model's inputs.
-Microbatch microbatch_of(const Batch& batch, const std::vector<int64_t>& samples, bool dummy) {
-  Microbatch micro;
-  micro.batch = batch.select(samples);
-  const int64_t seq_len = batch.seq_len();
-  const at::Tensor position = at::arange(seq_len, at::kLong).unsqueeze(0);
-  micro.scored = (position < micro.batch.input_lengths.unsqueeze(1)).logical_and(position > 0);
-  const at::Tensor index = at::tensor(samples, at::kLong).unsqueeze(1) * seq_len + position;
-  micro.result_map = dummy ? at::full_like(index, -1) : index;
-  micro.loss_mask = micro.batch.loss_mask();
-  if (dummy) micro.loss_mask = at::zeros_like(micro.loss_mask);
-  return micro;
-}
-
 Microbatch packed_microbatch(const Batch& batch, const std::vector<int64_t>& samples, bool dummy,
                              const SequencePadding& padding) {
-  Microbatch micro = microbatch_of(batch, samples, dummy);
+  Microbatch micro = microbatch_of(batch.select(samples), at::tensor(samples, at::kLong), dummy);
   micro.plan =
       make_pack(samples, lengths_of(batch), padding.sequence_multiple, padding.row_multiple);
   micro.input_ids = pack(batch.input_ids, *micro.plan);
@@ -108,21 +90,9 @@ Microbatch packed_microbatch(const Batch& batch, const std::vector<int64_t>& sam
 
 Microbatch dynamic_microbatch(const Batch& batch, const std::vector<int64_t>& samples, bool dummy,
                               int64_t multiple) {
-  Microbatch micro = microbatch_of(batch, samples, dummy);
-  const auto count = static_cast<int64_t>(samples.size());
+  Microbatch micro = microbatch_of(batch.select(samples), at::tensor(samples, at::kLong), dummy);
   const int64_t longest = micro.batch.input_lengths.max().item<int64_t>();
-  const int64_t row_length = round_up(longest, multiple);
-  const int64_t kept = std::min(row_length, batch.seq_len());
-  const auto to_row = [&](const at::Tensor& tensor, int64_t value) {
-    return at::constant_pad_nd(tensor.narrow(1, 0, kept), {0, row_length - kept}, value);
-  };
-  micro.input_ids = to_row(micro.batch.input_ids, 0);
-  micro.positions = at::arange(row_length, at::kLong).unsqueeze(0).expand({count, row_length});
-  const at::Tensor real =
-      at::arange(kept, at::kLong).unsqueeze(0) < micro.batch.input_lengths.unsqueeze(1);
-  const at::Tensor index = micro.result_map.narrow(1, 0, kept);
-  micro.token_map = to_row(at::where(real, index, at::full_like(index, -1)), -1);
-  return micro;
+  return in_rows(std::move(micro), round_up(longest, multiple));
 }
 
 }  // namespace
@@ -136,11 +106,10 @@ std::vector<Microbatch> deal_batches(const Batch& batch, int64_t dp_size, int64_
   }
   const bool packed = options.kind == BatchingKind::kPacked;
   if (samples_together > 1) {
-    throw Error({.kind = ErrorKind::kRefused,
-                 .what = fmt::format("{} batching parts the {} neighboring samples that the loss "
-                                     "compares",
-                                     packed ? "packed" : "dynamic", samples_together),
-                 .fix = "use fixed batching"});
+    throw_refused(fmt::format("{} batching parts the {} neighboring samples that the loss "
+                              "compares",
+                              packed ? "packed" : "dynamic", samples_together),
+                  "use fixed batching");
   }
   const std::vector<int64_t> lengths = lengths_of(batch);
   const int64_t length_multiple = std::lcm(options.length_round, padding.row_multiple);

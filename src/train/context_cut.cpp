@@ -1,6 +1,5 @@
 #include "train/context_cut.h"
 
-#include "parallel/cp/buffers.h"
 #include "sequence/sequence_shard.h"
 
 namespace shardproof {
@@ -22,7 +21,7 @@ ContextCut::ContextCut(const Mesh& mesh, int64_t rank, const TokenCuts& cuts, Se
       token_rank_(coordinate_of(mesh, axes_, rank)) {}
 
 at::Tensor ContextCut::local(const at::Tensor& row) const {
-  return whole() ? row : shard_buffers({{row}}, tokens_, token_rank_)[0];
+  return whole() ? row : sequence_shard(row, tokens_, token_rank_, 1);
 }
 
 at::Tensor ContextCut::gather(const at::Tensor& local, MeshComm& comm,

@@ -9,31 +9,32 @@
 #include "parallel/data/replicate.h"
 
 namespace shardproof {
-namespace {
 
-Microbatch make_microbatch(const Batch& batch, int64_t first, int64_t count, int64_t padded_len,
-                           bool dummy) {
+Microbatch microbatch_of(Batch part, const at::Tensor& samples, bool dummy) {
   Microbatch micro;
-  micro.batch = batch.slice(first, count);
-  const int64_t seq_len = batch.seq_len();
-  const int64_t padding = padded_len - seq_len;
-  micro.input_ids = at::constant_pad_nd(micro.batch.input_ids, {0, padding}, 0);
-  const at::Tensor position = at::arange(seq_len, at::kLong);
-  micro.positions = at::arange(padded_len, at::kLong).unsqueeze(0).expand({count, padded_len});
-  const at::Tensor real = position.unsqueeze(0) < micro.batch.input_lengths.unsqueeze(1);
-  micro.scored = real.logical_and((position > 0).unsqueeze(0));
-  const at::Tensor sample = at::arange(first, first + count, at::kLong).unsqueeze(1);
-  const at::Tensor index = sample * seq_len + position.unsqueeze(0);
-  const at::Tensor none = at::full_like(index, -1);
-  micro.result_map = dummy ? none : index;
-  const at::Tensor token_map = dummy ? none : at::where(real, index, none);
-  micro.token_map = at::constant_pad_nd(token_map, {0, padding}, -1);
+  micro.batch = std::move(part);
+  const int64_t seq_len = micro.batch.seq_len();
+  const at::Tensor position = at::arange(seq_len, at::kLong).unsqueeze(0);
+  micro.scored = (position < micro.batch.input_lengths.unsqueeze(1)).logical_and(position > 0);
+  const at::Tensor index = samples.unsqueeze(1) * seq_len + position;
+  micro.result_map = dummy ? at::full_like(index, -1) : index;
   micro.loss_mask = micro.batch.loss_mask();
   if (dummy) micro.loss_mask = at::zeros_like(micro.loss_mask);
   return micro;
 }
 
-}  // namespace
+Microbatch in_rows(Microbatch micro, int64_t row_length) {
+  const int64_t kept = std::min(row_length, micro.batch.seq_len()), padding = row_length - kept;
+  micro.input_ids = at::constant_pad_nd(micro.batch.input_ids.narrow(1, 0, kept), {0, padding}, 0);
+  micro.positions =
+      at::arange(row_length, at::kLong).unsqueeze(0).expand({micro.batch.size(), row_length});
+  const at::Tensor real =
+      at::arange(kept, at::kLong).unsqueeze(0) < micro.batch.input_lengths.unsqueeze(1);
+  const at::Tensor index = micro.result_map.narrow(1, 0, kept);
+  micro.token_map =
+      at::constant_pad_nd(at::where(real, index, at::full_like(index, -1)), {0, padding}, -1);
+  return micro;
+}
 
 std::vector<Microbatch> deal_microbatches(const Batch& batch, int64_t dp_size, int64_t dp_rank,
                                           int64_t micro_batch_size, int64_t seq_multiple,
@@ -53,13 +54,12 @@ std::vector<Microbatch> deal_microbatches(const Batch& batch, int64_t dp_size, i
   std::vector<Microbatch> microbatches;
   for (int64_t i = 0; i < steps; ++i) {
     const int64_t left = share.count - i * size;
-    if (left > 0) {
-      microbatches.push_back(make_microbatch(batch, share.first + i * size, std::min(size, left),
-                                             padded_len, /*dummy=*/false));
-    } else {
-      microbatches.push_back(
-          make_microbatch(batch, 0, samples_together, padded_len, /*dummy=*/true));
-    }
+    const bool dummy = left <= 0;
+    const int64_t first = dummy ? 0 : share.first + i * size;
+    const int64_t count = dummy ? samples_together : std::min(size, left);
+    microbatches.push_back(
+        in_rows(microbatch_of(batch.slice(first, count), at::arange(first, first + count), dummy),
+                padded_len));
   }
   return microbatches;
 }

@@ -30,6 +30,12 @@ struct Microbatch {
   std::optional<Pack> plan = {};  // of a packed row
 };
 
+// The parts of a microbatch other than the model's inputs. `part` has the samples of the global
+// batch whose indices are `samples` [b] int64.
+Microbatch microbatch_of(Batch part, const at::Tensor& samples, bool dummy);
+// With the model's inputs: each sample in a row of its own, cut or padded to `row_length`.
+Microbatch in_rows(Microbatch micro, int64_t row_length);
+
 // `micro_batch_size` <= 0: one microbatch has the whole share. Runs of `samples_together` samples
 // stay in one microbatch; that number must divide the batch and the microbatches. A dummy is a copy
 // of the first microbatch with mask 0 (NeMo-RL dtensor_policy_worker.py, train: "dummy microbatches

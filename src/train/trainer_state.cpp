@@ -2,7 +2,6 @@
 #include <ATen/ATen.h>
 
 #include "base/error.h"
-#include "model/precision.h"
 #include "tensor/memory.h"
 #include "train/trainer.h"
 
@@ -14,10 +13,9 @@ void check_of_optimizer(const OptimizerState& state, OptimizerKind kind) {
   const bool adamw = kind == OptimizerKind::kAdamW;
   const bool moments = state.exp_avg.defined();
   if (adamw ? !state.momentum_buffer.defined() && (moments || state.step == 0) : !moments) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = std::string("the saved optimizer state is ") +
-                       (adamw ? "SGD's, the trainer has AdamW" : "AdamW's, the trainer has SGD"),
-               .fix = "train on with the optimizer that saved it"});
+  throw_bad_input(std::string("the saved optimizer state is ") +
+                      (adamw ? "SGD's, the trainer has AdamW" : "AdamW's, the trainer has SGD"),
+                  "train on with the optimizer that saved it");
 }
 
 }  // namespace

@@ -4,16 +4,9 @@
   memory_test.py PROGRAM
 """
 
-import json
 import re
-import subprocess
-import sys
-import tempfile
-import unittest
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "build/dev/shardproof-bin"
+import cli_test
 
 # The peak has different causes: activations, logits, gradients in transit, optimizer state.
 SCENARIO = """
@@ -80,26 +73,18 @@ data: {batch_size: 800, sequence_length: 1000}
 ASYNCHRONOUS = re.compile("fsdp|hybrid|cp2")
 
 
-class Memory(unittest.TestCase):
-    def results(self, text, backend="emulated"):
-        with tempfile.TemporaryDirectory() as folder:
-            scenario, out = Path(folder) / "memory.yaml", Path(folder) / "run"
-            scenario.write_text(text)
-            subprocess.run([PROGRAM, "run", scenario, "--backend", backend, "--out", out], cwd=ROOT,
-                           check=True, stdout=subprocess.DEVNULL)
-            return json.loads((out / "results.json").read_text())["cases"]
+class Memory(cli_test.CommandTest):
+    def cases_of(self, text, backend="emulated"):
+        self.run_to_end("run", self.write("memory.yaml", text), "--backend", backend, "--out", self.path("run"))
+        return self.results("run")["cases"]
 
     def described(self, text):
-        with tempfile.TemporaryDirectory() as folder:
-            scenario = Path(folder) / "memory.yaml"
-            scenario.write_text(text)
-            return subprocess.run([PROGRAM, "describe", scenario], cwd=ROOT, check=True, text=True,
-                                  stdout=subprocess.PIPE).stdout
+        return self.run_to_end("describe", self.write("memory.yaml", text)).stdout
 
     def compare(self, text):
         """The shards and the calls are equal to the last byte and call, and so is the peak without asynchronous
         calls."""
-        cases, described = self.results(text), re.split(r"\n-{3,}\n", self.described(text))[1:]
+        cases, described = self.cases_of(text), re.split(r"\n-{3,}\n", self.described(text))[1:]
         self.assertEqual(len(described), len(cases))
         for case, of_case in zip(cases, described):
             rows = [[int(number) for number in re.findall(r" (\d+)", row)]
@@ -148,7 +133,7 @@ matrix:
     - {name: fsdp_cp2, parallel.data_parallel: fsdp, parallel.context_parallel_size: 2}
   run.steps: [3, 30]
 """
-        cases = self.results(text, "gloo")
+        cases = self.cases_of(text, "gloo")
         self.assertEqual(len(cases), 8)
         for few, many in zip(cases[::2], cases[1::2]):
             for rank, (after_few, after_many) in enumerate(zip(few["ranks"], many["ranks"])):
@@ -162,12 +147,10 @@ matrix:
   precision: [float64, float32, bfloat16]
   run.temperature: [1.0, 0.7]
 """
-        peaks = [case["ranks"][0]["peak_tensor_bytes"] for case in self.results(text)]
+        peaks = [case["ranks"][0]["peak_tensor_bytes"] for case in self.cases_of(text)]
         for cold, warm in zip(peaks[::2], peaks[1::2]):
             self.assertLess(warm, cold + 2048)  # a few numbers per token
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        PROGRAM = Path(sys.argv.pop(1)).resolve()
-    unittest.main()
+    cli_test.main()

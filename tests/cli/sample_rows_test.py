@@ -73,16 +73,6 @@ class SampleRows(cli_test.CommandTest):
         whole = self.run_it(SMALL + dropped, status=1)[1][0]
         self.assertEqual(case["divergence"]["tensor"], whole["divergence"]["tensor"])
 
-    def test_every_precision_layout_and_workload(self):
-        for changes in ("precision: bfloat16", "precision: float32", "precision: float16", "workload: logprobs",
-                        "reference: {mesh: {tp: 4}}", "run.sequence_packing.enabled: true",
-                        "parallel.data_parallel: fsdp", "run.optimizer.name: torch.optim.SGD"):
-            with self.subTest(changes):
-                text = SMALL
-                if changes.startswith("workload"):
-                    text = text.replace("workload: train\n", "").replace("run: {steps: 2, max_grad_norm: 0.3}\n", "")
-                self.assertIn("match on 3 rows", self.run_it(f"{text}{changes}\n", "--sample-rows", "3")[0])
-
     def test_copies_and_calls_are_judged_in_all_rows(self):
         """One element of the output of a call, on one rank: its sample need not be drawn."""
         fault = "faults: [{kind: corrupt, rank: 0, axis: tp, side: output, op: all_reduce, at_call: 4, element: 5}]\n"

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 
 #include "tests/fuzz/promise.h"
 
@@ -13,40 +14,35 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Replay {
-  int read = 0, refused = 0;
-};
+using Reader = std::function<Ending(std::string_view)>;
 
 std::string bytes_of(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
-Replay replay(const std::string& reader, const std::function<Ending(std::string_view)>& read) {
-  Replay replay;
-  for (const auto& entry : fs::directory_iterator(fs::path("tests/fuzz/corpus") / reader)) {
-    INFO(entry.path());
-    Ending ending = Ending::kRefused;
-    CHECK_NOTHROW(ending = read(bytes_of(entry.path())));
-    ++(ending == Ending::kRead ? replay.read : replay.refused);
-  }
-  return replay;
-}
-
 }  // namespace
 
 // Both endings must occur: inputs that are all refused at their first byte would test nothing.
 TEST_CASE("the corpus of each reader keeps that reader's promise", "[fuzz]") {
-  const auto [name, read] = GENERATE(
-      std::pair<std::string, std::function<Ending(std::string_view)>>("scenario", read_scenario),
-      std::pair<std::string, std::function<Ending(std::string_view)>>("safetensors_header",
-                                                                      read_safetensors_header),
-      std::pair<std::string, std::function<Ending(std::string_view)>>("model_config",
-                                                                      read_model_config));
-  INFO(name);
-  const Replay result = replay(name, read);
-  CHECK(result.read >= 3);
-  CHECK(result.refused >= 3);
+  const auto [folders, extension, read] = GENERATE(table<std::vector<fs::path>, fs::path, Reader>(
+      {{{"tests/fuzz/corpus/scenario"}, "", read_scenario},
+       {{"scenarios", "tests/hostile"}, ".yaml", read_scenario},
+       {{"tests/fuzz/corpus/safetensors_header"}, "", read_safetensors_header},
+       {{"tests/fuzz/corpus/model_config"}, "", read_model_config}}));
+  std::map<Ending, int> count;
+  for (const fs::path& folder : folders) {
+    for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+      if (entry.path().extension() != extension) continue;
+      INFO(entry.path());
+      Ending ending = Ending::kRefused;
+      CHECK_NOTHROW(ending = read(bytes_of(entry.path())));
+      ++count[ending];
+    }
+  }
+  INFO(folders[0]);
+  CHECK(count[Ending::kRead] >= 3);
+  CHECK(count[Ending::kRefused] >= 3);
 }
 
 TEST_CASE("a reader that breaks its promise is seen", "[fuzz]") {

@@ -29,17 +29,13 @@ MESHES = {  # a case of golden/hf: the mesh that saves it, and the largest file
 }
 
 
-def skip(reason):
-    print(f"skipped: {reason}")
-    sys.exit(77)
-
-
 try:
     import torch
     import transformers
     from safetensors.torch import load_file
 except ImportError as missing:
-    skip(f"transformers cannot be imported ({missing}); golden/hf/requirements.txt says what it takes")
+    print(f"skipped: transformers cannot be imported ({missing}); golden/hf/requirements.txt says what it takes")
+    sys.exit(77)
 
 
 def load_maker():

@@ -18,32 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
 PROGRAM = ROOT / "build/release/shardproof-bin"
 SCENARIO = "scenarios/smoke/llama.yaml"
-
-
-FAULTS = """
-name: launched
-workload: train
-model: {vocab_size: 40, hidden_size: 24, intermediate_size: 40, num_attention_heads: 4, num_hidden_layers: 1}
-data: {lengths: [6, 4]}
-seed: 4
-parallel: {data_parallel_size: 2, tensor_parallel_size: 2}
-world: {hang_s: 1}
-matrix:
-  case:
-    - {name: skip, faults: [{kind: skip, rank: 2, at_call: 2}],
-       expect: {verdict: failed, kind: disagreement, detector: matching}}
-    - {name: kill, faults: [{kind: kill, rank: 1, at_call: 5}],
-       expect: {verdict: failed, kind: died, detector: process}}
-    - {name: kill_rank_0, faults: [{kind: kill, rank: 0, at_call: 5}],
-       expect: {verdict: failed, kind: died, detector: process}}
-    - {name: hang, faults: [{kind: hang, rank: 3, at_call: 4}],
-       expect: {verdict: failed, kind: hung, detector: watchdog}}
-    - {name: throw, faults: [{kind: throw, rank: 1, at_call: 3}],
-       expect: {verdict: failed, kind: threw, detector: exception}}
-    - {name: drop, faults: [{kind: drop, rank: 1, op: all_reduce, label: o_proj forward}],
-       expect: {verdict: mismatch, kind: values, detector: values}}
-    - {name: right}
-"""
+FAULTS = "scenarios/faults/ranks.yaml"
 
 
 def free_port():
@@ -66,14 +41,14 @@ def mpirun(ranks):
 
 
 class Launchers(unittest.TestCase):
-    def run_ranks(self, launcher, ranks, case, *options, scenario=SCENARIO):
+    def run_ranks(self, launcher, ranks, case, scenario=SCENARIO):
         """(exit status, all output, results.json of the run or None)"""
         command, env = launcher(ranks)
         only = ["--only", case] if case else []
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "run"
             done = subprocess.run(
-                command + [PROGRAM, "rank", scenario, *only, "--out", out, *options], cwd=ROOT,
+                command + [PROGRAM, "rank", scenario, *only, "--out", out], cwd=ROOT,
                 env=os.environ | env, text=True, stdin=subprocess.DEVNULL, timeout=360,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             results = out / "results.json"
@@ -90,20 +65,13 @@ class Launchers(unittest.TestCase):
 
     def assert_faults_are_named_and_later_cases_run(self, launcher):
         """Ranks die, hang, throw and disagree, one case after the other, and a right case comes last."""
-        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-            file.write(FAULTS)
-            file.flush()
-            status, text, results = self.run_ranks(launcher, 4, None, scenario=file.name)
-        self.assertIsNotNone(results, text)
-        found = {case["name"].split("[")[1][:-1]: case for case in results["cases"]}
-        for name, kind in (("skip", "disagreement"), ("kill", "died"), ("kill_rank_0", "died"),
-                           ("hang", "hung"), ("throw", "threw"), ("drop", "values")):
-            self.assertEqual(found[name]["kind"], kind, found[name]["text"])
-        self.assertEqual(found["right"]["verdict"], "match", found["right"]["text"])
+        status, text, results = self.run_ranks(launcher, 4, None, scenario=FAULTS)
+        self.assertEqual(status, 0, text)  # each ended as the scenario expects
+        found = {case["name"]: case for case in results["cases"]}
+        self.assertEqual(found["faults/ranks[right]"]["verdict"], "match")
         # Both ranks with both calls and labels, as one rank left its call out.
-        self.assertRegex(found["skip"]["message"],
+        self.assertRegex(found["faults/ranks[skip]"]["message"],
                          r"ranks \d and \d disagree on call .*Rank \d: \w+.* '[^']+'\. Rank \d: \w+.* '[^']+'")
-        self.assertEqual(status, 0, text)
 
     def assert_wrong_size_is_said(self, launcher):
         status, text, results = self.run_ranks(launcher, 3, "smoke/llama[tp2]")

@@ -75,47 +75,52 @@ class Launched {
   std::vector<pid_t> pids;
 };
 
-TEST_CASE("ranks that another launcher started run the cases and share one exit status",
-          "[external]") {
-  Launched launched(3);
-  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
-  WorldPool pool(small_workers());
-  pool.adopt(host, Backend::kGloo, DeviceKind::kCpu);
-  std::string process_of_2;
-  for (int round = 0; round < 3; ++round) {
-    const auto endings = pool.run_case(small_case("gloo", 3), -1, false);
-    REQUIRE(endings.size() == 3);
+// Such ranks as the world of a pool.
+struct Adopted : Launched {
+  explicit Adopted(int64_t world_size) : Launched(world_size) {
+    pool.adopt(host, Backend::kGloo, DeviceKind::kCpu);
+  }
+  std::vector<RankEnding> run(const std::vector<FaultSpec>& faults = {}) {
+    CaseSpec spec = small_case("gloo", place.world_size);
+    spec.faults = faults;
+    return pool.run_case(spec, -1, false);
+  }
+  // The process of the last rank, after a correct case.
+  std::string last_of_right_case() {
+    const auto endings = run();
     for (const RankEnding& ending : endings) {
       INFO(ending.message);
       CHECK(ending.kind == ResultKind::kFinished);
     }
-    if (round == 0) process_of_2 = endings[2].bytes;
-    CHECK(endings[2].bytes == process_of_2);
+    return endings.back().bytes;
   }
-  pool.dismiss(7);
-  CHECK(launched.exit_statuses() == std::vector<int>{7, 7});
-}
 
-// Checks a correct case after others on the same pool.
-void check_that_all_finish(WorldPool& pool, int64_t world_size) {
-  const auto endings = pool.run_case(small_case("gloo", world_size), -1, false);
-  REQUIRE(endings.size() == static_cast<size_t>(world_size));
-  for (const RankEnding& ending : endings) {
-    INFO(ending.message);
-    CHECK(ending.kind == ResultKind::kFinished);
+  ExternalHost host{place, Backend::kGloo, DeviceKind::kCpu, small_workers()};
+  WorldPool pool{small_workers()};
+};
+
+TEST_CASE("ranks that another launcher started run the cases and share one exit status",
+          "[external]") {
+  Adopted world(3);
+  const std::string process_of_2 = world.last_of_right_case();
+  CHECK(world.last_of_right_case() == process_of_2);
+  // A rank that hangs is named, is there in the next case, and hears the exit status.
+  for (const bool first : {true, false}) {
+    const auto endings = world.run({{.kind = FaultKind::kHang, .rank = 1, .label = "layer 1"}});
+    CHECK(endings[1].kind == ResultKind::kHung);
+    CHECK(endings[0].kind == ResultKind::kAborted);
+    if (first) world.last_of_right_case();
   }
+  world.pool.dismiss(7);
+  CHECK(world.exit_statuses() == std::vector<int>{7, 7});
 }
 
 TEST_CASE("a rank of another launcher that dies is named, and the world is made anew",
           "[external]") {
-  Launched launched(3);
-  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
-  WorldPool pool(small_workers());
-  pool.adopt(host, Backend::kGloo, DeviceKind::kCpu);
+  Adopted world(3);
   for (const int64_t victim : {2, 0}) {
-    CaseSpec spec = small_case("gloo", 3);
-    spec.faults.push_back({.kind = FaultKind::kKill, .rank = victim, .label = "layer 1"});
-    const auto endings = pool.run_case(spec, -1, false);
+    const auto endings =
+        world.run({{.kind = FaultKind::kKill, .rank = victim, .label = "layer 1"}});
     for (const RankEnding& ending : endings) {
       INFO(ending.rank << ": " << ending.message);
       CHECK(ending.kind == (ending.rank == victim ? ResultKind::kDied : ResultKind::kAborted));
@@ -124,52 +129,18 @@ TEST_CASE("a rank of another launcher that dies is named, and the world is made 
     CHECK_THAT(dead.message, Catch::Contains("rank " + std::to_string(victim) + ", pid "));
     REQUIRE(dead.faults.size() == 1);
     CHECK(dead.faults[0].fired);
-    check_that_all_finish(pool, 3);
+    world.last_of_right_case();
   }
-  pool.dismiss(3);
-  CHECK(launched.exit_statuses() == std::vector<int>{3, 3});
-}
-
-TEST_CASE("a rank of another launcher that hangs is named, and all hear the exit status",
-          "[external]") {
-  Launched launched(2);
-  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
-  WorldPool pool(small_workers());
-  pool.adopt(host, Backend::kGloo, DeviceKind::kCpu);
-  for (int round = 0; round < 2; ++round) {
-    CaseSpec spec = small_case("gloo", 2);
-    spec.faults.push_back({.kind = FaultKind::kHang, .rank = 1, .label = "layer 1"});
-    const auto endings = pool.run_case(spec, -1, false);
-    CHECK(endings[1].kind == ResultKind::kHung);
-    CHECK(endings[0].kind == ResultKind::kAborted);
-    if (round == 0) check_that_all_finish(pool, 2);
-  }
-  pool.dismiss(6);
-  CHECK(launched.exit_statuses() == std::vector<int>{6});
-}
-
-TEST_CASE("ranks of another launcher that differ in a call are named with both calls",
-          "[external]") {
-  Launched launched(3);
-  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
-  WorldPool pool(small_workers());
-  pool.adopt(host, Backend::kGloo, DeviceKind::kCpu);
-  const auto endings = pool.run_case(small_case("gloo", 3, {{"rank 1", "gather"}}), -1, false);
-  CHECK(endings[1].kind == ResultKind::kDisagreement);
-  CHECK_THAT(endings[1].message, Catch::Contains("all_gather") && Catch::Contains("all_reduce"));
-  check_that_all_finish(pool, 3);
-  pool.dismiss(3);
+  world.pool.dismiss(3);
+  CHECK(world.exit_statuses() == std::vector<int>{3, 3});
 }
 
 TEST_CASE("ranks that cannot start again leave a sentence for each later case", "[external]") {
-  Launched launched(2);
-  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
-  WorldPool pool(small_workers());
-  pool.adopt(host, Backend::kGloo, DeviceKind::kCpu);
-  for (const pid_t pid : launched.pids) ::kill(pid, SIGKILL);  // its rank ends with it
-  launched.exit_statuses();
-  pool.run_case(small_case("gloo", 2), -1, false);
-  const auto later = pool.run_case(small_case("gloo", 2), -1, false);
+  Adopted world(2);
+  for (const pid_t pid : world.pids) ::kill(pid, SIGKILL);  // its rank ends with it
+  world.exit_statuses();
+  world.run();
+  const auto later = world.run();
   REQUIRE(later.size() == 2);
   CHECK(later[0].kind == ResultKind::kAborted);
   CHECK_THAT(later[0].message, Catch::Contains("not run: an earlier case ended the ranks") &&
@@ -340,27 +311,27 @@ TEST_CASE("the place of a rank is read from what its launcher sets", "[external]
 }
 
 TEST_CASE("a place that makes no sense is a sentence", "[external]") {
-  const auto refusal = [](std::map<std::string, std::string> variables, const std::string& name,
-                          const std::optional<std::string>& value) -> std::string {
-    variables.erase(name);
-    if (value) variables[name] = *value;
-    try {
-      place_of(variables);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+  struct Change {
+    std::string name;
+    std::optional<std::string> value;  // nothing: it is not set
+    std::string words;
   };
-  const auto good = torchrun_variables();
-  CHECK_THAT(refusal(good, "RANK", std::nullopt), Catch::Contains("no launcher"));
-  CHECK_THAT(refusal(good, "RANK", "4"), Catch::Contains("RANK='4' is no number from 0 to 3"));
-  CHECK_THAT(refusal(good, "RANK", "two"), Catch::Contains("RANK='two'"));
-  CHECK_THAT(refusal(good, "WORLD_SIZE", "0"), Catch::Contains("WORLD_SIZE"));
-  CHECK_THAT(refusal(good, "MASTER_PORT", std::nullopt), Catch::Contains("export MASTER_ADDR"));
-  CHECK_THAT(refusal(good, "MASTER_PORT", "70000"), Catch::Contains("MASTER_PORT"));
-  CHECK_THAT(refusal(good, "SHARDPROOF_MEETING_S", "0"),
-             Catch::Contains("SHARDPROOF_MEETING_S='0' is no number from 1 to 86400"));
-  CHECK_THAT(refusal(good, "MASTER_ADDR", ""), Catch::Contains("MASTER_ADDR"));
+  const Change changes[] = {
+      {"RANK", {}, "no launcher"},
+      {"RANK", "4", "RANK='4' is no number from 0 to 3"},
+      {"RANK", "two", "RANK='two'"},
+      {"WORLD_SIZE", "0", "WORLD_SIZE"},
+      {"MASTER_PORT", {}, "export MASTER_ADDR"},
+      {"MASTER_PORT", "70000", "MASTER_PORT"},
+      {"SHARDPROOF_MEETING_S", "0", "SHARDPROOF_MEETING_S='0' is no number from 1 to 86400"},
+      {"MASTER_ADDR", "", "MASTER_ADDR"},
+  };
+  for (const Change& change : changes) {
+    auto variables = torchrun_variables();
+    variables.erase(change.name);
+    if (change.value) variables[change.name] = *change.value;
+    CHECK_THROWS_WITH(place_of(variables), Catch::Contains(change.words));
+  }
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from endings_test import descendants, name_of
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build/dev/shardproof-bin"
 
@@ -33,34 +35,13 @@ matrix:
 """
 
 
-def family(root):
-    """The processes of a run: {pid: name}."""
-    parents, names = {}, {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            text = (entry / "stat").read_text()
-        except OSError:
-            continue
-        state, parent = text[text.rindex(")") + 2:].split()[:2]
-        if state != "Z":
-            parents[int(entry.name)] = int(parent)
-            names[int(entry.name)] = text[text.index("(") + 1:text.rindex(")")]
-    found, grown = {root}, True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in found} - found
-        found, grown = found | more, bool(more)
-    return {pid: names.get(pid, "") for pid in found}
-
-
 def usage(root):
     """[(name, its own megabytes, open descriptors)] of every process of a run, by name."""
     found = []
-    for pid, name in family(root).items():
+    for pid in descendants(root) | {root}:
         fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-        found.append((name, int(fields["RssAnon"].split()[0]) / 1024, descriptors))
+        found.append((name_of(pid), int(fields["RssAnon"].split()[0]) / 1024, descriptors))
     return sorted(found)
 
 

@@ -40,9 +40,15 @@ bool act_out(const std::string& act, MeshComm& comm, int64_t rank, const at::Ten
   if (act == "gather") world.all_gather(mine, 0, label);
   if (act == "max") world.all_reduce(mine, ReduceOp::kMax, label);
   if (act == "longer") world.all_reduce(at::cat({mine, mine}), ReduceOp::kSum, label);
+  if (act == "square") world.all_reduce(mine.view({2, 2}), ReduceOp::kSum, label);
   if (act == "float") world.all_reduce(mine.to(at::kFloat), ReduceOp::kSum, label);
   if (act == "other label") world.all_reduce(mine, ReduceOp::kSum, "another layer");
   if (act == "root 0" || act == "root 1") world.broadcast(mine, act == "root 1" ? 1 : 0, label);
+  if (act == "dim 0" || act == "dim 1") {
+    world.all_gather(mine.view({2, 2}), act == "dim 1" ? 1 : 0, label);
+  }
+  if (act == "parts 1 3") world.reduce_scatter(mine, 0, ReduceOp::kSum, label, {1, 3});
+  if (act == "parts 3 1") world.reduce_scatter(mine, 0, ReduceOp::kSum, label, {3, 1});
   if (act == "rows 1 3") world.all_to_all(mine, label, {1, 3}, {1, 2});
   if (act == "rows 2 2") world.all_to_all(mine, label, {2, 2}, {4, 2});
   if (act == "send" || act == "send first") world.send(mine, 1 - rank, label);
@@ -51,6 +57,11 @@ bool act_out(const std::string& act, MeshComm& comm, int64_t rank, const at::Ten
   if (act == "dp last") sum_over(world), sum_over(comm.along("dp"));
   if (act == "start") std::ignore = world.all_reduce_async(mine, ReduceOp::kSum, label);
   if (act == "start and wait") world.all_reduce_async(mine, ReduceOp::kSum, label).wait();
+  if (act == "write early") {
+    PendingCollective pending = world.all_gather_async(mine, 0, label);
+    mine.mul_(2);
+    pending.wait();
+  }
   return act != "dp last";
 }
 

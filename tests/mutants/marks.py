@@ -14,7 +14,7 @@ class Marks:
 
 
 def _right_tensor(expect, finding):
-    if finding["verdict"] != expect.get("verdict", "mismatch"):
+    if finding["verdict"] != expect.get("verdict", "mismatch" if "tensor" in expect else "failed"):
         return False
     if "tensor" not in expect:  # a failed world: the kind of the failure
         return bool(re.fullmatch(str(expect.get("kind", ".*")), finding.get("kind", "")))
@@ -30,29 +30,31 @@ def _expected_ranks(expected, finding):
         return expected
     match = re.fullmatch(r"(\w+)(=|!=)(\d+)", expected)  # "tp!=0"
     if not match:
-        raise ValueError(f"ranks: '{expected}' is neither all, a list, nor such as tp!=0")
+        raise ValueError(f"ranks: '{expected}' is neither all, any, a list, nor such as tp!=0")
     axis, relation, number = match.groups()
     return [rank["rank"] for rank in ranks
             if (rank["coordinates"].get(axis, 0) == int(number)) == (relation == "=")]
 
 
 def _right_ranks(expect, finding):
-    if "ranks" not in expect:
+    expected = expect.get("ranks", "all")
+    if "tensor" not in expect or expected == "any":
         return True
     divergence = finding.get("divergence") or {}
-    return divergence.get("ranks") == _expected_ranks(expect["ranks"], finding)
+    return divergence.get("ranks") == _expected_ranks(expected, finding)
 
 
 def _right_pattern(expect, finding):
     divergence = finding.get("divergence") or {}
     if "message" in expect:
         return bool(re.search(str(expect["message"]), finding.get("message", "")))
-    if "pattern" not in expect:
+    pattern = str(expect.get("pattern", "none" if "tensor" in expect else "any"))
+    if pattern == "any":
         return True
-    if expect["pattern"] == "none":  # no simple algebra: claiming a cause would be wrong
+    if pattern == "none":  # no simple algebra: claiming a cause would be wrong
         return not divergence.get("likely")
     said = f"{divergence.get('pattern', '')} {divergence.get('likely', '')}"
-    return bool(re.search(str(expect["pattern"]), said))
+    return bool(re.search(pattern, said))
 
 
 def marks_of(row, finding):

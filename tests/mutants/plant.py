@@ -50,7 +50,7 @@ class Sources:
                 if f"::{each.name}".endswith(f"::{function}")]
 
     def find(self, file, function):
-        """The file that the function is in: `file`, or the only other one."""
+        """The file that the function is in: `file`, or the only one that defines it."""
         if file in self.names and self.ranges(file, function):
             return file
         others = [name for name in self.names if function and self.ranges(name, function)]
@@ -58,8 +58,8 @@ class Sources:
             return others[0]
         if not function:
             raise CannotPlant(f"there is no {file}")
-        where = f"but in {', '.join(others)}" if others else f"nor anywhere else in {', '.join(FOLDERS)}"
-        raise CannotPlant(f"{function} is not defined in {file}, {where}")
+        where = f"in {', '.join(others)}" if others else f"nowhere in {', '.join(FOLDERS)}"
+        raise CannotPlant(f"{function} is defined {where}" + (f", not in {file}" if file else ""))
 
     def spelling(self, edit):
         """The tokens of the function that an edit is in; None where there is none."""
@@ -138,7 +138,7 @@ def plant(sources, row):
     try:
         for edit in row.edits:
             place = _place(sources, edit)
-            if place.file != edit.file:
+            if edit.file and place.file != edit.file:
                 moved.append(f"{edit.function} is in {place.file} now, not in {edit.file}")
             changes.setdefault(place.file, []).append((place, edit.new.rstrip("\n")))
         return {file: _replaced(sources, file, edits) for file, edits in changes.items()}, moved

@@ -22,7 +22,7 @@ class BadRow(Exception):
 class Edit:
     """Tokens that are replaced by others."""
 
-    file: str  # where the function was when the row was written
+    file: str  # where the function was when the row was written; empty: the only file that defines it
     old: str
     new: str
     function: str = ""  # or class; empty: anywhere in the file
@@ -53,7 +53,9 @@ def _check_keys(values, known, needed, where):
 
 
 def _edit(values, where):
-    _check_keys(values, EDIT_KEYS, {"file", "from", "to"}, where)
+    _check_keys(values, EDIT_KEYS, {"from", "to"}, where)
+    if not ("file" in values or "function" in values):
+        raise BadRow(f"{where}: there is neither file nor function")
     for key in ("file", "function", "from", "to"):
         if not isinstance(values.get(key, ""), str):
             raise BadRow(f"{where}: '{key}' is a text: put it in quotes")
@@ -67,8 +69,7 @@ def _edit(values, where):
         raise BadRow(f"{where}: 'from' has no tokens")
     if old == new:
         raise BadRow(f"{where}: the edit changes nothing")
-    renamed = {"from": "old", "to": "new"}
-    return Edit(**{renamed.get(key, key): value for key, value in values.items()})
+    return Edit(values.get("file", ""), values["from"], values["to"], values.get("function", ""), values.get("nth", 0))
 
 
 def _row(values, file):
@@ -85,6 +86,8 @@ def _row(values, file):
         raise BadRow(f"{where}: 'backend' is {row.backend}; known are {', '.join(BACKENDS)}")
     if row.relations and not row.scenario:
         raise BadRow(f"{where}: relations are of a scenario, which the row does not name")
+    if row.relations:
+        row.expect = row.expect or {"verdict": "mismatch", "kind": "relation"}
     if row.control == bool(row.expect):
         raise BadRow(f"{where}: a bug says what to expect, a control nothing")
     if not isinstance(row.expect, dict):

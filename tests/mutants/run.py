@@ -28,9 +28,7 @@ class Outcome:
 
     def failed(self):
         """Whether the command must not end well because of this row."""
-        if self.problem or (self.row.control and self.marks.caught):
-            return True
-        return not self.row.control and not self.marks.caught and not self.row.survives
+        return self.verdict() in ("ERROR", "ALARM", "MISSED")
 
     def verdict(self):
         if self.problem:

@@ -1,4 +1,4 @@
-// The simplest call: ones, summed over a group.
+// The simplest tensor of a call.
 #pragma once
 
 #include "comm/communicator.h"
@@ -6,6 +6,5 @@
 namespace shardproof::tests {
 
 at::Tensor ones(int64_t count);  // [count] float64
-void sum(Communicator& group, const char* label, int64_t count = 4);
 
 }  // namespace shardproof::tests

@@ -32,6 +32,16 @@ std::vector<std::string> backward_after_the_end(
   return said;
 }
 
+std::vector<std::vector<std::string>> calls_of_ranks(const Mesh& mesh, const RankFunction& work) {
+  std::vector<CallLog> logs(static_cast<size_t>(mesh.world_size()));
+  std::vector<CallListener*> listeners;
+  for (CallLog& log : logs) listeners.push_back(&log);
+  rethrow_first(try_emulated_ranks(mesh, work, listeners));
+  std::vector<std::vector<std::string>> calls;
+  for (const CallLog& log : logs) calls.push_back(log.calls);
+  return calls;
+}
+
 at::Tensor random_tensor(at::IntArrayRef shape, int64_t seed) {
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
   return at::rand(shape, generator, at::TensorOptions().dtype(at::kDouble)) * 2 - 1;

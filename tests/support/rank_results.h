@@ -40,4 +40,7 @@ class CallLog final : public CallListener {
   std::vector<std::string> calls;
 };
 
+// The calls of each rank, in order. Throws the exception of a rank.
+std::vector<std::vector<std::string>> calls_of_ranks(const Mesh& mesh, const RankFunction& work);
+
 }  // namespace shardproof::tests

@@ -24,23 +24,8 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-// The settings of every rank thread, made before it runs an op.
-void set_up_rank_thread() {
-  at::set_num_threads(1);
-  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-}
-
-void run_rank(sim::EmulatedWorld& world, const Mesh& mesh, int64_t rank, const RankFunction& body,
-              CallListener* listener, std::exception_ptr& error) {
-  set_up_rank_thread();
-  try {
-    MeshComm comm(mesh, rank, world.factory(rank), listener);
-    body(comm, rank);
-    world.rank_ended(rank);
-  } catch (...) {
-    error = std::current_exception();
-    world.rank_threw(rank, text_of(error));
-  }
+CallListener* listener_of(const std::vector<CallListener*>& listeners, int64_t rank) {
+  return listeners.empty() ? nullptr : listeners.at(static_cast<size_t>(rank));
 }
 
 }  // namespace
@@ -61,21 +46,38 @@ std::string RankRuns::error_code(int64_t rank) const {
   return "";
 }
 
-RankRuns try_emulated_ranks(const Mesh& mesh, const RankFunction& body,
-                            const std::vector<CallListener*>& listeners) {
-  const int64_t size = mesh.world_size();
-  sim::EmulatedWorld world(size);
+RankRuns on_threads(int64_t ranks, const std::function<void(int64_t rank)>& run) {
   RankRuns runs;
-  runs.errors.resize(static_cast<size_t>(size));
+  runs.errors.resize(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < size; ++rank) {
-    const auto index = static_cast<size_t>(rank);
-    CallListener* listener = listeners.empty() ? nullptr : listeners.at(index);
-    threads.emplace_back([&, rank, index, listener] {
-      run_rank(world, mesh, rank, body, listener, runs.errors[index]);
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+      try {
+        run(rank);
+      } catch (...) {
+        runs.errors[static_cast<size_t>(rank)] = std::current_exception();
+      }
     });
   }
   for (auto& thread : threads) thread.join();
+  return runs;
+}
+
+RankRuns try_emulated_ranks(const Mesh& mesh, const RankFunction& body,
+                            const std::vector<CallListener*>& listeners) {
+  sim::EmulatedWorld world(mesh.world_size());
+  RankRuns runs = on_threads(mesh.world_size(), [&](int64_t rank) {
+    try {
+      MeshComm comm(mesh, rank, world.factory(rank), listener_of(listeners, rank));
+      body(comm, rank);
+      world.rank_ended(rank);
+    } catch (...) {
+      world.rank_threw(rank, text_of(std::current_exception()));
+      throw;
+    }
+  });
   runs.failure = world.failure();
   return runs;
 }
@@ -84,24 +86,11 @@ RankRuns try_gloo_ranks(const Mesh& mesh, const RankFunction& body,
                         std::chrono::milliseconds timeout,
                         const std::vector<CallListener*>& listeners) {
   const StorePtr store = make_hash_store();
-  RankRuns runs;
-  runs.errors.resize(static_cast<size_t>(mesh.world_size()));
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < runs.errors.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      set_up_rank_thread();
-      try {
-        const auto global = static_cast<int64_t>(rank);
-        CallListener* listener = listeners.empty() ? nullptr : listeners.at(rank);
-        MeshComm comm(mesh, global, gloo_factory(store, global, {.timeout = timeout}), listener);
-        body(comm, global);
-      } catch (...) {
-        runs.errors[rank] = std::current_exception();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return runs;
+  return on_threads(mesh.world_size(), [&](int64_t rank) {
+    MeshComm comm(mesh, rank, gloo_factory(store, rank, {.timeout = timeout}),
+                  listener_of(listeners, rank));
+    body(comm, rank);
+  });
 }
 
 void run_gloo_ranks(const Mesh& mesh, const RankFunction& body) {

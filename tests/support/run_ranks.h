@@ -26,8 +26,11 @@ struct RankRuns {
 // Throws the exception of the first rank whose failure no abort caused, if any.
 void rethrow_first(const RankRuns& runs);
 
-// Runs `body` on mesh.world_size() threads and waits for all. Each thread has one op thread and
-// single-threaded autograd. `listeners` is empty or has one entry per rank.
+// Calls `run` on a thread for each rank, with one op thread and single-threaded autograd, and waits
+// for all.
+RankRuns on_threads(int64_t ranks, const std::function<void(int64_t rank)>& run);
+
+// Runs `body` on such threads of a mesh. `listeners` is empty or has one entry per rank.
 RankRuns try_emulated_ranks(const Mesh& mesh, const RankFunction& body,
                             const std::vector<CallListener*>& listeners = {});
 

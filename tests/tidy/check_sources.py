@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Reads the sources and holds the rules of include_table.py and unity_names.py. Exit status 1 with a line per
-violation.
+"""Reads the sources and holds the rules of include_table.py. Exit status 1 with a line per violation.
 
   check_sources.py [ROOT]
 """
 
+import graphlib
 import os
 import re
 import sys
 from pathlib import Path
 
 import include_table as table
-import unity_names
 
 SOURCE_FOLDERS = ("src", "sim", "golden", "examples", "tests", "bench", "cmake")
 # A member that is a named enum (src/base/enum_names.h) on one side of == or !=, a text literal on the other.
@@ -143,27 +142,14 @@ def cycles(rows):
             graph.setdefault(cut, set()).update("/".join(name.split("/")[:depth]) for name in below)
         for name in graph:
             graph[name].discard(name)
-        while leaves := [name for name, used in graph.items() if not used & graph.keys()]:
-            for name in leaves:
-                del graph[name]
-        if graph:
-            yield circle(graph)
-
-
-def circle(graph):
-    """One walk round, where every name leads to another."""
-    walk = [min(graph)]
-    while walk[-1] not in walk[:-1]:
-        walk.append(min(graph[walk[-1]] & graph.keys()))
-    return walk[walk.index(walk[-1]):]
+        try:
+            graphlib.TopologicalSorter(graph).prepare()
+        except graphlib.CycleError as error:
+            yield error.args[1][::-1]
 
 
 def violations(root):
-    found, paths = [], list(source_files(root))
-    for path in paths:
-        found += [f"{path}:{line}: {what}" for line, what in check_file(root, path)]
-    texts = ((path, (root / path).read_text(encoding="utf-8")) for path in paths)
-    found += [f"{path}:{line}: {what}" for path, line, what in unity_names.clashes(texts)]
+    found = [f"{path}:{line}: {what}" for path in source_files(root) for line, what in check_file(root, path)]
     return found + [f"include_table.py: {what} {why}" for what, why in check_table(root)]
 
 

@@ -108,6 +108,16 @@ class WayIn(unittest.TestCase):
         out, err = process.communicate(timeout=900)
         return process.returncode, out, err
 
+    def assert_says(self, expected, *arguments, status=0, **env):
+        """What a call prints, and its exit status; returns the messages of the script."""
+        ended, out, err = self.call(*arguments, **env)
+        self.assertEqual((ended, out), (status, expected), err)
+        return err
+
+    def assert_nothing_is_installed(self):
+        self.assertFalse((self.stub / ".venv").exists())
+        self.assertFalse((self.stub / "build/release").exists())
+
     def installed_torch(self):
         torch = self.folder / "installed"
         (torch / "lib").mkdir(parents=True)
@@ -138,12 +148,10 @@ class WayIn(unittest.TestCase):
 
     def assert_recovers(self):
         self.assertFalse((self.stub / ".venv/.complete").exists())
-        status, out, err = self.call("run", "x")
-        self.assertEqual((status, out), (0, "first [run] [x]\n"), err)
+        self.assert_says("first [run] [x]\n", "run", "x")
 
     def test_builds_once_then_only_what_changed(self):
-        status, out, err = self.call("run", "a b", "--flag")
-        self.assertEqual((status, out), (0, "first [run] [a b] [--flag]\n"), err)
+        err = self.assert_says("first [run] [a b] [--flag]\n", "run", "a b", "--flag")
         self.assertIn("built (cold) in", err)
         # Once built: no compiler, no Python, no cmake, not a word.
         bare = self.folder / "bin"
@@ -182,9 +190,8 @@ class WayIn(unittest.TestCase):
         self.assertNotEqual(self.call("test", "-R", "no such test")[0], 0)
 
     def test_no_network_is_one_sentence(self):
-        status, out, err = self.call("run", PIP_NO_INDEX="0", PIP_FIND_LINKS="",
-                                     PIP_INDEX_URL="http://127.0.0.1:9/simple")
-        self.assertEqual((status, out), (2, ""))
+        err = self.assert_says("", "run", status=2, PIP_NO_INDEX="0", PIP_FIND_LINKS="",
+                               PIP_INDEX_URL="http://127.0.0.1:9/simple")
         self.assertIn("could not download LibTorch", err)
         self.assertIn("--torch DIR", err)
         self.assertNotIn("Traceback", err)
@@ -207,8 +214,7 @@ class WayIn(unittest.TestCase):
             wheel.writestr("torch/lib/large.so", os.urandom(50 << 20))
         shutil.move(self.stub, disk / "repository")
         self.stub = disk / "repository"
-        status, out, err = self.call("run")
-        self.assertEqual((status, out), (2, ""), err)
+        err = self.assert_says("", "run", status=2)
         self.assertIn("the disk is full", err)
         self.assertNotIn("Traceback", err)
 
@@ -218,8 +224,7 @@ class WayIn(unittest.TestCase):
         (self.stub / "build").symlink_to(disk)
         (self.stub / "sim/main.cpp").write_text(
             "char large[9 << 20] = {1};\n" + PROGRAM.replace("VERSION", "large"))
-        status, out, err = self.call("run", SHARDPROOF_TORCH=torch)
-        self.assertEqual((status, out), (2, ""), err)
+        err = self.assert_says("", "run", status=2, SHARDPROOF_TORCH=torch)
         self.assertIn("the disk is full", err)
         (self.stub / "sim/main.cpp").write_text(PROGRAM.replace("VERSION", "small"))
         self.assertEqual(self.call("run", SHARDPROOF_TORCH=torch)[:2], (0, "small [run]\n"))
@@ -251,16 +256,13 @@ class WayIn(unittest.TestCase):
         fake.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.8.1 || echo 3 8\n')
         fake.chmod(0o755)
         for python, words in ((str(fake), "Python 3.8.1"), ("/no/such/python3", "/no/such/python3")):
-            status, out, err = self.call("run", SHARDPROOF_PYTHON=python)
-            self.assertEqual((status, out), (2, ""), err)
+            err = self.assert_says("", "run", status=2, SHARDPROOF_PYTHON=python)
             self.assertIn(words, err)
             self.assertIn("3.10 to 3.13", err)
 
     def test_lint_needs_no_libtorch_and_takes_the_program_once_it_is_there(self):
-        status, out, err = self.call("lint", "a file", PIP_FIND_LINKS="")
-        self.assertEqual((status, out), (0, "first [lint] [a file]\n"), err)
-        self.assertFalse((self.stub / ".venv").exists())
-        self.assertFalse((self.stub / "build/release").exists())
+        self.assert_says("first [lint] [a file]\n", "lint", "a file", PIP_FIND_LINKS="")
+        self.assert_nothing_is_installed()
         self.assertEqual(self.call("run")[:2], (0, "first [run]\n"))
         self.assertEqual(self.call("lint", "x"), (0, "first [lint] [x]\n", ""))
         time.sleep(0.02)
@@ -270,39 +272,32 @@ class WayIn(unittest.TestCase):
         self.assertEqual(self.call("lint", "x"), (0, "second [lint] [x]\n", ""))
 
     def test_judge_needs_no_libtorch_where_no_program_is(self):
-        status, out, err = self.call("judge", "a run", "--golden", "one", PIP_FIND_LINKS="")
-        self.assertEqual((status, out), (0, "first [judge] [a run] [--golden] [one]\n"), err)
-        self.assertFalse((self.stub / ".venv").exists())
-        self.assertFalse((self.stub / "build/release").exists())
+        self.assert_says("first [judge] [a run] [--golden] [one]\n", "judge", "a run", "--golden", "one",
+                         PIP_FIND_LINKS="")
+        self.assert_nothing_is_installed()
 
     def test_build_makes_the_light_program_without_libtorch(self):
-        status, out, err = self.call("build", "shardproof-light", PIP_FIND_LINKS="")
-        self.assertEqual((status, out), (0, ""), err)
+        self.assert_says("", "build", "shardproof-light", PIP_FIND_LINKS="")
         self.assertTrue((self.stub / "build/light/shardproof-light").exists())
-        self.assertFalse((self.stub / ".venv").exists())
-        self.assertFalse((self.stub / "build/release").exists())
+        self.assert_nothing_is_installed()
 
     def test_a_report_of_a_whole_run_needs_no_program(self):
         (self.stub / "reports/report.py").write_text("import sys; print('report of', *sys.argv[1:])")
         run = self.folder / "a run"
         run.mkdir()
         (run / "results.json").touch()
-        status, out, err = self.call("report", str(run))
-        self.assertEqual((status, out), (0, f"report of {run}\n"), err)
-        status, out, err = self.call("report", str(run), "--all")
-        self.assertEqual((status, out), (0, f"report of --all {run}\n"), err)
+        self.assert_says(f"report of {run}\n", "report", str(run))
+        self.assert_says(f"report of --all {run}\n", "report", str(run), "--all")
         self.assertFalse((self.stub / "build/release").exists())
         (run / "journal").touch()  # it was ended: the program puts its results together
-        status, out, err = self.call("report", str(run))
-        self.assertEqual((status, out), (0, f"first [report] [{run}]\n"), err)
+        self.assert_says(f"first [report] [{run}]\n", "report", str(run))
 
     def test_an_installed_libtorch_is_taken_and_remembered(self):
         status, _, err = self.call("run", "--torch", str(self.folder / "nothing"))
         self.assertEqual(status, 2)
         self.assertIn("no lib/libtorch_cpu.so", err)
         torch = self.installed_torch()
-        status, out, err = self.call("run", "--torch=installed", "x")
-        self.assertEqual((status, out), (0, "first [run] [x]\n"), err)
+        self.assert_says("first [run] [x]\n", "run", "--torch=installed", "x")
         self.assertFalse((self.stub / ".venv").exists())
         self.assertIn(f"SHARDPROOF_TORCH:UNINITIALIZED={torch}",
                       (self.stub / "build/release/CMakeCache.txt").read_text())
@@ -313,8 +308,7 @@ class WayIn(unittest.TestCase):
     def test_code_that_does_not_compile_is_shown(self):
         torch = str(self.installed_torch())
         self.write_program('" ERROR_HERE(')
-        status, out, err = self.call("run", SHARDPROOF_TORCH=torch)
-        self.assertEqual((status, out), (5, ""))
+        err = self.assert_says("", "run", status=5, SHARDPROOF_TORCH=torch)
         self.assertIn("ERROR_HERE", err)
         self.write_program("mended")
         self.assertEqual(self.call("run", SHARDPROOF_TORCH=torch)[:2], (0, "mended [run]\n"))
@@ -330,8 +324,7 @@ class WayIn(unittest.TestCase):
         apt = bare / "apt-get"
         apt.write_text('#!/bin/sh\necho "E: no mirror answers: $*" >&2\nexit 100\n')
         apt.chmod(0o755)
-        status, out, err = self.call("run", PATH=str(bare))
-        self.assertEqual((status, out), (2, ""), err)
+        err = self.assert_says("", "run", status=2, PATH=str(bare))
         self.assertIn("apt-get install -y --no-install-recommends mold", err)
         if os.geteuid() == 0:
             self.assertIn("no mirror answers", err)

@@ -8,9 +8,7 @@ namespace shardproof::sim {
 namespace {
 
 [[noreturn]] void not_a_golden(const std::string& why) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = "not a golden record: " + why,
-               .fix = "make it again (--no-cache)"});
+  throw_bad_input("not a golden record: " + why, "make it again (--no-cache)");
 }
 
 uint64_t content_digest(std::string_view bytes) {  // FNV-1a

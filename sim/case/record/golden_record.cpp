@@ -21,11 +21,10 @@ namespace {
 bool is_metric(const GoldenFacts& tensor) { return tensor.name.starts_with("metric."); }
 
 [[noreturn]] void golden_fault(const GoldenFacts& tensor, const char* what) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("a fault of the golden: {} of step {} {}", tensor.name,
-                                   tensor.step, what),
-               .fix = "check the weights, the batch and the learning rate: the single-device run "
-                      "itself is not finite"});
+  throw_bad_input(
+      fmt::format("a fault of the golden: {} of step {} {}", tensor.name, tensor.step, what),
+      "check the weights, the batch and the learning rate: the single-device run "
+      "itself is not finite");
 }
 
 // Whether a case is meaningless unless the tensor is finite.
@@ -52,9 +51,7 @@ class Mapping {
 
  private:
   [[noreturn]] static void fail(const std::string& why) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = "cannot map the golden record: " + why,
-                 .fix = "make it again (--no-cache)"});
+    throw_bad_input("cannot map the golden record: " + why, "make it again (--no-cache)");
   }
   void* data_ = nullptr;
   size_t size_ = 0;
@@ -63,9 +60,8 @@ class Mapping {
 TensorView mapped_tensor(const std::shared_ptr<const Mapping>& mapping, uint64_t data_start,
                          int64_t offset, int8_t dtype, const std::vector<int64_t>& shape) {
   if (!is_dtype(dtype)) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("not a golden record: there is no dtype {}", dtype),
-                 .fix = "make it again (--no-cache)"});
+    throw_bad_input(fmt::format("not a golden record: there is no dtype {}", dtype),
+                    "make it again (--no-cache)");
   }
   const auto type = static_cast<Dtype>(dtype);
   auto bytes = static_cast<uint64_t>(element_bytes(type));
@@ -78,9 +74,8 @@ TensorView mapped_tensor(const std::shared_ptr<const Mapping>& mapping, uint64_t
   }
   if (offset < 0 || data_start > mapping->size() || bytes > mapping->size() - data_start ||
       static_cast<uint64_t>(offset) > mapping->size() - data_start - bytes) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = "not a golden record: a tensor lies outside the file",
-                 .fix = "make it again (--no-cache)"});
+    throw_bad_input("not a golden record: a tensor lies outside the file",
+                    "make it again (--no-cache)");
   }
   const char* data = mapping->data() + data_start + offset;
   return {std::shared_ptr<const void>(mapping, data), type, shape};

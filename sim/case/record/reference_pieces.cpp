@@ -25,10 +25,6 @@ namespace {
 
 constexpr size_t kBlobStart = 8;  // bytes before the index of a blob
 
-[[noreturn]] void pieces_fault(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 [[noreturn]] void reference_fault(const std::string& what) {
   throw Error({.kind = ErrorKind::kFailed,
                .what = what,
@@ -37,8 +33,8 @@ constexpr size_t kBlobStart = 8;  // bytes before the index of a blob
 }
 
 [[noreturn]] void cannot(const char* verb, const std::string& path) {
-  pieces_fault(fmt::format("cannot {} '{}': {}", verb, path, std::strerror(errno)),
-               "all ranks must be on one host, with room in TMPDIR for the reference");
+  throw_bad_input(fmt::format("cannot {} '{}': {}", verb, path, std::strerror(errno)),
+                  "all ranks must be on one host, with room in TMPDIR for the reference");
 }
 
 std::string piece_path(const std::string& folder, const GoldenFacts& facts) {
@@ -113,9 +109,9 @@ void check_addends(const std::vector<RankPieces>& ranks) {
 void check_one_host(const std::vector<RankPieces>& ranks) {
   for (const RankPieces& rank : ranks) {
     if (rank.host == ranks.front().host) continue;
-    pieces_fault(fmt::format("the ranks of the reference are on more than one host ({}, {})",
-                             ranks.front().host, rank.host),
-                 "a reference needs all ranks on one host");
+    throw_bad_input(fmt::format("the ranks of the reference are on more than one host ({}, {})",
+                                ranks.front().host, rank.host),
+                    "a reference needs all ranks on one host");
   }
 }
 
@@ -172,8 +168,8 @@ PiecesFile PiecesFile::open(const std::string& path, const std::vector<int64_t>&
     if (::fstat(descriptor, &status) != 0) cannot("read", path);
   }
   if (static_cast<size_t>(status.st_size) != bytes) {
-    pieces_fault(fmt::format("'{}' has {} bytes, not {}", path, status.st_size, bytes),
-                 "run the reference again");
+    throw_bad_input(fmt::format("'{}' has {} bytes, not {}", path, status.st_size, bytes),
+                    "run the reference again");
   }
   if (bytes == 0) {
     file.value_ = TensorView::of(std::vector<double>(), shape);

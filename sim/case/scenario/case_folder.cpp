@@ -26,10 +26,6 @@ constexpr int64_t kMaxSteps = 100000;
 constexpr int64_t kMaxCaseBytes = 1 << 20;
 constexpr size_t kMaxShown = 80;  // bytes of a message that come from the file
 
-[[noreturn]] void bad_case(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 // The wrong constants of case.json.
 class WrongConstants {
  public:
@@ -193,14 +189,14 @@ void read_optimizer(WrongConstants& wrong, const json& object, CaseSpec& spec) {
 
 void require_file(const fs::path& path, const std::string& what) {
   if (!fs::is_regular_file(path)) {
-    bad_case(fmt::format("the case has no {}", path.string()), "a case holds " + what);
+    throw_bad_input(fmt::format("the case has no {}", path.string()), "a case holds " + what);
   }
 }
 
 void require_weights(const fs::path& folder) {
   const bool whole = fs::is_regular_file(folder / "model.safetensors");
   if (whole || fs::is_regular_file(folder / "model.safetensors.index.json")) return;
-  bad_case(
+  throw_bad_input(
       fmt::format("the case has no {}", (folder / "model.safetensors").string()),
       "a case holds the full weights under Hugging Face names: model.safetensors, or the files "
       "that model.safetensors.index.json names");
@@ -215,8 +211,8 @@ bool looks_like_case_folder(const std::string& path) {
 
 CaseSpec read_case_folder(const std::string& given) {
   const fs::path folder(given);
-  if (!fs::exists(folder)) bad_case(given + " does not exist", "name a case folder");
-  if (!fs::is_directory(folder)) bad_case(given + " is no folder", "name a case folder");
+  if (!fs::exists(folder)) throw_bad_input(given + " does not exist", "name a case folder");
+  if (!fs::is_directory(folder)) throw_bad_input(given + " is no folder", "name a case folder");
   require_file(folder / "config.json", "a Hugging Face config.json");
   require_file(folder / "case.json",
                "case.json with the loss and the optimizer; {} takes the defaults");

@@ -1,6 +1,7 @@
 #include "sim/case/scenario/scenario.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -51,9 +52,7 @@ std::string scenario_name(const Settings& settings) {
 std::string world_skip(const CaseSpec& spec, const Settings& settings, const WorldChoice& world) {
   const auto& only = spec.backends;
   if (!only.empty() && std::find(only.begin(), only.end(), name_of(world.backend)) == only.end()) {
-    std::string list;
-    for (const std::string& backend : only) list += (list.empty() ? "" : ", ") + backend;
-    return fmt::format("this scenario is for {} only (world.backend)", list);
+    return fmt::format("this scenario is for {} only (world.backend)", fmt::join(only, ", "));
   }
   const nlohmann::json device = settings.value("world.device");
   if (!device.is_null() && device != name_of(world.device)) {

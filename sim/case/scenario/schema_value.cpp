@@ -23,7 +23,7 @@ struct Checked {
 
   [[noreturn]] void fail(const YamlNode& node, const std::string& what,
                          const std::string& fix) const {
-    if (file.empty()) throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
+    if (file.empty()) throw_bad_input(what, fix);
     fail_at(file, node.line, node.column, what, fix);
   }
   [[noreturn]] void wrong_type(const YamlNode& node, const std::string& wanted) const {

@@ -1,6 +1,7 @@
 #include "sim/case/scenario/settings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -84,11 +85,9 @@ void Settings::unknown_key(const YamlEntry& entry, const std::string& block) con
     const std::string nearest = nearest_name(entry.key, known);
     if (!nearest.empty()) meant = joined(block, nearest);
   }
-  std::string list;
-  for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
   fail_at(file_, entry.line, entry.column,
           fmt::format("unknown key '{}'", joined(block, entry.key)),
-          meant.empty() ? fmt::format("known here are {}", list)
+          meant.empty() ? fmt::format("known here are {}", fmt::join(known, ", "))
                         : fmt::format("did you mean {}?", meant));
 }
 

@@ -37,10 +37,9 @@ std::vector<int64_t> local_tokens(const TensorView& token_map, const Layout& lay
     for (const int64_t column : columns) {
       const int64_t token = row < 0 || column < 0 ? -1 : tokens[row * positions + column];
       if (token < -1 || token >= token_count) {
-        throw Error({.kind = ErrorKind::kBadInput,
-                     .what = fmt::format("token_map holds {}, the golden has {} tokens", token,
-                                         token_count),
-                     .fix = "map each token to sample * S + position, padding to -1"});
+        throw_bad_input(
+            fmt::format("token_map holds {}, the golden has {} tokens", token, token_count),
+            "map each token to sample * S + position, padding to -1");
       }
       local.push_back(token);
     }
@@ -55,10 +54,9 @@ void fill_dims(IndexPlan& plan, const Layout& layout, const TensorView& token_ma
   size_t first = 0;
   if (token_map.defined()) {
     if (plan.global_shape.size() < 2 || token_map.dim() != 2) {
-      throw Error({.kind = ErrorKind::kBadInput,
-                   .what = fmt::format("a token map of {} dims for a golden tensor of {}",
-                                       token_map.dim(), plan.global_shape.size()),
-                   .fix = "token maps are [b, s] and stand for dims 0 and 1"});
+      throw_bad_input(fmt::format("a token map of {} dims for a golden tensor of {}",
+                                  token_map.dim(), plan.global_shape.size()),
+                      "token maps are [b, s] and stand for dims 0 and 1");
     }
     const int64_t token_count = plan.global_shape[0] * plan.global_shape[1];
     plan.dims.push_back(local_tokens(token_map, layout, mesh, rank, token_count, plan));

@@ -7,33 +7,39 @@
 #include <vector>
 
 #include "base/error.h"
-#include "sim/judge/diff/cbor.h"
+#include "sim/case/cbor.h"
 #include "sim/judge/diff/rank_list.h"
 
 namespace shardproof::sim {
 
-inline void put_value(CborWriter& out, const std::string& text) { out.text(text); }
-inline void put_value(CborWriter& out, const RankList& list) { out.integers(list.ranks()); }
-inline void take_value(CborReader& in, std::string& text) { text = in.text(); }
-inline void take_value(CborReader& in, RankList& list) { list = in.integers(); }
+inline void table_value(CborWriter& out, const std::string& text) { out(text); }
+inline void table_value(CborReader& in, std::string& text) { in(text); }
+inline void table_value(CborWriter& out, const RankList& list) { out(list.ranks()); }
+inline void table_value(CborReader& in, RankList& list) {
+  std::vector<int64_t> ranks;
+  in(ranks);
+  list = ranks;
+}
 
 template <class Value>
 class Table {
  public:
-  void put(CborWriter& out, const Value& value) {
+  void field(CborWriter& out, const Value& value) {
     const auto [place, fresh] = numbers_.emplace(value, static_cast<int64_t>(numbers_.size()));
-    fresh ? put_value(out, value) : out.integer(place->second);
+    fresh ? table_value(out, value) : out(place->second);
   }
-  Value take(CborReader& in) {
+  void field(CborReader& in, Value& value) {
     if (!in.integer_is_next()) {
-      take_value(in, values_.emplace_back());
-      return values_.back();
+      table_value(in, value);
+      values_.push_back(value);
+      return;
     }
-    const int64_t number = in.integer();
+    int64_t number = 0;
+    in(number);
     if (number < 0 || number >= static_cast<int64_t>(values_.size())) {
       throw InternalError("a rank's report is damaged: an unknown number of a table");
     }
-    return values_[static_cast<size_t>(number)];
+    value = values_[static_cast<size_t>(number)];
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "sim/judge/diff/index_plan.h"
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/explain/hypotheses.h"
 #include "sim/judge/explain/wording.h"
@@ -22,13 +23,9 @@ std::string index_text(const std::set<int64_t>& indices) {
   if (last - first + 1 == static_cast<int64_t>(indices.size())) {
     return fmt::format("{}..{}", first, last);
   }
-  std::string text;
-  size_t count = 0;
-  for (const int64_t index : indices) {
-    if (++count > 8) return text + " ..";
-    text += (text.empty() ? "" : ", ") + std::to_string(index);
-  }
-  return text;
+  const auto shown = std::min<int64_t>(std::ssize(indices), 8);
+  return fmt::format("{}{}", fmt::join(indices.begin(), std::next(indices.begin(), shown), ", "),
+                     shown < std::ssize(indices) ? " .." : "");
 }
 
 // The wrong elements of a tensor and their indices.
@@ -45,12 +42,10 @@ Wrong wrong_elements(const Assembled& tensor) {
   for (size_t e = 0; e < tensor.actual.size(); ++e) {
     if (!tensor.known[e]) continue;
     const bool bad = tensor.is_wrong(e);
-    auto rest = static_cast<int64_t>(e);
-    for (size_t d = tensor.shape.size(); d-- > 0;) {
-      const int64_t index = rest % tensor.shape[d];
-      rest /= tensor.shape[d];
-      wrong.seen[d].insert(index);
-      if (bad) wrong.at[d].insert(index);
+    const std::vector<int64_t> index = unravel(static_cast<int64_t>(e), tensor.shape);
+    for (size_t d = 0; d < index.size(); ++d) {
+      wrong.seen[d].insert(index[d]);
+      if (bad) wrong.at[d].insert(index[d]);
     }
     if (!bad) continue;
     wrong.zeros = wrong.zeros && tensor.actual[e] == 0;

@@ -23,10 +23,6 @@
 namespace shardproof::sim {
 namespace {
 
-bool has_prefix(const std::string& text, std::string_view prefix) {
-  return text.compare(0, prefix.size(), prefix) == 0;
-}
-
 uint64_t combine(uint64_t seed, uint64_t value) { return mix_bits(seed * 31 + value); }
 
 uint64_t text_hash(const std::string& text) { return digest_of(text.data(), text.size()); }
@@ -91,8 +87,8 @@ bool is_policy_scores(const std::string& name) {
 void fill_coverage(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
   if (is_scored_logprobs(golden)) {
     cover_scored(golden, plan, row);
-  } else if (has_prefix(row.name, "grad.") || has_prefix(row.name, "param.") ||
-             has_prefix(row.name, "refit.")) {
+  } else if (row.name.starts_with("grad.") || row.name.starts_with("param.") ||
+             row.name.starts_with("refit.")) {
     row.covered = plan.covered;
     row.coverage_of_all = plan.coverage_of_all;
   }
@@ -170,7 +166,7 @@ void RankRecorder::observe(const Observation& observation) {
   const at::NoGradGuard no_grad;
   const at::Tensor tensor = observation.tensor.detach().cpu().contiguous();
   constexpr std::string_view kInitial = "initial.";
-  if (has_prefix(observation.name, kInitial)) {
+  if (observation.name.starts_with(kInitial)) {
     if (own_optimizer_) own_optimizer_->begin(observation.name.substr(kInitial.size()), tensor);
     return;
   }
@@ -211,7 +207,7 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
     row.reason = "the rank had no golden";
     return;
   }
-  const bool fed = has_prefix(observation.name, "fed.");
+  const bool fed = observation.name.starts_with("fed.");
   const GoldenTensor* golden = golden_of(observation, fed);
   if (!golden) {
     row.replicas = std::vector<int64_t>{rank_};
@@ -243,16 +239,16 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
   } else if (is_floating(local.dtype()) != is_floating(golden->value.dtype())) {
     row.problem = fmt::format("wrong dtype: {}, the golden is {}", row.dtype,
                               dtype_name(golden->value.dtype()));
-  } else if (observation.phase == Phase::kRecompute) {
-    row.undrawn = plan.undrawn;
-    row.padding = local.numel() - plan.count - plan.undrawn;
-    check_recompute(observation, row);
   } else {
     row.undrawn = plan.undrawn;
     row.padding = local.numel() - plan.count - plan.undrawn;
-    row.problem = not_given(*golden, plan);
-    if (row.problem.empty()) compare(observation, local, *golden, plan, fed, row);
-    release_pages(*golden);
+    if (observation.phase == Phase::kRecompute) {
+      check_recompute(observation, row);
+    } else {
+      row.problem = not_given(*golden, plan);
+      if (row.problem.empty()) compare(observation, local, *golden, plan, fed, row);
+      release_pages(*golden);
+    }
   }
   if (row.problem.empty() && spec_.precision == Precision::kFloat64 && is_floating(local.dtype()) &&
       local.dtype() != Dtype::kFloat64) {
@@ -319,7 +315,7 @@ void RankRecorder::check_roundings(const Observation& observation, const DiffTas
   if (task.padding_is_zero || is_policy_scores(observation.name)) {
     row.problem = rounded_through(local, spec_.precision);
   }
-  if (has_prefix(observation.name, "grad.")) {
+  if (observation.name.starts_with("grad.")) {
     row.problem = rounded_through(local, spec_.precision, kFewestOfGradient);
     const bool is_wrong = !row.problem.empty() && gradient_addends_->are_several(task.golden);
     if (!is_wrong) row.problem.clear();

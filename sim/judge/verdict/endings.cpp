@@ -1,6 +1,7 @@
 #include "sim/judge/verdict/endings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -15,17 +16,11 @@ constexpr std::array<ResultKind, 9> kCauses = {
     ResultKind::kThrew,       ResultKind::kInFlight, ResultKind::kDeadlock,
     ResultKind::kNeverWaited, ResultKind::kHung,     ResultKind::kAborted};
 
-bool is_refusal(const RankEnding& ending) {
-  return ending.kind == ResultKind::kRefused || ending.kind == ResultKind::kBadInput;
-}
-
 std::string rank_list(const std::vector<int64_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size() && i < 8; ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  }
-  if (ranks.size() > 8) text += fmt::format(" and {} more", ranks.size() - 8);
-  return text;
+  const size_t shown = std::min<size_t>(ranks.size(), 8);
+  const std::string text = fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks",
+                                       fmt::join(ranks.begin(), ranks.begin() + shown, ", "));
+  return shown == ranks.size() ? text : fmt::format("{} and {} more", text, ranks.size() - shown);
 }
 
 std::string call_clause(const RankEnding& ending) {

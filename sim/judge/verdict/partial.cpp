@@ -23,9 +23,7 @@ std::string partial_line(const FileJudgement& judgement, const std::string& path
                                        judgement.demanded - static_cast<int64_t>(lacking.size()),
                                        judgement.demanded, path, listed(lacking));
   if (allowed || judgement.result.verdict != Verdict::kMatch) return text + "\n";
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = text,
-               .fix = "write the rest too, or add --allow-partial"});
+  throw_bad_input(text, "write the rest too, or add --allow-partial");
 }
 
 }  // namespace shardproof::sim

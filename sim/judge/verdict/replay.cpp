@@ -7,14 +7,6 @@
 namespace shardproof::sim {
 namespace {
 
-bool is_scenario(const std::string& file) {
-  const auto ends = [&](std::string_view end) {
-    return file.size() >= end.size() &&
-           file.compare(file.size() - end.size(), end.size(), end) == 0;
-  };
-  return ends(".yaml") || ends(".yml");
-}
-
 // " --context-layout contiguous", " --sequence-parallel", " --activation-checkpointing=mlp".
 std::string flag_text(const CaseOption& option, const nlohmann::json& value) {
   if (value.is_boolean()) return " " + option.flag_name();
@@ -55,7 +47,7 @@ std::string shell_word(const std::string& word) {
 
 std::string replay_command(const CaseSpec& spec) {
   if (spec.file.empty()) return "";
-  const bool scenario = is_scenario(spec.file);
+  const bool scenario = spec.file.ends_with(".yaml") || spec.file.ends_with(".yml");
   std::string command = "shardproof ";
   command += scenario
                  ? fmt::format("run {} --only {}", shell_word(spec.file), shell_word(spec.name))

@@ -34,7 +34,7 @@ std::map<std::string, const GoldenTensor*> known_names(const GoldenRecord& golde
 
 [[noreturn]] void bad_file(const std::string& path, const std::string& what,
                            const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = path + ": " + what, .fix = fix});
+  throw_bad_input(path + ": " + what, fix);
 }
 
 void check_tensor(const std::string& path, const std::string& name, const TensorView& tensor,
@@ -122,22 +122,18 @@ FileJudgement judge_result_file(const CaseSpec& spec, int golden_fd, const std::
     if (file.names().empty()) {
       bad_file(path, "it holds no tensor", "write the names of expected.safetensors");
     }
-    RankEnding ending;
-    ending.bytes = encode(compare_file(file, spec, golden));
     CaseSpec one = as_one_rank(spec);
     one.expect.collectives = nullptr;
-    result = judge(one, {ending});
+    result = judge(one, {{.bytes = encode(compare_file(file, spec, golden))}});
     result.spec = spec;
     result.replay = fmt::format("shardproof judge {} {}", shell_word(spec.file), shell_word(path));
     if (spec.precision != Precision::kFloat64)
       result.replay += " --precision " + name_of(spec.precision);
     count_demanded(file, golden, spec.steps, judgement);
   } catch (const Error& error) {
-    RankEnding ending;
-    ending.kind =
-        error.kind() == ErrorKind::kRefused ? ResultKind::kRefused : ResultKind::kBadInput;
-    ending.message = error.what();
-    result = judge(spec, {ending});
+    const bool refused = error.kind() == ErrorKind::kRefused;
+    result = judge(spec, {{.kind = refused ? ResultKind::kRefused : ResultKind::kBadInput,
+                           .message = error.what()}});
   }
   return judgement;
 }

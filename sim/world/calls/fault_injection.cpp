@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "sim/world/calls/fault_selection.h"
 #include "sim/world/calls/spoil.h"
 
 namespace shardproof::sim {

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace shardproof::sim {
@@ -35,10 +37,6 @@ int64_t count_of(const Tensors& tensors) {
   int64_t count = 0;
   for (const at::Tensor& tensor : tensors) count += tensor.numel();
   return count;
-}
-
-[[noreturn]] void cannot(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
 }
 
 // One element as a view of shape [].
@@ -96,15 +94,16 @@ std::string twice(const FaultSpec&, const Tensors& tensors, const Tensors&) {
 std::string flip_bit(const FaultSpec& fault, const Tensors& tensors, const Tensors&) {
   const int64_t count = count_of(tensors);
   if (fault.element >= count || count == 0) {
-    cannot(fmt::format("there is no element {} in a buffer of {}", fault.element, count),
-           "choose a smaller element, or another call");
+    throw_bad_input(fmt::format("there is no element {} in a buffer of {}", fault.element, count),
+                    "choose a smaller element, or another call");
   }
   const int64_t element = fault.element < 0 ? largest(tensors) : fault.element;
   const at::Tensor target = element_at(tensors, element);
   const auto bits = static_cast<int64_t>(8 * target.element_size());
   const int64_t bit = fault.bit < 0 ? default_bit(target.scalar_type()) : fault.bit;
   if (bit >= bits) {
-    cannot(fmt::format("there is no bit {} in {} bits", bit, bits), "choose a smaller bit");
+    throw_bad_input(fmt::format("there is no bit {} in {} bits", bit, bits),
+                    "choose a smaller bit");
   }
   const at::Tensor copy = target.to(at::kCPU, target.scalar_type(), false, true);
   const auto before = copy.item().toDouble();
@@ -122,9 +121,9 @@ std::string outdate(const FaultSpec&, const Tensors& tensors, const Tensors& bef
             tensors[i].scalar_type() == before[i].scalar_type();
   }
   if (!alike) {
-    cannot(fmt::format("the matching call before it sent {} elements, this one sends {}",
-                       count_of(before), count_of(tensors)),
-           "select calls of one shape, by label or op");
+    throw_bad_input(fmt::format("the matching call before it sent {} elements, this one sends {}",
+                                count_of(before), count_of(tensors)),
+                    "select calls of one shape, by label or op");
   }
   for (size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(before[i]);
   return "the buffer of the matching call before it was sent again";
@@ -150,11 +149,33 @@ const Spoiler* spoiler_of(FaultKind kind) {
   return nullptr;
 }
 
-}  // namespace
-
+// Whether the fault can act at the call on this rank. Faults that change no tensor can act at every
+// call.
 bool can_spoil(const FaultSpec& fault, const Call& call) {
   const Spoiler* spoiler = spoiler_of(fault.kind);
   return spoiler == nullptr || spoiler->can(fault, call);
+}
+
+}  // namespace
+
+bool occurs_in(std::string_view text, std::string_view pattern) {
+  size_t from = 0;
+  while (!pattern.empty()) {
+    const size_t star = std::min(pattern.find('*'), pattern.size());
+    const size_t found = text.find(pattern.substr(0, star), from);
+    if (found == std::string_view::npos) return false;
+    from = found + star;
+    pattern.remove_prefix(std::min(star + 1, pattern.size()));
+  }
+  return true;
+}
+
+bool concerns(const FaultSpec& fault, const Call& call, int64_t step) {
+  const std::string_view group = call.group;
+  return (fault.op.empty() || fault.op == name_of(call.op)) &&
+         (fault.axis.empty() || fault.axis == group.substr(0, group.find('['))) &&
+         (fault.step == 0 || fault.step == step) && occurs_in(call.label, fault.label) &&
+         can_spoil(fault, call);
 }
 
 std::string spoil(const FaultSpec& fault, const Tensors& tensors, const Tensors& before) {

@@ -5,21 +5,14 @@
 #include <ATen/record_function.h>
 
 #include <cstring>
+#include <utility>
 
 namespace shardproof::sim {
-
-struct OpMeter::Impl {
-  double op_us = 0, us_per_flop = 0;
-  int64_t depth = 0;
-  int64_t ops = 0;
-  double flops = 0;
-  at::CallbackHandle handle = 0;
-};
 
 namespace {
 
 // RecordFunction's callbacks are plain functions, so they find the meter of their thread here.
-thread_local void* meter_of_thread = nullptr;
+thread_local OpMeter* meter_of_thread = nullptr;
 
 // The index of a product's first factor among its arguments; -1: the op is no product.
 int first_factor(const char* name) {
@@ -45,38 +38,34 @@ double product_flops(const at::RecordFunction& function) {
 
 }  // namespace
 
-OpMeter::OpMeter(double op_us, double gflop_per_s) : impl_(std::make_unique<Impl>()) {
-  impl_->op_us = op_us;
-  impl_->us_per_flop = gflop_per_s > 0 ? 1e-3 / gflop_per_s : 0;
-  meter_of_thread = impl_.get();
+OpMeter::OpMeter(double op_us, double gflop_per_s)
+    : op_us_(op_us), us_per_flop_(gflop_per_s > 0 ? 1e-3 / gflop_per_s : 0) {
+  meter_of_thread = this;
   const auto begin =
       [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
-    auto* meter = static_cast<Impl*>(meter_of_thread);
+    OpMeter* meter = meter_of_thread;
     if (meter == nullptr) return nullptr;
-    if (meter->depth++ == 0) ++meter->ops;
-    if (meter->us_per_flop > 0) meter->flops += product_flops(function);
+    if (meter->depth_++ == 0) ++meter->ops_;
+    if (meter->us_per_flop_ > 0) meter->flops_ += product_flops(function);
     return nullptr;
   };
   const auto end = [](const at::RecordFunction&, at::ObserverContext*) {
-    auto* meter = static_cast<Impl*>(meter_of_thread);
-    if (meter != nullptr && meter->depth > 0) --meter->depth;
+    OpMeter* meter = meter_of_thread;
+    if (meter != nullptr && meter->depth_ > 0) --meter->depth_;
   };
-  impl_->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
-                                                 .needsInputs(impl_->us_per_flop > 0)
-                                                 .scopes({at::RecordScope::FUNCTION}));
+  handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
+                                           .needsInputs(us_per_flop_ > 0)
+                                           .scopes({at::RecordScope::FUNCTION}));
 }
 
 OpMeter::~OpMeter() {
-  at::removeCallback(impl_->handle);
-  if (meter_of_thread == impl_.get()) meter_of_thread = nullptr;
+  at::removeCallback(handle_);
+  if (meter_of_thread == this) meter_of_thread = nullptr;
 }
 
 double OpMeter::take_us() {
-  const double time =
-      static_cast<double>(impl_->ops) * impl_->op_us + impl_->flops * impl_->us_per_flop;
-  impl_->ops = 0;
-  impl_->flops = 0;
-  return time;
+  return static_cast<double>(std::exchange(ops_, 0)) * op_us_ +
+         std::exchange(flops_, 0) * us_per_flop_;
 }
 
 }  // namespace shardproof::sim

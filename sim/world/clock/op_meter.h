@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 namespace shardproof::sim {
 
@@ -19,8 +18,11 @@ class OpMeter {
   double take_us();
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  double op_us_, us_per_flop_;
+  int64_t depth_ = 0;  // of the op that runs
+  int64_t ops_ = 0;
+  double flops_ = 0;
+  uint64_t handle_ = 0;  // of RecordFunction's callback
 };
 
 }  // namespace shardproof::sim

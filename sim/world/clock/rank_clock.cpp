@@ -17,23 +17,6 @@ double thread_cpu_us() {
   return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
 }
 
-class Entries {
- public:
-  void add(const std::string& name, StretchKind kind, double from_us, double to_us,
-           nlohmann::json more = nlohmann::json::object()) {
-    more["name"] = name;
-    more["kind"] = name_of(kind);
-    more["start_us"] = from_us;
-    more["duration_us"] = to_us - from_us;
-    more["virtual"] = true;
-    entries_.push_back(std::move(more));
-  }
-  std::vector<nlohmann::json> take() { return std::move(entries_); }
-
- private:
-  std::vector<nlohmann::json> entries_;
-};
-
 }  // namespace
 
 RankClock::RankClock(const WorldSpec& world, int64_t rank)
@@ -87,13 +70,10 @@ void RankClock::advance(double compute_us) {
   if (running_) now_us_ += compute_us * factor_;
 }
 
-size_t RankClock::issued(std::string name, std::string group, bool asynchronous) {
+size_t RankClock::issued(std::string name, std::string group) {
   SHARDPROOF_ASSERT(running_ && paused_ > 0, "a call is noted while the clock is paused");
-  calls_.push_back({.name = std::move(name),
-                    .group = std::move(group),
-                    .asynchronous = asynchronous,
-                    .issued_us = now_us_,
-                    .transfer = {}});
+  calls_.push_back(
+      {.name = std::move(name), .group = std::move(group), .issued_us = now_us_, .transfer = {}});
   return calls_.size() - 1;
 }
 
@@ -115,26 +95,35 @@ std::vector<nlohmann::json> RankClock::timeline() const {
                    [](const TimedCall* a, const TimedCall* b) {
                      return a->blocked_from_us < b->blocked_from_us;
                    });
-  Entries entries;
+  std::vector<nlohmann::json> entries;
+  const auto add = [&](const std::string& name, StretchKind kind, double from_us, double to_us,
+                       nlohmann::json entry = nlohmann::json::object()) {
+    entry.update({{"name", name},
+                  {"kind", name_of(kind)},
+                  {"start_us", from_us},
+                  {"duration_us", to_us - from_us},
+                  {"virtual", true}});
+    entries.push_back(std::move(entry));
+  };
   double free_since = 0;
   for (const TimedCall* call : in_order_of_waits) {
     const TransferTime& transfer = call->transfer;
     const double from = call->blocked_from_us;
     const double ready = std::clamp(transfer.ready_us, from, std::max(from, transfer.end_us));
     const double end = std::max(from, transfer.end_us);
-    if (from > free_since) entries.add("compute", StretchKind::kCompute, free_since, from);
-    if (ready > from) entries.add(call->name, StretchKind::kWaiting, from, ready);
-    if (end > ready) entries.add(call->name, StretchKind::kExposed, ready, end);
-    entries.add(call->name, StretchKind::kCommunication, transfer.begin_us, transfer.end_us,
-                {{"group", call->group},
-                 {"issued_us", call->issued_us},
-                 {"ready_us", transfer.ready_us},
-                 {"blocked_from_us", from},
-                 {"last_rank", transfer.last_rank}});
+    if (from > free_since) add("compute", StretchKind::kCompute, free_since, from);
+    if (ready > from) add(call->name, StretchKind::kWaiting, from, ready);
+    if (end > ready) add(call->name, StretchKind::kExposed, ready, end);
+    add(call->name, StretchKind::kCommunication, transfer.begin_us, transfer.end_us,
+        {{"group", call->group},
+         {"issued_us", call->issued_us},
+         {"ready_us", transfer.ready_us},
+         {"blocked_from_us", from},
+         {"last_rank", transfer.last_rank}});
     free_since = end;
   }
-  if (now_us_ > free_since) entries.add("compute", StretchKind::kCompute, free_since, now_us_);
-  return entries.take();
+  if (now_us_ > free_since) add("compute", StretchKind::kCompute, free_since, now_us_);
+  return entries;
 }
 
 }  // namespace shardproof::sim

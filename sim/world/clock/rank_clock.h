@@ -32,7 +32,6 @@ struct TransferTime {
 struct TimedCall {
   std::string name;   // "all_reduce(sum) tp[0,1] [4] float64 'label'"
   std::string group;  // the channel, whose transfers run one after another
-  bool asynchronous = false;
   double issued_us = 0;
   bool waited = false;
   double blocked_from_us = 0;
@@ -56,12 +55,10 @@ class RankClock {
 
   // Called by the world: the rank has made a call, blocks in one, or was released from it.
   double now_us() const { return now_us_; }
-  size_t issued(std::string name, std::string group, bool asynchronous);
+  size_t issued(std::string name, std::string group);
   void blocks(size_t call);
   void released(size_t call, const TransferTime& transfer);
 
-  // In the order of the calls. Calls without a wait have no transfer.
-  const std::vector<TimedCall>& calls() const { return calls_; }
   // Entries of RankReport::timeline: {"name", "start_us", "duration_us", "kind", "virtual": true}.
   // The kinds are compute, waiting, exposed, and communication, a transfer, with "group",
   // "issued_us", "ready_us", "blocked_from_us", "last_rank".
@@ -82,36 +79,23 @@ class RankClock {
   std::vector<TimedCall> calls_;
 };
 
-// Runs a clock in its scope; the destructor stops it on the same thread. Null: does nothing.
-class ClockRun {
+// Calls `Begin` of a clock, and at the end of its scope, on the same thread, `End`. Null: nothing.
+template <void (RankClock::*Begin)(), void (RankClock::*End)()>
+class ClockScope {
  public:
-  explicit ClockRun(RankClock* clock) : clock_(clock) {
-    if (clock_ != nullptr) clock_->start();
+  explicit ClockScope(RankClock* clock) : clock_(clock) {
+    if (clock_ != nullptr) (clock_->*Begin)();
   }
-  ~ClockRun() {
-    if (clock_ != nullptr) clock_->stop();
+  ~ClockScope() {
+    if (clock_ != nullptr) (clock_->*End)();
   }
-  ClockRun(const ClockRun&) = delete;
-  ClockRun& operator=(const ClockRun&) = delete;
+  ClockScope(const ClockScope&) = delete;
+  ClockScope& operator=(const ClockScope&) = delete;
 
  private:
   RankClock* clock_;
 };
-
-// Pauses a clock in its scope. Null: does nothing.
-class ClockPause {
- public:
-  explicit ClockPause(RankClock* clock) : clock_(clock) {
-    if (clock_ != nullptr) clock_->pause();
-  }
-  ~ClockPause() {
-    if (clock_ != nullptr) clock_->resume();
-  }
-  ClockPause(const ClockPause&) = delete;
-  ClockPause& operator=(const ClockPause&) = delete;
-
- private:
-  RankClock* clock_;
-};
+using ClockRun = ClockScope<&RankClock::start, &RankClock::stop>;
+using ClockPause = ClockScope<&RankClock::pause, &RankClock::resume>;
 
 }  // namespace shardproof::sim

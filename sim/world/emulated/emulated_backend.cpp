@@ -26,9 +26,8 @@ ReduceOp from_c10d(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::PRODUCT:
       return ReduceOp::kProduct;
     default:
-      throw Error({.kind = ErrorKind::kRefused,
-                   .what = "the emulated world has no bitwise or scaled reductions",
-                   .fix = "reduce by sum, avg, max, min or product"});
+      throw_refused("the emulated world has no bitwise or scaled reductions",
+                    "reduce by sum, avg, max, min or product");
   }
 }
 
@@ -39,71 +38,65 @@ void note_written(const Parts& parts) {
   }
 }
 
+// A call that a rank has made.
+struct PostedCall {
+  std::shared_ptr<EmulatedWorld::Impl> world;
+  std::shared_ptr<Meeting> meeting;
+  std::optional<Call> line;  // of an asynchronous call
+  int64_t rank;
+  size_t position;
+  int64_t generation;
+  Parts seen;    // the caller's memory, read after wait()
+  Parts staged;  // written by the world if the caller could read `seen` too early; empty: the world
+                 // writes to `seen`
+  std::optional<InFlight::Handle> in_flight;  // none: synchronous, or the world is not strict
+  std::optional<size_t> timed_call;           // none: the clock did not run
+};
+
 class EmulatedWork : public c10d::Work {
  public:
-  EmulatedWork(std::shared_ptr<EmulatedWorld::Impl> world, std::shared_ptr<Meeting> meeting,
-               std::optional<Call> line, int64_t rank, size_t position, int64_t generation,
-               Parts seen, Parts staged, std::optional<InFlight::Handle> in_flight,
-               std::optional<size_t> timed_call)
-      : world_(std::move(world)),
-        meeting_(std::move(meeting)),
-        line_(std::move(line)),
-        world_rank_(rank),
-        position_(position),
-        generation_(generation),
-        seen_(std::move(seen)),
-        staged_(std::move(staged)),
-        in_flight_(in_flight),
-        timed_call_(timed_call) {}
+  explicit EmulatedWork(PostedCall call) : call_(std::move(call)) {}
 
   bool isCompleted() override {
     if (waited_) return true;
-    const ClockPause pause(&world_->ranks[static_cast<size_t>(world_rank_)]->clock);
-    return world_->is_done(meeting_, world_rank_);
+    const ClockPause pause(&rank().clock);
+    return call_.world->is_done(call_.meeting, call_.rank);
   }
   bool isSuccess() const override { return waited_; }
   void synchronize() override { wait(kNoTimeout); }
 
   bool wait(std::chrono::milliseconds) override {
     if (waited_) return true;
-    world_->check_generation(generation_);
-    RankState& rank = *world_->ranks[static_cast<size_t>(world_rank_)];
-    const ClockPause pause(&rank.clock);
-    if (timed_call_) rank.clock.blocks(*timed_call_);
-    const Member own =
-        world_->wait(meeting_, std::move(line_), world_rank_, position_, generation_);
+    call_.world->check_generation(call_.generation);
+    RankClock& clock = rank().clock;
+    const ClockPause pause(&clock);
+    if (call_.timed_call) clock.blocks(*call_.timed_call);
+    const Member own = call_.world->wait(call_.meeting, std::move(call_.line), call_.rank,
+                                         call_.position, call_.generation);
     waited_ = true;
-    if (timed_call_) rank.clock.released(*timed_call_, meeting_->transfer);
-    if (in_flight_) check_untouched(rank);
-    if (staged_.count() != 0) {
+    if (call_.timed_call) clock.released(*call_.timed_call, call_.meeting->transfer);
+    if (call_.in_flight) check_untouched();
+    if (call_.staged.count() != 0) {
       const at::NoGradGuard no_grad;
-      seen_.copy_from(staged_);  // bumps the version counter
+      call_.seen.copy_from(call_.staged);  // bumps the version counter
     } else {
-      note_written(seen_);
+      note_written(call_.seen);
     }
-    meeting_.reset();
-    staged_ = Parts();
+    call_.meeting.reset();
+    call_.staged = Parts();
     return true;
   }
 
  private:
-  void check_untouched(RankState& rank) {
-    auto finding = rank.in_flight.finish(*in_flight_);
-    in_flight_.reset();
-    if (finding) world_->stop(world_rank_, std::move(*finding));
+  RankState& rank() const { return *call_.world->ranks[static_cast<size_t>(call_.rank)]; }
+
+  void check_untouched() {
+    auto finding = rank().in_flight.finish(*call_.in_flight);
+    call_.in_flight.reset();
+    if (finding) call_.world->stop(call_.rank, std::move(*finding));
   }
 
-  std::shared_ptr<EmulatedWorld::Impl> world_;
-  std::shared_ptr<Meeting> meeting_;
-  std::optional<Call> line_;  // of an asynchronous call
-  int64_t world_rank_;
-  size_t position_;
-  int64_t generation_;
-  Parts seen_;    // the caller's memory, read after wait()
-  Parts staged_;  // written by the world if the caller could read `seen_` too early; empty: the
-                  // world writes to `seen_`
-  std::optional<InFlight::Handle> in_flight_;  // none: synchronous, or the world is not strict
-  std::optional<size_t> timed_call_;           // none: the clock did not run
+  PostedCall call_;
   bool waited_ = false;
 };
 
@@ -302,9 +295,9 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
         world_->arrive(*group_, channel, members_for(channel), std::move(arrival), generation_);
     std::optional<Call> line;
     if (call.asynchronous) line = call;
-    auto work = c10::make_intrusive<EmulatedWork>(world_, std::move(meeting), std::move(line),
-                                                  world_rank_, static_cast<size_t>(own),
-                                                  generation_, seen, staged, in_flight, timed_call);
+    auto work = c10::make_intrusive<EmulatedWork>(
+        PostedCall{world_, std::move(meeting), std::move(line), world_rank_,
+                   static_cast<size_t>(own), generation_, seen, staged, in_flight, timed_call});
     if (!call.asynchronous) work->wait(kNoTimeout);
     return work;
   }
@@ -317,7 +310,7 @@ class EmulatedBackend : public c10d::Backend, public CallSink {
     if (is_message(line.op)) {
       channel += " " + op_text(line) + " " + std::to_string(line.tag);
     }
-    return clock.issued(describe(line), std::move(channel), line.asynchronous);
+    return clock.issued(describe(line), std::move(channel));
   }
 
   std::shared_ptr<EmulatedWorld::Impl> world_;

@@ -122,9 +122,8 @@ void reduce_memory(c10::ScalarType dtype, const std::vector<const void*>& inputs
     case Type::Bool:
       return reduce_typed<uint8_t, uint8_t>(inputs, outputs, numel, op);
     default:
-      throw Error({.kind = ErrorKind::kRefused,
-                   .what = std::string("no reduction of dtype ") + c10::toString(dtype),
-                   .fix = "reduce a real dtype"});
+      throw_refused(std::string("no reduction of dtype ") + c10::toString(dtype),
+                    "reduce a real dtype");
   }
 }
 

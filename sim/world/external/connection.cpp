@@ -88,11 +88,10 @@ ListeningSocket listen_at(const std::string& host, int port, bool on_one_host) {
     return {std::move(socket), address};
   }
   if (only_loopback) why = "here this name is loopback, which other hosts do not reach";
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("rank 0's host cannot listen at MASTER_ADDR={}{}: {}", host,
-                                   port == 0 ? "" : fmt::format(", MASTER_PORT={}", port), why),
-               .fix = "export MASTER_ADDR as an address of that host that the others reach "
-                      "(`ip -brief address` lists them), and MASTER_PORT as a free port"});
+  throw_bad_input(fmt::format("rank 0's host cannot listen at MASTER_ADDR={}{}: {}", host,
+                              port == 0 ? "" : fmt::format(", MASTER_PORT={}", port), why),
+                  "export MASTER_ADDR as an address of that host that the others reach "
+                  "(`ip -brief address` lists them), and MASTER_PORT as a free port");
 }
 
 OwnedFd connect_to(const NetAddress& address, std::chrono::seconds limit) {

@@ -35,18 +35,14 @@ bool is_set(const Names& names, const GetVariable& variable) {
   return variable(names.rank) && (names.step == nullptr || variable(names.step));
 }
 
-[[noreturn]] void bad_place(const std::string& what, const std::string& fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
-}
-
 int64_t number(const GetVariable& variable, const std::string& name, int64_t least, int64_t most) {
   const auto text = variable(name);
-  if (!text) bad_place(name + " is not set", "start it through the launcher, or set it");
+  if (!text) throw_bad_input(name + " is not set", "start it through the launcher, or set it");
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size() || value < least || value > most) {
-    bad_place(fmt::format("{}='{}' is no number from {} to {}", name, *text, least, most),
-              "correct it");
+    throw_bad_input(fmt::format("{}='{}' is no number from {} to {}", name, *text, least, most),
+                    "correct it");
   }
   return value;
 }
@@ -81,10 +77,11 @@ ExternalPlace external_place(const GetVariable& variable) {
     }
     place.master_addr = variable("MASTER_ADDR").value_or("");
     if (place.master_addr.empty() || !variable("MASTER_PORT")) {
-      bad_place(fmt::format("rank {} was started by {}, but MASTER_ADDR and MASTER_PORT do not say "
-                            "where the ranks meet",
-                            place.rank, names.launcher),
-                "export MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port there)");
+      throw_bad_input(
+          fmt::format("rank {} was started by {}, but MASTER_ADDR and MASTER_PORT do not say "
+                      "where the ranks meet",
+                      place.rank, names.launcher),
+          "export MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port there)");
     }
     place.master_port = static_cast<int>(number(variable, "MASTER_PORT", 1, 65535));
     if (variable("SHARDPROOF_MEETING_S")) {
@@ -98,8 +95,8 @@ ExternalPlace external_place(const GetVariable& variable) {
                    variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
     return place;
   }
-  bad_place("no launcher says which rank this is",
-            "start it through torchrun, mpirun or srun; without one, use `shardproof run`");
+  throw_bad_input("no launcher says which rank this is",
+                  "start it through torchrun, mpirun or srun; without one, use `shardproof run`");
 }
 
 }  // namespace shardproof::sim

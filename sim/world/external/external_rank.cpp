@@ -63,16 +63,9 @@ std::string host_name() {
   return name;
 }
 
-std::string encode(const ExternalHello& hello) {
-  return nlohmann::json{
-      {"rank", hello.rank}, {"host", hello.host}, {"boot", hello.boot}, {"pid", hello.pid}}
-      .dump();
-}
-
 std::optional<ExternalHello> decode_hello(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   try {
-    return ExternalHello{json.at("rank"), json.at("host"), json.at("boot"), json.at("pid")};
+    return nlohmann::json::parse(text).get<ExternalHello>();
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
@@ -136,11 +129,10 @@ NetAddress find_control(const ExternalPlace& place, const WorkerFunctions& funct
   const size_t space = text.find(' ');
   const long port = space == std::string::npos ? 0 : std::strtol(text.c_str() + space, nullptr, 10);
   if (port < 1 || port > 65535 || space > kMostHostCharacters) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("the store at {}:{} holds no address of rank 0's control "
-                                     "process, but what somebody else has written there",
-                                     place.master_addr, place.master_port),
-                 .fix = "let only the hosts of the ranks reach that port"});
+    throw_bad_input(fmt::format("the store at {}:{} holds no address of rank 0's control "
+                                "process, but what somebody else has written there",
+                                place.master_addr, place.master_port),
+                    "let only the hosts of the ranks reach that port");
   }
   return {text.substr(0, space), static_cast<int>(port)};
 }
@@ -188,7 +180,8 @@ class ExternalRank {
     seals_ = shake_hands(socket_.get(), place, control, limit);
     known.set(control);
     control_ = control;
-    send(FrameType::kHello, encode(ExternalHello{place_.rank, host_name(), boot_id(), ::getpid()}));
+    const ExternalHello hello{place_.rank, host_name(), boot_id(), ::getpid()};
+    send(FrameType::kHello, nlohmann::json(hello).dump());
     session_ = functions.make_world(world_setup(backend, device));
     std::thread([this] { beat(); }).detach();
     std::thread([this] { look_for_control(); }).detach();
@@ -201,7 +194,7 @@ class ExternalRank {
       if (frame.type == FrameType::kAskOps) send(FrameType::kOps, std::to_string(ops_begun()));
       if (frame.type == FrameType::kStore) questions_.answered(frame.payload);
     };
-    Inbox inbox(socket_.get(), kControlGone, on_urgent, seals_->in,
+    Inbox inbox(socket_.get(), on_urgent, seals_->in,
                 [this] { control_gone("has closed the connection"); });
     OwnedFd golden;
     for (;;) {

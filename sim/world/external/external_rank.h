@@ -40,6 +40,7 @@ struct ExternalHello {
   std::string boot;  // equal on one machine
   int64_t pid = 0;
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExternalHello, rank, host, boot, pid)
 
 // Control's end in rank 0's process: the listening socket, and the child that is rank 0.
 class ExternalHost {

@@ -22,7 +22,7 @@ constexpr char kHowToSet[] =
     "(docs/cluster.md says how with torchrun, mpirun and srun)";
 
 [[noreturn]] void bad_secret(const std::string& what, const std::string& fix = kHowToSet) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = what, .fix = fix});
+  throw_bad_input(what, fix);
 }
 
 std::string checked(std::string secret, const std::string& source) {

@@ -24,7 +24,7 @@ std::shared_ptr<GoldenWorker> GoldenWorker::start(boost::asio::io_context& io, W
            [weak](Frame frame) {
              const auto self = weak.lock();
              if (self && frame.type == FrameType::kTaskDone) {
-               self->finish(decode_task_outcome(frame.payload));
+               self->finish(nlohmann::json::parse(frame.payload));
              }
            },
        .on_exit =

@@ -13,10 +13,6 @@ constexpr int kLinesOfOutput = 5, kLinesPrinted = 100;  // in a message; in the 
 
 }  // namespace
 
-bool is_refusal(const RankEnding& ending) {
-  return ending.kind == ResultKind::kRefused || ending.kind == ResultKind::kBadInput;
-}
-
 void World::rank_died(int64_t rank, size_t worker, const std::string& how) {
   if (endings_[static_cast<size_t>(rank)]) return;
   const std::string output = last_lines(workers_[worker]->output(), kLinesOfOutput);
@@ -46,11 +42,7 @@ void World::emulated_world_died(const std::string& how) {
 void World::set_ending(int64_t rank, ResultKind kind, const std::string& message) {
   auto& ending = endings_[static_cast<size_t>(rank)];
   if (ending) return;
-  ending.emplace();
-  ending->rank = rank;
-  ending->kind = kind;
-  ending->message = message;
-  ending->last_call = last_call(rank);
+  ending = {.rank = rank, .kind = kind, .message = message, .last_call = last_call(rank)};
 }
 
 std::string World::last_call(int64_t rank) const {

@@ -36,11 +36,7 @@ double seconds_of(const std::string& request, const std::string& key, double oth
 WorldRun not_begun(const CaseSpec& spec, ResultKind kind, const std::string& message) {
   WorldRun run;
   for (int64_t rank = 0; rank < spec.parallel.world_size(); ++rank) {
-    RankEnding ending;
-    ending.rank = rank;
-    ending.kind = kind;
-    ending.message = message;
-    run.endings.push_back(ending);
+    run.endings.push_back({.rank = rank, .kind = kind, .message = message});
   }
   return run;
 }
@@ -53,14 +49,6 @@ WorldKey key_of(const CaseSpec& spec, bool makes_nodes) {
     key.links = links_of_nodes(spec);
   }
   return key;
-}
-
-// Ranks of another launcher that did not come back after a case that ended them.
-WorldRun not_run(const CaseSpec& spec, const std::string& why) {
-  return not_begun(spec, ResultKind::kAborted,
-                   "not run: an earlier case ended the ranks, and their world could not be made "
-                   "anew (" +
-                       why + "); start them again with --only this case");
 }
 
 }  // namespace
@@ -186,10 +174,9 @@ void WorldPool::start_golden(const std::string& request, int golden_fd,
   try {
     golden = impl_->take_golden();
   } catch (const InternalError& error) {
-    boost::asio::post(impl_->io, [why = std::string(error.what()), done = std::move(done)] {
+    return post([why = std::string(error.what()), done] {
       done({.kind = ResultKind::kInternal, .message = why});
     });
-    return;
   }
   impl_->busy_goldens.insert(golden);
   golden->run({.request = request,
@@ -209,22 +196,22 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
                            std::function<bool(WorldRun)> done) {
   const bool has_faults = !spec.faults.empty();
   const WorldKey key = key_of(spec, !impl_->external_world);
+  const auto end_at_once = [&](ResultKind kind, const std::string& message) {
+    post([run = not_begun(spec, kind, message), done] { done(run); });
+  };
   if (const auto why = remake_external(kRemakePatience_s)) {
-    boost::asio::post(impl_->io,
-                      [spec, why, done = std::move(done)] { done(not_run(spec, *why)); });
-    return;
+    return end_at_once(ResultKind::kAborted,
+                       "not run: an earlier case ended the ranks, and their world could not be "
+                       "made anew (" +
+                           *why + "); start them again with --only this case");
   }
   std::shared_ptr<World> world;
   try {
     world = impl_->take_world(key, fresh || has_faults);
   } catch (const InternalError& error) {  // this case fails; the next one gets new workers
-    boost::asio::post(impl_->io, [run = not_begun(spec, ResultKind::kInternal, error.what()),
-                                  done = std::move(done)]() mutable { done(std::move(run)); });
-    return;
+    return end_at_once(ResultKind::kInternal, error.what());
   } catch (const Error& error) {
-    boost::asio::post(impl_->io, [run = not_begun(spec, ResultKind::kBadInput, error.what()),
-                                  done = std::move(done)]() mutable { done(std::move(run)); });
-    return;
+    return end_at_once(ResultKind::kBadInput, error.what());
   }
   impl_->busy_worlds.insert(world);
   world->run(to_json(spec).dump(), golden_fd,

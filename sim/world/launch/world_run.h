@@ -15,7 +15,4 @@ struct WorldRun {
   double seconds = 0;
 };
 
-// It would not run the case, by a rule or for its input: nothing failed.
-bool is_refusal(const RankEnding& ending);
-
 }  // namespace shardproof::sim

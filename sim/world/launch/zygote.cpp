@@ -100,7 +100,7 @@ class ZygoteProcess {
       ::sigprocmask(SIG_UNBLOCK, &child, nullptr);
       socket_.reset();
       child_signal_.reset();
-      worker_main(functions_, worker_setup_from_json(json), std::move(fds));
+      worker_main(functions_, json.get<WorkerSetup>(), std::move(fds));
     }
     const int error = errno;
     OwnedFd pidfd;
@@ -195,7 +195,7 @@ Zygote::~Zygote() {
 }
 
 Zygote::Spawned Zygote::spawn(const WorkerSetup& setup, WorkerFds fds) {
-  nlohmann::json json = to_json(setup);
+  nlohmann::json json = setup;
   std::vector<int> raw = {fds.channel.get(), fds.output.get()};
   for (const auto& [name, fd] : fds.optional()) {
     json[name] = fd->valid();

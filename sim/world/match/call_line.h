@@ -13,8 +13,8 @@ struct CallLine : Call {
   bool waiting = false;  // the rank waits for this asynchronous call, which it made earlier
 };
 
-// One line of text without a newline. decode returns nothing for a malformed line.
+// A line as bytes. decode returns nothing for a malformed line.
 std::string encode_line(const CallLine& line);
-std::optional<CallLine> decode_line(std::string_view text);
+std::optional<CallLine> decode_line(std::string_view bytes);
 
 }  // namespace shardproof::sim

@@ -65,7 +65,7 @@ std::vector<int64_t> Matcher::members_of(const Call& line) const {
   }
   const auto size = static_cast<int64_t>(ranks_.size());
   const auto outside = [size](int64_t rank) { return rank < 0 || rank >= size; };
-  members.erase(std::remove_if(members.begin(), members.end(), outside), members.end());
+  std::erase_if(members, outside);
   return members;
 }
 
@@ -109,8 +109,7 @@ std::optional<Finding> Matcher::enter(const Line& line) {
   of(line->rank).entered = call.number;
   if (auto finding = disagreement(call, *line)) return finding;
   call.lines[line->rank] = line;
-  call.missing.erase(std::remove(call.missing.begin(), call.missing.end(), line->rank),
-                     call.missing.end());
+  std::erase(call.missing, line->rank);
   if (!call.missing.empty()) {
     return line->asynchronous ? std::nullopt : block(line->rank, place->second);
   }

@@ -54,10 +54,8 @@ Struct taken(std::string_view bytes) {
 void Links::require(const NetlinkMessage& message, const std::string& what) {
   const int error = netlink_.ask(message);
   if (error == 0) return;
-  throw Error(
-      {.kind = ErrorKind::kBadInput,
-       .what = fmt::format("the kernel did not {}: {}", what, std::strerror(error)),
-       .fix = "run as root, where it has veth, bridge and tbf, or take --backend emulated"});
+  throw_bad_input(fmt::format("the kernel did not {}: {}", what, std::strerror(error)),
+                  "run as root, where it has veth, bridge and tbf, or take --backend emulated");
 }
 
 void Links::add_bridge(const std::string& name) {

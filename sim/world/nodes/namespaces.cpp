@@ -76,22 +76,20 @@ int make_and_send(const std::vector<std::vector<std::string>>& taps, int socket)
 }
 
 [[noreturn]] void refuse(int error) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("nodes over Gloo are network namespaces, and this process may "
-                                   "not make them ({})",
-                                   std::strerror(error)),
-               .fix = "run as root, or allow user namespaces (sysctl user.max_user_namespaces, in "
-                      "a container --cap-add SYS_ADMIN --cap-add NET_ADMIN), or take --backend "
-                      "emulated"});
+  throw_bad_input(fmt::format("nodes over Gloo are network namespaces, and this process may "
+                              "not make them ({})",
+                              std::strerror(error)),
+                  "run as root, or allow user namespaces (sysctl user.max_user_namespaces, in "
+                  "a container --cap-add SYS_ADMIN --cap-add NET_ADMIN), or take --backend "
+                  "emulated");
 }
 
 [[noreturn]] void refuse_taps(int error) {
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("links with a delay or with lost packets are TAP devices, and "
-                                   "this process may not make them ({}: {})",
-                                   kTapDevice, std::strerror(error)),
-               .fix = "load the kernel's module tun (in a container --device /dev/net/tun), leave "
-                      "the delay and the loss out, or take --backend emulated"});
+  throw_bad_input(fmt::format("links with a delay or with lost packets are TAP devices, and "
+                              "this process may not make them ({}: {})",
+                              kTapDevice, std::strerror(error)),
+                  "load the kernel's module tun (in a container --device /dev/net/tun), leave "
+                  "the delay and the loss out, or take --backend emulated");
 }
 
 }  // namespace

@@ -60,9 +60,8 @@ NodeLinks links_of_nodes(const CaseSpec& spec) {
 
 NodeNetwork::NodeNetwork(int64_t nodes, const NodeLinks& links) : gb_per_s_(links.gb_per_s) {
   if (nodes > kMostNodes) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("{} nodes over Gloo, at most {} can be", nodes, kMostNodes),
-                 .fix = "put more ranks on each node, or take --backend emulated"});
+    throw_bad_input(fmt::format("{} nodes over Gloo, at most {} can be", nodes, kMostNodes),
+                    "put more ranks on each node, or take --backend emulated");
   }
   std::vector<std::vector<std::string>> taps(static_cast<size_t>(nodes) + 1);
   for (int64_t node = 0; links.relayed && node < nodes; ++node) {

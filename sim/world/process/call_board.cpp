@@ -38,23 +38,14 @@ CallBoard::CallBoard(OwnedFd fd, int64_t world_size) : fd_(std::move(fd)), world
   map();
 }
 
-CallBoard::CallBoard(CallBoard&& other) noexcept
-    : fd_(std::move(other.fd_)),
-      world_size_(other.world_size_),
-      pages_(std::exchange(other.pages_, nullptr)),
-      bytes_(other.bytes_) {}
-
-CallBoard::~CallBoard() {
-  if (pages_) ::munmap(pages_, bytes_);
-}
+CallBoard::~CallBoard() { ::munmap(pages_, bytes_); }
 
 void CallBoard::map() {
   static_assert(sizeof(Header) == 256 && sizeof(Slot) == 256);
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
   bytes_ = sizeof(Header) + static_cast<size_t>(world_size_) * sizeof(Slot);
-  void* pages = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-  SHARDPROOF_ASSERT(pages != MAP_FAILED, "the call board cannot be mapped");
-  pages_ = pages;
+  pages_ = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  SHARDPROOF_ASSERT(pages_ != MAP_FAILED, "the call board cannot be mapped");
 }
 
 CallBoard::Header& CallBoard::header() const { return *static_cast<Header*>(pages_); }

@@ -16,11 +16,10 @@ class CallBoard {
   explicit CallBoard(int64_t world_size);     // new pages, all zero
   CallBoard(OwnedFd fd, int64_t world_size);  // the same pages in another process
   ~CallBoard();
-  CallBoard(CallBoard&& other) noexcept;
-  CallBoard& operator=(CallBoard&&) = delete;
+  CallBoard(const CallBoard&) = delete;
+  CallBoard& operator=(const CallBoard&) = delete;
 
   int fd() const { return fd_.get(); }
-  int64_t world_size() const { return world_size_; }
 
   // By the rank's own thread.
   void started(int64_t rank);

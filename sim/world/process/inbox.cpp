@@ -4,10 +4,9 @@
 
 namespace shardproof::sim {
 
-Inbox::Inbox(int socket, int status_when_closed, std::function<void(const Frame&)> on_urgent,
-             std::optional<FrameSeal> seal, std::function<void()> on_close)
+Inbox::Inbox(int socket, std::function<void(const Frame&)> on_urgent, std::optional<FrameSeal> seal,
+             std::function<void()> on_close)
     : socket_(socket),
-      status_when_closed_(status_when_closed),
       seal_(seal),
       on_urgent_(std::move(on_urgent)),
       on_close_(std::move(on_close)) {
@@ -36,7 +35,7 @@ void Inbox::read() {
     }
   }
   if (on_close_) on_close_();
-  ::_exit(status_when_closed_);
+  ::_exit(0);
 }
 
 }  // namespace shardproof::sim

@@ -16,9 +16,9 @@ namespace shardproof::sim {
 class Inbox {
  public:
   // `on_urgent` hears of every frame that is neither kRequest nor kGolden, on the reading thread.
-  // When the channel closes the process exits with `status_when_closed`, after `on_close`.
+  // When the channel closes the process exits with 0, unless `on_close` ends it otherwise.
   // `seal`: of the frames that come in, where they come over a network.
-  Inbox(int socket, int status_when_closed, std::function<void(const Frame&)> on_urgent,
+  Inbox(int socket, std::function<void(const Frame&)> on_urgent,
         std::optional<FrameSeal> seal = std::nullopt, std::function<void()> on_close = {});
 
   Frame next();  // waits for a kRequest or kGolden
@@ -27,7 +27,6 @@ class Inbox {
   void read();
 
   int socket_;
-  int status_when_closed_;
   std::optional<FrameSeal> seal_;
   std::function<void(const Frame&)> on_urgent_;
   std::function<void()> on_close_;

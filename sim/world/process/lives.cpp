@@ -22,10 +22,7 @@ bool ends_before(pid_t child, int end) {
   const OwnedFd life = pidfd_of(child);
   if (!life.valid()) return false;
   pollfd waits[2] = {{life.get(), POLLIN, 0}, {end, POLLIN, 0}};
-  while (::poll(waits, 2, -1) < 0) {
-    if (errno != EINTR) return false;
-  }
-  return waits[0].revents == 0;
+  return TEMP_FAILURE_RETRY(::poll(waits, 2, -1)) >= 0 && waits[0].revents == 0;
 }
 
 int status_of_life(const std::function<void(int64_t life)>& live, int64_t life, int end,
@@ -44,9 +41,7 @@ int status_of_life(const std::function<void(int64_t life)>& live, int64_t life, 
     ::_exit(kLost);
   }
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) ::_exit(kLost);
-  }
+  if (TEMP_FAILURE_RETRY(::waitpid(child, &status, 0)) < 0) ::_exit(kLost);
   return status;
 }
 

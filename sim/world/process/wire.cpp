@@ -21,23 +21,43 @@ struct Header {
 };
 static_assert(sizeof(Header) == 8);
 
-// Room for the descriptors of one message.
-union ControlBuffer {
-  cmsghdr align;
-  char bytes[CMSG_SPACE(sizeof(int) * kMaxFds)];
-};
+// One part of bytes, and descriptors beside it.
+struct Message {
+  Message(char* bytes, size_t size) : part{bytes, size} {
+    head.msg_iov = &part;
+    head.msg_iovlen = 1;
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
 
-void attach(msghdr& message, ControlBuffer& control, const std::vector<int>& fds) {
-  if (fds.empty()) return;
-  SHARDPROOF_ASSERT(fds.size() <= kMaxFds, "too many descriptors in one message");
-  message.msg_control = control.bytes;
-  message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
-  std::memcpy(CMSG_DATA(head), fds.data(), sizeof(int) * fds.size());
-}
+  void attach(const std::vector<int>& fds) {
+    if (fds.empty()) return;
+    SHARDPROOF_ASSERT(fds.size() <= kMaxFds, "too many descriptors in one message");
+    head.msg_control = control;
+    head.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+    cmsghdr* of_fds = CMSG_FIRSTHDR(&head);
+    of_fds->cmsg_level = SOL_SOCKET;
+    of_fds->cmsg_type = SCM_RIGHTS;
+    of_fds->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+    std::memcpy(CMSG_DATA(of_fds), fds.data(), sizeof(int) * fds.size());
+  }
+
+  ssize_t receive(int socket, bool dont_wait) {
+    head.msg_control = control;
+    head.msg_controllen = sizeof(control);
+    const int flags = MSG_CMSG_CLOEXEC | (dont_wait ? MSG_DONTWAIT : 0);
+    return TEMP_FAILURE_RETRY(::recvmsg(socket, &head, flags));
+  }
+
+  ssize_t transmit(int socket, bool dont_wait) const {
+    const int flags = MSG_NOSIGNAL | (dont_wait ? MSG_DONTWAIT : 0);
+    return TEMP_FAILURE_RETRY(::sendmsg(socket, &head, flags));
+  }
+
+  iovec part;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFds)];
+  msghdr head{};
+};
 
 template <class Container>
 void take_fds(msghdr& message, Container& into) {
@@ -52,36 +72,16 @@ void take_fds(msghdr& message, Container& into) {
   }
 }
 
-ssize_t receive(int socket, msghdr& message, int flags) {
-  for (;;) {
-    const ssize_t got = ::recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
-    if (got >= 0 || errno != EINTR) return got;
-  }
-}
-
-ssize_t transmit(int socket, const msghdr& message, int flags) {
-  for (;;) {
-    const ssize_t sent = ::sendmsg(socket, &message, flags | MSG_NOSIGNAL);
-    if (sent >= 0 || errno != EINTR) return sent;
-  }
-}
-
 }  // namespace
 
 FrameReader::Status FrameReader::read_some(int socket, bool dont_wait) {
   had_data_ = false;
   if (forged_) return Status::kClosed;
-  iovec part{buffer_.room(kReadChunk), kReadChunk};
-  ControlBuffer control;
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes;
-  message.msg_controllen = sizeof(control.bytes);
-  const ssize_t got = receive(socket, message, dont_wait ? MSG_DONTWAIT : 0);
+  Message message(buffer_.room(kReadChunk), kReadChunk);
+  const ssize_t got = message.receive(socket, dont_wait);
   if (got < 0) return errno == EAGAIN ? Status::kOpen : Status::kClosed;
   buffer_.arrived(static_cast<size_t>(got));
-  take_fds(message, fds_);
+  take_fds(message.head, fds_);
   had_data_ = got > 0;
   return got == 0 ? Status::kClosed : Status::kOpen;
 }
@@ -128,17 +128,13 @@ FrameWriter::FrameWriter(FrameType type, const std::string& payload, std::vector
 
 FrameWriter::Status FrameWriter::write_some(int socket, bool dont_wait) {
   while (sent_ < bytes_.size()) {
-    iovec part{bytes_.data() + sent_, bytes_.size() - sent_};
-    ControlBuffer control;
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
+    Message message(bytes_.data() + sent_, bytes_.size() - sent_);
     if (sent_ == 0) {
       std::vector<int> raw;
       for (const OwnedFd& fd : fds_) raw.push_back(fd.get());
-      attach(message, control, raw);
+      message.attach(raw);
     }
-    const ssize_t sent = transmit(socket, message, dont_wait ? MSG_DONTWAIT : 0);
+    const ssize_t sent = message.transmit(socket, dont_wait);
     if (sent < 0) return errno == EAGAIN ? Status::kAgain : Status::kBroken;
     sent_ += static_cast<size_t>(sent);
     fds_.clear();
@@ -152,29 +148,19 @@ bool send_frame(int socket, FrameType type, const std::string& payload) {
 
 bool send_datagram(int socket, const std::string& bytes, const std::vector<int>& fds) {
   SHARDPROOF_ASSERT(bytes.size() <= kMaxDatagram, "a datagram over its limit");
-  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
-  ControlBuffer control;
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  attach(message, control, fds);
-  return transmit(socket, message, 0) >= 0;
+  Message message(const_cast<char*>(bytes.data()), bytes.size());
+  message.attach(fds);
+  return message.transmit(socket, false) >= 0;
 }
 
 DatagramStatus receive_datagram(int socket, bool dont_wait, Datagram& into) {
   into = {};
   into.bytes.resize(kMaxDatagram);
-  iovec part{into.bytes.data(), into.bytes.size()};
-  ControlBuffer control;
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes;
-  message.msg_controllen = sizeof(control.bytes);
-  const ssize_t got = receive(socket, message, dont_wait ? MSG_DONTWAIT : 0);
+  Message message(into.bytes.data(), into.bytes.size());
+  const ssize_t got = message.receive(socket, dont_wait);
   if (got < 0 && errno == EAGAIN) return DatagramStatus::kNothing;
   if (got <= 0) return DatagramStatus::kClosed;
-  take_fds(message, into.fds);
+  take_fds(message.head, into.fds);
   into.bytes.resize(static_cast<size_t>(got));
   return DatagramStatus::kReceived;
 }

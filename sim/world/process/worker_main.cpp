@@ -69,7 +69,7 @@ TaskOutcome outcome_of_exception() {
     const std::lock_guard lock(channel_mutex);
     if (!send_frame(channel, type, payload)) ::_exit(0);
   };
-  Inbox inbox(channel, 0, [&](const Frame& urgent) {
+  Inbox inbox(channel, [&](const Frame& urgent) {
     if (urgent.type == FrameType::kAskOps) send(FrameType::kOps, std::to_string(ops_begun()));
   });
   for (;;) {
@@ -84,7 +84,8 @@ TaskOutcome outcome_of_exception() {
     } catch (...) {
       outcome = outcome_of_exception();
     }
-    send(FrameType::kTaskDone, encode(outcome));
+    send(FrameType::kTaskDone,
+         nlohmann::json(outcome).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
 }
 
@@ -96,11 +97,9 @@ std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_si
   const int64_t first = only_rank < 0 ? 0 : only_rank;
   const int64_t last = only_rank < 0 ? world_size - 1 : only_rank;
   for (int64_t rank = first; rank <= last; ++rank) {
-    RankEnding ending;
-    ending.rank = rank;
-    ending.kind = why.kind == ResultKind::kFailed ? ResultKind::kThrew : why.kind;
-    ending.message = why.message;
-    endings.push_back(ending);
+    endings.push_back({.rank = rank,
+                       .kind = why.kind == ResultKind::kFailed ? ResultKind::kThrew : why.kind,
+                       .message = why.message});
   }
   return endings;
 }
@@ -150,7 +149,7 @@ namespace {
 
   std::mutex session_mutex;
   WorldSession session;
-  Inbox inbox(channel, 0, [&](const Frame& urgent) {
+  Inbox inbox(channel, [&](const Frame& urgent) {
     if (urgent.type == FrameType::kAskOps) send(FrameType::kOps, std::to_string(ops_begun()));
     const std::lock_guard lock(session_mutex);
     if (urgent.type == FrameType::kAbort && session.abort) session.abort(urgent.payload);
@@ -187,24 +186,6 @@ std::string WorkerSetup::process_name() const {
   return rank < 0 ? "sp-world-" + std::to_string(world_size) : "sp-rank-" + std::to_string(rank);
 }
 
-nlohmann::json to_json(const WorkerSetup& setup) {
-  return {{"is_golden", setup.is_golden}, {"backend", setup.backend},
-          {"device", setup.device},       {"world_size", setup.world_size},
-          {"rank", setup.rank},           {"listen_host", setup.listen_host},
-          {"node", setup.node},           {"gb_per_s", setup.gb_per_s}};
-}
-
-WorkerSetup worker_setup_from_json(const nlohmann::json& json) {
-  return {.is_golden = json.at("is_golden"),
-          .backend = json.at("backend").get<Backend>(),
-          .device = json.at("device").get<DeviceKind>(),
-          .world_size = json.at("world_size"),
-          .rank = json.at("rank"),
-          .listen_host = json.at("listen_host"),
-          .node = json.at("node"),
-          .gb_per_s = json.at("gb_per_s")};
-}
-
 void prepare_rank_process() {
   std::signal(SIGPIPE, SIG_IGN);
   ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
@@ -224,22 +205,6 @@ void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup, Wor
     ::dprintf(STDERR_FILENO, "worker: %s\n", error.what());
     ::_exit(70);
   }
-}
-
-std::string encode(const TaskOutcome& outcome) {
-  return nlohmann::json{{"ok", outcome.ok},
-                        {"result", outcome.result},
-                        {"kind", outcome.kind},
-                        {"message", outcome.message}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-TaskOutcome decode_task_outcome(const std::string& bytes) {
-  const nlohmann::json json = nlohmann::json::parse(bytes);
-  return {.ok = json.at("ok"),
-          .result = json.at("result"),
-          .kind = json.at("kind").get<ResultKind>(),
-          .message = json.at("message")};
 }
 
 }  // namespace shardproof::sim

@@ -24,8 +24,8 @@ struct WorkerSetup {
   double gb_per_s = 0;               // of the node's link; 0: as fast as it can be
   std::string process_name() const;  // as `ps` shows it, at most 15 characters
 };
-nlohmann::json to_json(const WorkerSetup& setup);
-WorkerSetup worker_setup_from_json(const nlohmann::json& json);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorkerSetup, is_golden, backend, device, world_size, rank,
+                                   listen_host, node, gb_per_s)
 
 struct WorkerFds {
   OwnedFd channel;  // to control
@@ -61,14 +61,13 @@ void prepare_rank_process();
 // of this process (`only_rank`, or all of the world when it is -1).
 std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_size);
 
-// The outcome of a golden, as kTaskDone carries it.
+// The outcome of a golden, which kTaskDone carries as JSON.
 struct TaskOutcome {
   bool ok = false;
   std::string result = {};              // what the function returned
   ResultKind kind = ResultKind::kNone;  // when !ok
   std::string message = {};
 };
-std::string encode(const TaskOutcome& outcome);
-TaskOutcome decode_task_outcome(const std::string& bytes);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskOutcome, ok, result, kind, message)
 
 }  // namespace shardproof::sim

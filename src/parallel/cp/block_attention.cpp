@@ -54,15 +54,7 @@ PartialAttention attend_to_tile(const at::Tensor& q_rows, int64_t group, const T
           .lse = by_head((sum.log() + largest).squeeze(-1), group, queries)};
 }
 
-}  // namespace
-
-PartialAttention no_attention(const at::Tensor& scaled_q) {
-  std::vector<int64_t> rows = scaled_q.sizes().vec();
-  rows.pop_back();
-  return {.out = at::zeros_like(scaled_q, at::MemoryFormat::Contiguous),
-          .lse = at::full(rows, kMinusInfinity, scaled_q.options())};
-}
-
+// Merges `part`, of the queries from `first` on, into `whole`, in place.
 void merge_attention(PartialAttention& whole, const PartialAttention& part, int64_t first) {
   const int64_t length = part.lse.size(3);
   at::Tensor out = whole.out.narrow(3, first, length);
@@ -71,6 +63,15 @@ void merge_attention(PartialAttention& whole, const PartialAttention& part, int6
   out.mul_(weight(lse, merged).unsqueeze(-1))
       .add_(part.out * weight(part.lse, merged).unsqueeze(-1));
   lse.copy_(merged);
+}
+
+}  // namespace
+
+PartialAttention no_attention(const at::Tensor& scaled_q) {
+  std::vector<int64_t> rows = scaled_q.sizes().vec();
+  rows.pop_back();
+  return {.out = at::zeros_like(scaled_q, at::MemoryFormat::Contiguous),
+          .lse = at::full(rows, kMinusInfinity, scaled_q.options())};
 }
 
 void attend(PartialAttention& whole, const at::Tensor& scaled_q,

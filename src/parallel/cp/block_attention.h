@@ -26,9 +26,6 @@ struct PartialAttention {
 // The result before any block.
 PartialAttention no_attention(const at::Tensor& scaled_q);
 
-// Merges `part`, of the queries from `first` on, into `whole`, in place.
-void merge_attention(PartialAttention& whole, const PartialAttention& part, int64_t first);
-
 // One block of keys: the positions of its tokens, and their keys and values.
 struct KeyBlock {
   std::vector<TokenTile> tiles;

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "model/precision.h"
 #include "parallel/cp/block_attention.h"
 
 namespace shardproof {
@@ -14,10 +15,6 @@ namespace {
 
 constexpr int kKvTag = 0;
 constexpr int kGradKvTag = 1;
-
-at::ScalarType wide_type(at::ScalarType dtype) {
-  return dtype == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 // The tiles and the communication of one call, shared by forward and backward.
 struct Ring : torch::CustomClassHolder {
@@ -39,7 +36,7 @@ struct Ring : torch::CustomClassHolder {
 
 // [B, T, H, D] -> [B, H_kv, G, T, D] in the wider type.
 at::Tensor by_kv_head(const at::Tensor& x, int64_t kv_heads) {
-  return x.to(wide_type(x.scalar_type()))
+  return x.to(wider_type(x.scalar_type()))
       .unflatten(2, {kv_heads, x.size(2) / kv_heads})
       .permute({0, 2, 3, 1, 4})
       .contiguous();
@@ -50,11 +47,9 @@ at::Tensor by_token(const at::Tensor& x, at::ScalarType dtype) {
   return x.permute({0, 3, 1, 2, 4}).flatten(2, 3).to(dtype).contiguous();
 }
 
-// The tensor that ranks exchange: k and v of one rank as [2, B, T, H_kv, D], in their own dtype.
-at::Tensor packed(const at::Tensor& k, const at::Tensor& v) { return at::stack({k, v}); }
-
+// `kv` is what ranks exchange: k and v of one rank as [2, B, T, H_kv, D], in their own dtype.
 KeyBlock block_of(const at::Tensor& kv, const std::vector<TokenTile>& tiles) {
-  const at::Tensor wide = kv.to(wide_type(kv.scalar_type())).transpose(2, 3).contiguous();
+  const at::Tensor wide = kv.to(wider_type(kv.scalar_type())).transpose(2, 3).contiguous();
   return {.tiles = tiles, .k = wide.select(0, 0), .v = wide.select(0, 1)};
 }
 
@@ -122,7 +117,7 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
                             const c10::intrusive_ptr<Ring>& ring) {
     const at::Tensor scaled_q = by_kv_head(q, k.size(2)) * *ring->options.scale;
     PartialAttention whole = no_attention(scaled_q);
-    go_round(*ring, packed(k, v), " kv forward", [&](int64_t rank, const at::Tensor& kv) {
+    go_round(*ring, at::stack({k, v}), " kv forward", [&](int64_t rank, const at::Tensor& kv) {
       attend(whole, scaled_q, ring->own_tiles(),
              block_of(kv, ring->tiles[static_cast<size_t>(rank)]), ring->options.rule);
     });
@@ -150,7 +145,7 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
     gradient.delta = (gradient.grad_out * by_kv_head(out, kv_heads)).sum(-1);
     gradient.grad_q = at::zeros_like(gradient.scaled_q);
     GradientsHome home(ring);
-    go_round(ring, packed(k, v), " kv backward", [&](int64_t rank, const at::Tensor& kv) {
+    go_round(ring, at::stack({k, v}), " kv backward", [&](int64_t rank, const at::Tensor& kv) {
       const KeyBlock block = block_of(kv, ring.tiles[static_cast<size_t>(rank)]);
       const at::Tensor grad_kv =
           at::zeros({2, k.size(0), kv_heads, k.size(1), k.size(3)}, gradient.grad_q.options());

@@ -14,7 +14,7 @@ struct ContextParallelOptions {
 
 // Replaces every attention core by ring attention over the axis cp. The other layers process each
 // token independently and stay: the trainer gives each rank its tokens with their positions
-// (shard_buffers), and the step's context their layout. With cp = 1 nothing changes.
+// (ContextCut), and the step's context their layout. With cp = 1 nothing changes.
 //
 // It comes before Ulysses, which wraps the ring.
 //

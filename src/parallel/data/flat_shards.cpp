@@ -7,22 +7,12 @@
 #include "base/error.h"
 
 namespace shardproof {
-namespace {
-
-int64_t elements(const std::vector<int64_t>& shape) {
-  int64_t product = 1;
-  for (const int64_t size : shape) product *= size;
-  return product;
-}
-
-}  // namespace
 
 FlatShards::FlatShards(std::vector<std::vector<int64_t>> shapes, int64_t ranks)
     : shapes_(std::move(shapes)), ranks_(ranks), sizes_(static_cast<size_t>(ranks), 0) {
   for (size_t i = 0; i < shapes_.size(); ++i) {
     SHARDPROOF_ASSERT(!shapes_[i].empty(), "a parameter without dims cannot be cut");
-    const std::vector<int64_t> row(shapes_[i].begin() + 1, shapes_[i].end());
-    row_sizes_.push_back(elements(row));
+    row_sizes_.push_back(c10::multiply_integers(shapes_[i].begin() + 1, shapes_[i].end()));
     for (int64_t rank = 0; rank < ranks_; ++rank) {
       sizes_[static_cast<size_t>(rank)] += rows_of(i, rank).count * row_sizes_[i];
     }
@@ -51,9 +41,7 @@ void FlatShards::for_each_part(const Visit& visit) const {
 }
 
 int64_t FlatShards::whole_bytes(int64_t element) const {
-  int64_t count = 0;
-  for (const int64_t size : sizes_) count += size;
-  return count * element;
+  return c10::sum_integers(sizes_) * element;
 }
 
 at::Tensor FlatShards::pack_shards(const std::vector<at::Tensor>& shards,

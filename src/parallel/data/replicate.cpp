@@ -19,6 +19,8 @@ SampleRange samples_of(int64_t batch_size, int64_t dp_size, int64_t dp_rank) {
 
 namespace {
 
+constexpr int64_t kBucketBytes = 16 << 20;
+
 // Averages grads[first, last). While a rank waits for its peers it holds the bucket once: the
 // gradients in it are freed and replaced by views of the average.
 void average_bucket(std::vector<at::Tensor>& grads, size_t first, size_t last,
@@ -43,6 +45,25 @@ void average_bucket(std::vector<at::Tensor>& grads, size_t first, size_t last,
   }
 }
 
+void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::string>& names,
+                       Communicator& dp) {
+  if (dp.size() == 1) return;
+  const at::NoGradGuard no_grad;
+  for (size_t first = 0; first < grads.size();) {
+    size_t last = first;
+    int64_t bytes = 0;
+    while (last < grads.size() &&
+           (last == first || bytes + static_cast<int64_t>(grads[last].nbytes()) <= kBucketBytes)) {
+      bytes += static_cast<int64_t>(grads[last].nbytes());
+      ++last;
+    }
+    const std::string label =
+        "grad." + names[first] + (last - first > 1 ? " .. grad." + names[last - 1] : std::string());
+    average_bucket(grads, first, last, label, dp);
+    first = last;
+  }
+}
+
 // Whether the gradient has one size on all ranks that are not averaged with each other.
 bool is_equal_elsewhere(const Parameter& parameter, const MeshComm& comm,
                         const std::vector<std::string>& averaged) {
@@ -62,26 +83,6 @@ bool is_equal_elsewhere(const Parameter& parameter, const MeshComm& comm,
 }
 
 }  // namespace
-
-void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::string>& names,
-                       Communicator& dp, int64_t bucket_bytes) {
-  SHARDPROOF_ASSERT(grads.size() == names.size(), "every gradient has a name");
-  if (dp.size() == 1) return;
-  const at::NoGradGuard no_grad;
-  for (size_t first = 0; first < grads.size();) {
-    size_t last = first;
-    int64_t bytes = 0;
-    while (last < grads.size() &&
-           (last == first || bytes + static_cast<int64_t>(grads[last].nbytes()) <= bucket_bytes)) {
-      bytes += static_cast<int64_t>(grads[last].nbytes());
-      ++last;
-    }
-    const std::string label =
-        "grad." + names[first] + (last - first > 1 ? " .. grad." + names[last - 1] : std::string());
-    average_bucket(grads, first, last, label, dp);
-    first = last;
-  }
-}
 
 void average_parameter_gradients(const std::vector<ParameterPtr>& parameters,
                                  std::vector<at::Tensor>& grads, MeshComm& comm,

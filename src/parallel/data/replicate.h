@@ -23,21 +23,18 @@ struct SampleRange {
 // first. A rank may hold none.
 SampleRange samples_of(int64_t batch_size, int64_t dp_size, int64_t dp_rank);
 
-// Replaces `grads` (any shapes, one dtype) by their averages over dp, in buckets of at most
-// `bucket_bytes`. Those of one bucket then share its memory, without overlap.
+// Replaces a model's gradients, one per parameter and of one dtype, by their averages over
+// `token_axes` without those over which the backward has summed (GradientRule::summed_over). They
+// are averaged in buckets of at most 16 MiB; those of one bucket then share its memory, without
+// overlap. Gradients whose sizes differ among the other ranks of the mesh go into separate buckets.
+// The other buckets are then the same on every rank, so that copies over tp stay equal to the last
+// bit: Gloo sums a buffer's chunks in different orders.
 //
 //   forward   all_reduce(avg), one call per bucket, labeled with its first and last name
 //   backward  none: these are gradients already
 //
-// The caller cancels the mean by a loss factor of dp.size() (NeMo-RL dtensor_policy_worker.py,
-// train).
-void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::string>& names,
-                       Communicator& dp, int64_t bucket_bytes = 16 << 20);
-
-// Averages a model's gradients, one per parameter, over `token_axes` without those over which the
-// backward has summed (GradientRule::summed_over). Gradients whose sizes differ among the other
-// ranks of the mesh go into separate buckets. The other buckets are then the same on every rank, so
-// that copies over tp stay equal to the last bit: Gloo sums a buffer's chunks in different orders.
+// The caller cancels the mean by a loss factor of the number of ranks (NeMo-RL
+// dtensor_policy_worker.py, train).
 void average_parameter_gradients(const std::vector<ParameterPtr>& parameters,
                                  std::vector<at::Tensor>& grads, MeshComm& comm,
                                  const std::vector<std::string>& token_axes);

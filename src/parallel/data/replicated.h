@@ -3,30 +3,33 @@
 #pragma once
 
 #include "base/training_choices.h"
-#include "parallel/data/microbatch_gradients.h"
 #include "parallel/style/parameter_store.h"
 
 namespace shardproof {
 
 class ReplicatedModel : public ParameterStore {
  public:
-  // With kMain, the weights of linears get main gradients.
+  // With kMain, the weights of linears get main gradients. Their buffers have memory from the
+  // beginning of a step's first microbatch until its gradients are taken.
   ReplicatedModel(const StoreSetup& setup, GradientPlace gradients);
-  void begin_microbatch(bool) override { kept_.begin(parameters_); }
-  void finish_backward() override { kept_.keep(parameters_); }
-  std::vector<at::Tensor> take_gradients() override { return kept_.take(parameters_); }
+  void begin_microbatch(bool) override;
+  void finish_backward() override;
+  std::vector<at::Tensor> take_gradients() override;
   // all_reduce(avg) in buckets (average_parameter_gradients)
   void average(std::vector<at::Tensor>& grads) override;
   void refresh() override;
   void settle() override {}
-  void abandon_step() override { kept_.drop(parameters_); }
+  void abandon_step() override;
   std::shared_ptr<void> hold_whole() override { return nullptr; }
 
  private:
   std::vector<ParameterPtr> parameters_;
   MeshComm& comm_;
   std::vector<std::string> token_axes_;
-  MicrobatchGradients kept_;
+  // The sums of the gradients of each backward in the wider type (model/precision.h), for leaves
+  // below it; empty: nothing yet. Autograd itself adds to a low-precision leaf in that precision
+  // and loses small addends. Fully sharded units also sum in the wider type.
+  std::vector<at::Tensor> kept_;
 };
 
 }  // namespace shardproof

@@ -11,10 +11,9 @@ ShardAxes shard_axes(const Mesh& mesh, const std::vector<std::string>& token_axe
                      const FsdpOptions& options) {
   const int64_t copies = options.replicate_size, dp = mesh.size("dp");
   if (options.kind == DataParallelKind::kHybrid && (copies < 1 || dp % copies != 0)) {
-    throw Error(
-        {.kind = ErrorKind::kRefused,
-         .what = fmt::format("replicate_size={} does not divide data_parallel_size={}", copies, dp),
-         .fix = "the copies of a hybrid model lie along dp: choose a divisor of its size"});
+    throw_refused(
+        fmt::format("replicate_size={} does not divide data_parallel_size={}", copies, dp),
+        "the copies of a hybrid model lie along dp: choose a divisor of its size");
   }
   std::vector<std::string> axes = token_axes;
   std::erase_if(axes, [&](const std::string& axis) { return mesh.size(axis) == 1; });

@@ -8,19 +8,11 @@
 
 namespace shardproof {
 
-namespace {
-
-void refuse_main_gradients(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
-}
-
-}  // namespace
-
 void check_main_gradients(const FsdpOptions& options, const ShardAxes& axes, const Mesh& mesh,
                           at::ScalarType dtype) {
   if (options.gradients != GradientPlace::kMain) return;
   if (!axes.shard.empty()) {
-    refuse_main_gradients(
+    throw_refused(
         fmt::format("run.gradients is main, which adds up gradients of whole weights, but {} ranks "
                     "hold shards of each",
                     mesh.size(axes.shard)),
@@ -28,7 +20,7 @@ void check_main_gradients(const FsdpOptions& options, const ShardAxes& axes, con
   }
   // A step whose gradients overflow is skipped. The wider sums overflow in other steps.
   if (dtype == at::kHalf) {
-    refuse_main_gradients(
+    throw_refused(
         "run.gradients is main, whose float32 sums do not overflow where float16 gradients do",
         "choose another precision, or run.gradients: autograd");
   }

@@ -30,10 +30,10 @@ at::Tensor wait_for(std::optional<PendingCollective>& pending) {
 void refuse_own_means(const std::vector<ParameterPtr>& parameters) {
   for (const ParameterPtr& parameter : parameters) {
     if (parameter->rule.summed_over.empty()) continue;
-    throw Error({.kind = ErrorKind::kRefused,
-                 .what = parameter->name + " has a gradient that is no mean over all axes of "
-                                           "tokens, which fsdp takes",
-                 .fix = "set data_parallel to replicate"});
+    throw_refused(parameter->name +
+                      " has a gradient that is no mean over all axes of "
+                      "tokens, which fsdp takes",
+                  "set data_parallel to replicate");
   }
 }
 
@@ -78,15 +78,11 @@ FlatShards FsdpUnit::flat_layout() const {
   return FlatShards(std::move(shapes), shard_axis_->size());
 }
 
-std::vector<at::Tensor> FsdpUnit::shards() const {
-  std::vector<at::Tensor> shards;
-  for (const ParameterPtr& parameter : parameters_) shards.push_back(parameter->master);
-  return shards;
-}
-
 // This rank's input of a gather, in the leaves' dtype and on their device.
 at::Tensor FsdpUnit::packed_shards() const {
-  return flat_.pack_shards(shards(), whole_[0].scalar_type()).to(whole_[0].device());
+  std::vector<at::Tensor> shards;
+  for (const ParameterPtr& parameter : parameters_) shards.push_back(parameter->master);
+  return flat_.pack_shards(shards, whole_[0].scalar_type()).to(whole_[0].device());
 }
 
 void FsdpUnit::start_gather() {

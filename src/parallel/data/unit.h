@@ -30,10 +30,6 @@ class FsdpUnit {
   FsdpUnit(std::string name, std::vector<ParameterPtr> parameters, MeshComm& comm,
            const ShardAxes& axes, bool cpu_offload, at::ScalarType dtype, at::Device device);
 
-  const std::string& name() const { return name_; }
-  const std::vector<ParameterPtr>& parameters() const { return parameters_; }
-  bool whole() const { return state_ == State::kWhole; }
-
   // Starts the gather of a sharded unit, else does nothing. Do not change the shards before
   // gather().
   //   all_gather over the shard axis of the shards in the leaves' dtype, one call
@@ -65,7 +61,6 @@ class FsdpUnit {
   enum class State { kSharded, kGathering, kWhole };
   void make_shards(const ShardAxes& axes, at::ScalarType dtype, at::Device device);
   FlatShards flat_layout() const;
-  std::vector<at::Tensor> shards() const;
   at::Tensor packed_shards() const;
   at::Tensor packed_gradients();
   at::Tensor take_leaf_gradient(const Parameter& parameter) const;

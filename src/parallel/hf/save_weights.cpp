@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -11,9 +10,10 @@
 #include "base/error.h"
 #include "base/text_file.h"
 #include "comm/shared_failure.h"
-#include "model/saved_config.h"
+#include "model/config.h"
+#include "parallel/reshard/held_tensor.h"
+#include "tensor/dtype_name.h"
 #include "tensor/safetensors.h"
-#include "tensor/shard.h"
 
 namespace shardproof {
 namespace {
@@ -24,54 +24,53 @@ constexpr int64_t kWriter = 0;
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-// A parameter and this rank's piece of it.
-struct Held {
-  const Parameter* parameter;
-  at::Tensor piece;
-};
-using HeldByName = std::map<std::string, Held>;
+using HeldByName = std::map<std::string, HeldTensor>;
 
 HeldByName by_name(const std::vector<ParameterPtr>& parameters,
                    const std::vector<at::Tensor>& pieces) {
   SHARDPROOF_ASSERT(parameters.size() == pieces.size(), "a piece for every parameter");
   HeldByName held;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    held[parameters[i]->name] = {parameters[i].get(), pieces[i]};
+    const Parameter& parameter = *parameters[i];
+    held[parameter.name] = {parameter.name, pieces[i], parameter.global_shape, parameter.layout};
   }
   return held;
 }
 
-// The full tensor on rank 0, undefined elsewhere. Of equal copies the lowest rank sends its own.
-at::Tensor collect(const Held& held, const SaveOptions& options, MeshComm& comm) {
-  const Parameter& parameter = *held.parameter;
-  const Mesh& mesh = comm.mesh();
-  const std::string label = "save " + parameter.name;
-  const at::Tensor own = held.piece.detach().cpu().to(options.dtype).contiguous();
-  std::vector<at::Tensor> pieces;
-  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-    const auto copies = parameter.layout.replicas_of(mesh, rank);
-    const int64_t owner = *std::min_element(copies.begin(), copies.end());
-    const auto shape = parameter.layout.local_shape(parameter.global_shape, mesh, rank);
-    const bool travels = owner == rank && rank != kWriter && c10::multiply_integers(shape) > 0;
-    if (comm.rank() != kWriter) {
-      if (travels && comm.rank() == rank) {
-        comm.world().send(own.to(options.device), kWriter, label);
-      }
-    } else if (rank == kWriter || owner != rank) {
-      pieces.push_back(rank == kWriter ? own : pieces[static_cast<size_t>(owner)]);
-    } else {
-      const auto wire = at::TensorOptions().dtype(options.dtype).device(options.device);
-      const at::Tensor like = at::empty(shape, wire);
-      pieces.push_back((travels ? comm.world().recv(like, rank, label) : like).cpu());
-    }
-  }
-  if (comm.rank() != kWriter) return {};
-  return reassemble(pieces, parameter.global_shape, parameter.layout, mesh);
+// The full tensor on rank 0, undefined elsewhere.
+at::Tensor collect(const HeldTensor& held, const SaveOptions& options, MeshComm& comm) {
+  at::Tensor full;
+  if (comm.rank() == kWriter) full = at::zeros(held.global_shape, options.dtype);
+  collect_into(full, held, options.dtype, options.device, comm, "save " + held.key);
+  return full;
 }
 
-int64_t stored_bytes(const Parameter& parameter, at::ScalarType dtype) {
-  return c10::multiply_integers(parameter.global_shape) *
-         static_cast<int64_t>(c10::elementSize(dtype));
+int64_t stored_bytes(const HeldTensor& held, at::ScalarType dtype) {
+  return c10::multiply_integers(held.global_shape) * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+// The architecture whose config describes only the decoder.
+Architecture text_architecture(const std::string& family) {
+  for (const Architecture& known : known_architectures()) {
+    if (family == known.family && !known.text_inside) return known;
+  }
+  SHARDPROOF_ASSERT(false, "every family has a decoder alone");
+  return {};
+}
+
+// Completes the config for transformers with architecture and dtype. For
+// Gemma3ForConditionalGeneration it returns the text part, as Gemma3ForCausalLM.
+nlohmann::json saved_config(const nlohmann::json& config, at::ScalarType dtype) {
+  SHARDPROOF_ASSERT(at::isFloatingType(dtype), "weights are stored in a floating-point dtype");
+  const ModelConfig model = ModelConfig::from_json(config);
+  const Architecture architecture = text_architecture(model.family);
+  nlohmann::json saved = config.contains("text_config") ? config["text_config"] : config;
+  saved["architectures"] = {architecture.name};
+  saved["model_type"] = architecture.model_type;
+  saved["tie_word_embeddings"] = model.tie_word_embeddings;
+  saved["torch_dtype"] = dtype_name(dtype);
+  saved.erase("dtype");
+  return saved;
 }
 
 // The names of the tensors in each file.
@@ -80,7 +79,7 @@ std::vector<std::vector<std::string>> deal_into_files(const HeldByName& held,
   std::vector<std::vector<std::string>> files(1);
   int64_t bytes = 0;
   for (const auto& [name, each] : held) {
-    const int64_t more = stored_bytes(*each.parameter, options.dtype);
+    const int64_t more = stored_bytes(each, options.dtype);
     if (!files.back().empty() && bytes + more > options.max_file_bytes) {
       files.emplace_back();
       bytes = 0;
@@ -102,18 +101,16 @@ void replace_text(const fs::path& path, const std::string& text) {
   std::error_code error;
   fs::rename(temporary, path, error);
   if (!error) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("'{}' cannot be written", path.string()),
-               .fix = "name a folder that can be written to"});
+  throw_bad_input(fmt::format("'{}' cannot be written", path.string()),
+                  "name a folder that can be written to");
 }
 
 void make_folder(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (fs::is_directory(folder)) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("the folder '{}' cannot be made", folder),
-               .fix = "name a folder that can be written to"});
+  throw_bad_input(fmt::format("the folder '{}' cannot be made", folder),
+                  "name a folder that can be written to");
 }
 
 void write_index(const std::string& folder, const std::vector<std::vector<std::string>>& files,
@@ -124,7 +121,7 @@ void write_index(const std::string& folder, const std::vector<std::vector<std::s
   for (size_t i = 0; i < files.size(); ++i) {
     for (const std::string& name : files[i]) {
       index["weight_map"][name] = file_name(i, files.size());
-      total += stored_bytes(*held.at(name).parameter, dtype);
+      total += stored_bytes(held.at(name), dtype);
     }
   }
   index["metadata"]["total_size"] = total;

@@ -43,9 +43,8 @@ ParallelStyles::ParallelStyles(std::vector<std::shared_ptr<const ParallelStyle>>
 void ParallelStyles::place(Decoder& model, const Mesh& mesh) const {
   for (const auto& [axis, size] : mesh.axes()) {
     if (size == 1 || owned_axes_.contains(axis)) continue;
-    throw Error({.kind = ErrorKind::kRefused,
-                 .what = fmt::format("no parallel style uses the {} ranks of axis {}", size, axis),
-                 .fix = "set its size to 1, or register a style that owns it"});
+    throw_refused(fmt::format("no parallel style uses the {} ranks of axis {}", size, axis),
+                  "set its size to 1, or register a style that owns it");
   }
   for (const auto& style : styles_) style->place(model, mesh);
 }

@@ -11,7 +11,7 @@
 // The plain model knows no style, and the trainer no axis. What pipeline stages and experts need
 // has a place too: a parameter that some ranks do not hold (Cut::held_by), gradients that a
 // backward has already summed over an axis of tokens (GradientRule), and the order of forwards and
-// backwards (actions.h). tests/unit/parallel/style has a style with an axis of its own that uses
+// backwards (Action). tests/unit/parallel/style has a style with an axis of its own that uses
 // all three.
 #pragma once
 
@@ -23,11 +23,23 @@
 
 #include "comm/mesh_comm.h"
 #include "model/decoder.h"
-#include "parallel/style/actions.h"
 #include "parallel/style/parameter_store.h"
 #include "parallel/style/token_cuts.h"
 
 namespace shardproof {
+
+// A forward or backward of an optimizer step.
+struct Action {
+  enum class Kind { kForward, kBackward };
+  Kind kind;
+  int64_t microbatch;
+  bool operator==(const Action&) const = default;
+};
+
+// F0 B0 F1 B1 ..: at most one microbatch's activations are kept.
+std::vector<Action> one_at_a_time(int64_t microbatches);
+// Asserts that each microbatch has one forward and then one backward.
+void check_actions(const std::vector<Action>& actions, int64_t microbatches);
 
 class ParallelStyle {
  public:

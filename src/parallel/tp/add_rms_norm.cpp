@@ -73,13 +73,11 @@ void check_norm_inputs(const at::Tensor& x, const at::Tensor& weight, const at::
     return fmt::format("[{}] {} on {}", fmt::join(tensor.sizes(), ", "),
                        c10::toString(tensor.scalar_type()), tensor.device().str());
   };
-  throw Error(
-      {.kind = ErrorKind::kBadInput,
-       .what = fmt::format("{}{} normed with weight {}", text(x),
-                           residual == nullptr ? "" : " + residual " + text(*residual) + ",",
-                           text(weight)),
-       .fix = "give equal shapes on one device, a weight of the last dim's size, and one of "
-              "float16, bfloat16, float32 and float64"});
+  throw_bad_input(
+      fmt::format("{}{} normed with weight {}", text(x),
+                  residual == nullptr ? "" : " + residual " + text(*residual) + ",", text(weight)),
+      "give equal shapes on one device, a weight of the last dim's size, and one of "
+      "float16, bfloat16, float32 and float64");
 }
 
 }  // namespace

@@ -130,16 +130,13 @@ struct FrozenLinearFunction : torch::autograd::Function<FrozenLinearFunction> {
   }
 };
 
-void refuse(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
-}
-
 void check_options(const AsyncLinearOptions& options) {
   if (options.reduce_input_gradient && options.sequence_parallel) {
-    refuse("'" + options.label +
-               "' sets reduce_input_gradient and sequence_parallel, which reduce the gradient of "
-               "its input by all_reduce and by reduce_scatter",
-           "set one of them");
+    throw_refused(
+        "'" + options.label +
+            "' sets reduce_input_gradient and sequence_parallel, which reduce the gradient of "
+            "its input by all_reduce and by reduce_scatter",
+        "set one of them");
   }
 }
 
@@ -156,8 +153,8 @@ at::Tensor frozen_linear(const at::Tensor& x, const at::Tensor& weight, const at
                          Communicator& tp, const AsyncLinearOptions& options) {
   check_options(options);
   if (options.deferred) {
-    refuse("'" + options.label + "' has a frozen weight and defers its weight gradient",
-           "defer nothing where no gradient is computed");
+    throw_refused("'" + options.label + "' has a frozen weight and defers its weight gradient",
+                  "defer nothing where no gradient is computed");
   }
   AsyncLinearOptions own = options;
   own.sequence_parallel = false;  // the gather has its own backward

@@ -61,30 +61,26 @@ DataHeader describe_data(const Keys& keys, const Tensors& data, at::ScalarType d
   return header;
 }
 
-[[noreturn]] void refuse_data(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
-
 void check_notice(const at::Tensor& notice, const Keys& keys, at::ScalarType dtype) {
   const auto value = [&](Notice which) { return notice[which].item<int64_t>(); };
   if (value(kAsked) != -value(kAskedNegated)) {
-    refuse_data("the ranks of a group pass different keys or dtypes for one batch",
-                "give every rank the same list of keys, in the same order, and the same dtype");
+    throw_bad_input("the ranks of a group pass different keys or dtypes for one batch",
+                    "give every rank the same list of keys, in the same order, and the same dtype");
   }
   const Trouble trouble = static_cast<Trouble>(value(kTrouble));
   if (trouble == kFine) return;
   const std::string& key = keys[static_cast<size_t>(value(kKeyIndex))];
   if (trouble == kKeyTwice) {
-    refuse_data(fmt::format("key '{}' is passed twice", key), "pass each key once");
+    throw_bad_input(fmt::format("key '{}' is passed twice", key), "pass each key once");
   }
   if (trouble == kMissing) {
-    refuse_data(fmt::format("the batch of the group's first rank has no '{}'", key),
-                "leave the key out, or put the tensor into the batch");
+    throw_bad_input(fmt::format("the batch of the group's first rank has no '{}'", key),
+                    "leave the key out, or put the tensor into the batch");
   }
   const auto found = static_cast<at::ScalarType>(value(kFoundDtype));
-  refuse_data(fmt::format("'{}' of the batch is {}, but the dtype of the call is {}", key,
-                          c10::toString(found), c10::toString(dtype)),
-              "convert it, or send the tensors of each dtype in a separate call");
+  throw_bad_input(fmt::format("'{}' of the batch is {}, but the dtype of the call is {}", key,
+                              c10::toString(found), c10::toString(dtype)),
+                  "convert it, or send the tensors of each dtype in a separate call");
 }
 
 at::Tensor notice_of(const DataHeader& header, const Keys& keys, at::ScalarType dtype,
@@ -117,30 +113,15 @@ at::Tensor all_elements(const Keys& keys, const Tensors& data, const at::TensorO
   return at::cat(flat);
 }
 
-Tensors cut_apart(const at::Tensor& elements, const Keys& keys, const at::Tensor& header) {
-  Tensors out;
-  int64_t cursor = 0, start = 0;
-  for (const std::string& key : keys) {
-    const int64_t dims = header[cursor++].item<int64_t>();
-    std::vector<int64_t> shape;
-    for (int64_t i = 0; i < dims; ++i) shape.push_back(header[cursor++].item<int64_t>());
-    const int64_t count = c10::multiply_integers(shape);
-    out[key] = elements.narrow(0, start, count).view(shape).clone();
-    start += count;
+// The shape of each key's tensor, from the list of sizes.
+std::vector<std::vector<int64_t>> shapes_in(const at::Tensor& sizes, size_t keys) {
+  std::vector<std::vector<int64_t>> shapes(keys);
+  int64_t cursor = 0;
+  for (std::vector<int64_t>& shape : shapes) {
+    shape.resize(static_cast<size_t>(sizes[cursor++].item<int64_t>()));
+    for (int64_t& size : shape) size = sizes[cursor++].item<int64_t>();
   }
-  return out;
-}
-
-int64_t count_elements(const Keys& keys, const at::Tensor& header) {
-  int64_t total = 0, cursor = 0;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    int64_t count = 1;
-    for (int64_t dims = header[cursor++].item<int64_t>(); dims > 0; --dims) {
-      count *= header[cursor++].item<int64_t>();
-    }
-    total += count;
-  }
-  return total;
+  return shapes;
 }
 
 }  // namespace
@@ -161,11 +142,17 @@ Tensors broadcast_data(const Keys& keys, const Tensors& data, at::ScalarType dty
   const at::Tensor own_sizes = reads ? at::tensor(header.sizes, at::kLong).to(device)
                                      : at::zeros({notice[kHeaderSize].item<int64_t>()}, counts);
   const at::Tensor sizes = group.broadcast(own_sizes, 0, "broadcast_data sizes").cpu();
-  const int64_t total = count_elements(keys, sizes);
+  const auto shapes = shapes_in(sizes, keys.size());
+  std::vector<int64_t> lengths;
+  for (const auto& shape : shapes) lengths.push_back(c10::multiply_integers(shape));
+  const int64_t total = c10::sum_integers(lengths);
   const at::TensorOptions options = at::TensorOptions().dtype(dtype).device(device);
   at::Tensor elements = reads ? all_elements(keys, data, options) : at::empty({total}, options);
   if (total > 0) elements = group.broadcast(elements, 0, "broadcast_data elements");
-  return cut_apart(elements, keys, sizes);
+  const std::vector<at::Tensor> parts = elements.split_with_sizes(lengths);
+  Tensors out;
+  for (size_t i = 0; i < keys.size(); ++i) out[keys[i]] = parts[i].view(shapes[i]).clone();
+  return out;
 }
 
 }  // namespace shardproof

@@ -4,8 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 
+#include "base/call.h"
 #include "model/weights.h"
 #include "parallel/tp/placement.h"
 
@@ -21,7 +21,7 @@ std::string gradient_text(const ParameterPlacement& placement) {
 PlanLine make_line(const std::string& parameter, const std::vector<int64_t>& global_shape,
                    TpStyle style, const ParameterPlacement& placement, const Mesh& mesh) {
   PlanLine line{.parameter = parameter,
-                .style = style_name(style),
+                .style = name_of(style),
                 .layout = placement.layout.describe(),
                 .global_shape = global_shape,
                 .gradient = gradient_text(placement)};
@@ -31,17 +31,13 @@ PlanLine make_line(const std::string& parameter, const std::vector<int64_t>& glo
   return line;
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ","));
-}
-
 // "[3,4]" when all ranks agree, else a list of each rank's shape.
 std::string local_text(const std::vector<std::vector<int64_t>>& shapes) {
   const bool equal = std::all_of(shapes.begin(), shapes.end(),
                                  [&](const auto& shape) { return shape == shapes.front(); });
-  if (equal) return shape_text(shapes.front());
+  if (equal) return list_text(shapes.front());
   std::vector<std::string> texts;
-  for (const auto& shape : shapes) texts.push_back(shape_text(shape));
+  for (const auto& shape : shapes) texts.push_back(list_text(shape));
   return fmt::format("{}", fmt::join(texts, " "));
 }
 
@@ -72,7 +68,7 @@ std::string describe_plan(const ModelConfig& config, const Mesh& mesh,
                                            "global",    "per tp rank", "gradient"};
   std::vector<std::vector<std::string>> rows = {header};
   for (const PlanLine& line : lines) {
-    rows.push_back({line.parameter, line.style, line.layout, shape_text(line.global_shape),
+    rows.push_back({line.parameter, line.style, line.layout, list_text(line.global_shape),
                     local_text(line.local_shapes), line.gradient});
   }
   std::vector<size_t> widths(header.size(), 0);

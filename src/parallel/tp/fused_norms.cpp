@@ -52,11 +52,10 @@ void fuse_norms(Decoder& model) {
     const auto* plain = dynamic_cast<const RmsNorm*>(norm.layer.get());
     SHARDPROOF_ASSERT(plain != nullptr, norm.name + " holds another layer than a plain norm");
     if (plain->unit_offset) {
-      throw Error({.kind = ErrorKind::kRefused,
-                   .what = norm.name +
-                           " multiplies by 1 + weight, but addition and norm in one pass multiply "
-                           "by the weight",
-                   .fix = "leave out run.scoring.fused_norm for this family"});
+      throw_refused(norm.name +
+                        " multiplies by 1 + weight, but addition and norm in one pass multiply "
+                        "by the weight",
+                    "leave out run.scoring.fused_norm for this family");
     }
     const auto result = std::make_shared<AddedNorm>();
     const ParameterPtr weight = plain->weight;

@@ -44,9 +44,7 @@ void refuse_heads_that_do_not_fit(const ModelConfig& config, int64_t tp_size) {
                         config.num_attention_heads, tp_size)
           : fmt::format("num_key_value_heads={} neither divides by tp={} nor divides it",
                         config.num_key_value_heads, tp_size);
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = what,
-               .fix = fmt::format("tp = {} would work", fmt::join(working, ", "))});
+  throw_refused(what, fmt::format("tp = {} would work", fmt::join(working, ", ")));
 }
 
 // The size of the cut dim of a projection: query heads, kv heads, or the MLP's inner size.
@@ -70,6 +68,12 @@ Width width_of(const ModelConfig& config, SlotRole role) {
 
 bool has_heads(SlotRole role) {
   return role == SlotRole::kQuery || role == SlotRole::kKey || role == SlotRole::kValue;
+}
+
+// Whether a linear's input is the residual stream: q, k, v, gate and up projections, lm_head.
+bool reads_stream(SlotRole role) {
+  return has_heads(role) || role == SlotRole::kGate || role == SlotRole::kUp ||
+         role == SlotRole::kLmHead;
 }
 
 struct Placer {
@@ -175,11 +179,6 @@ struct Placer {
 
 bool opens_stream(SlotRole role) {
   return role == SlotRole::kEmbedding || role == SlotRole::kAttentionOut || role == SlotRole::kDown;
-}
-
-bool reads_stream(SlotRole role) {
-  return has_heads(role) || role == SlotRole::kGate || role == SlotRole::kUp ||
-         role == SlotRole::kLmHead;
 }
 
 std::vector<int64_t> tp_parts(int64_t global_size, int64_t tp_size) {

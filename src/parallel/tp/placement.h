@@ -40,10 +40,8 @@ struct SlotPlacement {
 SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequence_parallel,
                          const SlotStyle& slot);
 
-// Whether a slot's output joins the residual stream: embedding, o_proj, down_proj; and whether a
-// linear's input is the stream: q, k, v, gate and up projections, lm_head.
+// Whether a slot's output joins the residual stream: embedding, o_proj, down_proj.
 bool opens_stream(SlotRole role);
-bool reads_stream(SlotRole role);
 
 // The sizes of the parts of a dim, one per tp rank: even, or by torch.chunk's rule if tp does not
 // divide the dim.

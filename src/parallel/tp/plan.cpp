@@ -4,9 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <map>
-#include <utility>
 
 #include "base/error.h"
 #include "parallel/tp/plan_check.h"
@@ -14,23 +11,17 @@
 namespace shardproof {
 namespace {
 
-constexpr std::array<std::pair<TpStyle, const char*>, 12> kStyleNames = {{
-    {TpStyle::kReplicate, "Replicate"},
-    {TpStyle::kColumnParallel, "ColumnParallel"},
-    {TpStyle::kColumnParallelGathered, "ColumnParallelGathered"},
-    {TpStyle::kRowParallel, "RowParallel"},
-    {TpStyle::kRowParallelScattered, "RowParallelScattered"},
-    {TpStyle::kVocabParallelEmbedding, "VocabParallelEmbedding"},
-    {TpStyle::kVocabParallelLmHead, "VocabParallelLmHead"},
-    {TpStyle::kHeadParallelAttention, "HeadParallelAttention"},
-    {TpStyle::kHeadParallelNorm, "HeadParallelNorm"},
-    {TpStyle::kHiddenParallelActivation, "HiddenParallelActivation"},
-    {TpStyle::kSequenceNorm, "SequenceNorm"},
-    {TpStyle::kSequenceResidual, "SequenceResidual"},
-}};
-
 size_t literal_characters(const std::string& pattern) {
   return pattern.size() - static_cast<size_t>(std::count(pattern.begin(), pattern.end(), '*'));
+}
+
+TpStyle style_from_name(const std::string& name) {
+  if (const auto style = find_enum<TpStyle>(name)) return *style;
+  const std::string near = nearest_name(name, names_of(TpStyle{}));
+  throw_bad_input(fmt::format("unknown plan style '{}'", name),
+                  near.empty()
+                      ? fmt::format("known styles: {}", fmt::join(names_of(TpStyle{}), ", "))
+                      : fmt::format("did you mean '{}'?", near));
 }
 
 struct PlanRow {
@@ -41,20 +32,31 @@ struct PlanRow {
 std::vector<PlanRow> custom_rows(const nlohmann::json& plan) {
   if (plan.is_null()) return {};
   if (!plan.is_object()) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = "the custom plan is not a table of slot patterns and styles",
-                 .fix = R"(write it as {"*.mlp.down_proj": "RowParallel"})"});
+    throw_bad_input("the custom plan is not a table of slot patterns and styles",
+                    R"(write it as {"*.mlp.down_proj": "RowParallel"})");
   }
   std::vector<PlanRow> rows;
   for (const auto& [pattern, style] : plan.items()) {
     if (!style.is_string()) {
-      throw Error({.kind = ErrorKind::kBadInput,
-                   .what = fmt::format("the custom plan's style for '{}' is not a name", pattern),
-                   .fix = "give one of the style names, such as ColumnParallel"});
+      throw_bad_input(fmt::format("the custom plan's style for '{}' is not a name", pattern),
+                      "give one of the style names, such as ColumnParallel");
     }
     rows.push_back({.pattern = pattern, .style = style_from_name(style.get<std::string>())});
   }
   return rows;
+}
+
+// The slots that a decoder of this config has, in forward order.
+std::vector<SlotName> decoder_slots(const ModelConfig& config) {
+  std::vector<SlotName> slots = {{"model.embed_tokens", SlotRole::kEmbedding}};
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    for (const auto& [part, role] : layer_slots(config.traits())) {
+      slots.push_back({fmt::format("model.layers.{}.{}", i, part), role});
+    }
+  }
+  slots.push_back({"model.norm", SlotRole::kStreamNorm});
+  slots.push_back({"lm_head", SlotRole::kLmHead});
+  return slots;
 }
 
 // The slots, and the patterns of all layers, with which a wrong pattern is compared.
@@ -77,11 +79,10 @@ void refuse_idle_patterns(const std::vector<PlanRow>& rows, const std::vector<Sl
     });
     if (used) continue;
     const std::string near = nearest_name(row.pattern, likely_patterns(config));
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = fmt::format("the custom plan's pattern '{}' matches no slot of the model",
-                                     row.pattern),
-                 .fix = near.empty() ? "name slots as weights are named, without .weight"
-                                     : fmt::format("the nearest slot is '{}'", near)});
+    throw_bad_input(
+        fmt::format("the custom plan's pattern '{}' matches no slot of the model", row.pattern),
+        near.empty() ? "name slots as weights are named, without .weight"
+                     : fmt::format("the nearest slot is '{}'", near));
   }
 }
 
@@ -94,37 +95,16 @@ const PlanRow* longest_match(const std::vector<PlanRow>& rows, const std::string
     if (best == nullptr || length > literal_characters(best->pattern)) {
       best = &row;
     } else if (length == literal_characters(best->pattern) && row.style != best->style) {
-      throw Error({.kind = ErrorKind::kBadInput,
-                   .what = fmt::format("'{}' and '{}' of the custom plan both match {} and give it "
-                                       "different styles",
-                                       best->pattern, row.pattern, slot),
-                   .fix = "make one of the two patterns longer"});
+      throw_bad_input(fmt::format("'{}' and '{}' of the custom plan both match {} and give it "
+                                  "different styles",
+                                  best->pattern, row.pattern, slot),
+                      "make one of the two patterns longer");
     }
   }
   return best;
 }
 
 }  // namespace
-
-const char* style_name(TpStyle style) {
-  for (const auto& [known, name] : kStyleNames) {
-    if (known == style) return name;
-  }
-  return "?";
-}
-
-TpStyle style_from_name(const std::string& name) {
-  std::vector<std::string> names;
-  for (const auto& [style, known] : kStyleNames) {
-    if (name == known) return style;
-    names.emplace_back(known);
-  }
-  const std::string near = nearest_name(name, names);
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = fmt::format("unknown plan style '{}'", name),
-               .fix = near.empty() ? fmt::format("known styles: {}", fmt::join(names, ", "))
-                                   : fmt::format("did you mean '{}'?", near)});
-}
 
 // Greedy; after a mismatch the last star takes one more character.
 bool matches_pattern(std::string_view pattern, std::string_view name) {
@@ -177,18 +157,6 @@ TpStyle style_of(SlotRole role, bool sequence_parallel) {
       break;
   }
   SHARDPROOF_ASSERT(false, "a role with a style");
-}
-
-std::vector<SlotName> decoder_slots(const ModelConfig& config) {
-  std::vector<SlotName> slots = {{"model.embed_tokens", SlotRole::kEmbedding}};
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    for (const auto& [part, role] : layer_slots(config.traits())) {
-      slots.push_back({fmt::format("model.layers.{}.{}", i, part), role});
-    }
-  }
-  slots.push_back({"model.norm", SlotRole::kStreamNorm});
-  slots.push_back({"lm_head", SlotRole::kLmHead});
-  return slots;
 }
 
 std::vector<SlotStyle> resolve_plan(const ModelConfig& config,

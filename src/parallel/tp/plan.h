@@ -24,6 +24,7 @@
 // of its patterns match, the one with most literal characters counts.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -31,6 +32,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/training_choices.h"
 #include "model/config.h"
 
@@ -50,8 +52,20 @@ enum class TpStyle {
   kSequenceNorm,              // on this rank's part of the sequence
   kSequenceResidual,          // on this rank's part of the sequence
 };
-const char* style_name(TpStyle style);             // "ColumnParallel"
-TpStyle style_from_name(const std::string& name);  // Error(kBadInput) with the nearest name
+constexpr std::array<const char*, 12> names_of(TpStyle) {
+  return {"Replicate",
+          "ColumnParallel",
+          "ColumnParallelGathered",
+          "RowParallel",
+          "RowParallelScattered",
+          "VocabParallelEmbedding",
+          "VocabParallelLmHead",
+          "HeadParallelAttention",
+          "HeadParallelNorm",
+          "HiddenParallelActivation",
+          "SequenceNorm",
+          "SequenceResidual"};
+}
 
 struct SlotStyle {
   std::string slot;
@@ -87,9 +101,6 @@ struct TensorParallelOptions {
 
 // The style of a role in the architecture's plan.
 TpStyle style_of(SlotRole role, bool sequence_parallel);
-
-// The slots that a decoder of this config has, in forward order.
-std::vector<SlotName> decoder_slots(const ModelConfig& config);
 
 // The style of every slot. Throws Error(kBadInput) when a custom plan is no {pattern: style}, names
 // an unknown style, has a pattern that matches no slot, or two that count equally and disagree;

@@ -15,12 +15,9 @@ namespace {
 void demand(const SlotStyle& slot, const std::vector<TpStyle>& fitting,
             const std::string& because) {
   if (std::find(fitting.begin(), fitting.end(), slot.style) != fitting.end()) return;
-  std::vector<std::string> names;
-  for (const TpStyle style : fitting) names.emplace_back(style_name(style));
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = fmt::format("the plan gives {} the style {}, but {}", slot.slot,
-                                   style_name(slot.style), because),
-               .fix = fmt::format("give it {}", fmt::join(names, " or "))});
+  throw_refused(
+      fmt::format("the plan gives {} the style {}, but {}", slot.slot, slot.style, because),
+      fmt::format("give it {}", fmt::join(fitting, " or ")));
 }
 
 bool leaves_cut(const SlotStyle& slot) { return slot.style == TpStyle::kColumnParallel; }

@@ -13,10 +13,9 @@ RowParallelLinear::RowParallelLinear(ParameterPtr weight, ParameterPtr bias, Com
                                      Options options)
     : weight_(std::move(weight)), bias_(std::move(bias)), tp_(tp), options_(std::move(options)) {
   if (!options_.caller_communicates || !bias_ || options_.skip_bias_add) return;
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = fmt::format("'{}' adds its bias before the caller sums over {} ranks",
-                                   options_.label, tp_.size()),
-               .fix = "leave the bias out, or add it after the sum"});
+  throw_refused(fmt::format("'{}' adds its bias before the caller sums over {} ranks",
+                            options_.label, tp_.size()),
+                "leave the bias out, or add it after the sum");
 }
 
 at::Tensor RowParallelLinear::forward(at::TensorList inputs, const StepContext&) {

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <numeric>
-
 namespace shardproof {
 
 std::vector<int64_t> SpreadActivation::shares(int64_t elements) const {
@@ -14,7 +12,7 @@ std::vector<int64_t> SpreadActivation::shares(int64_t elements) const {
 
 at::Tensor SpreadActivation::keep(const at::Tensor& full) {
   const std::vector<int64_t> sizes = shares(full.numel());
-  const int64_t start = std::accumulate(sizes.begin(), sizes.begin() + tp_.rank(), int64_t{0});
+  const int64_t start = c10::sum_integers(sizes.begin(), sizes.begin() + tp_.rank());
   return full.reshape({-1}).narrow(0, start, sizes[static_cast<size_t>(tp_.rank())]).clone();
 }
 

@@ -55,11 +55,10 @@ void draw_own_parts(const Decoder& model, const Mesh& mesh, int64_t rank, int64_
     const std::vector<int64_t>& full = parameter->global_shape;
     if (full.size() < 2) continue;
     if (!is_held_once(*parameter, mesh, rank)) {
-      throw Error({.kind = ErrorKind::kRefused,
-                   .what = fmt::format("{} ranks of tp draw first values of {}, of which several "
-                                       "hold the same part",
-                                       tp_size, parameter->name),
-                   .fix = "set model.init: master, or a tensor_parallel_size that cuts it"});
+      throw_refused(fmt::format("{} ranks of tp draw first values of {}, of which several "
+                                "hold the same part",
+                                tp_size, parameter->name),
+                    "set model.init: master, or a tensor_parallel_size that cuts it");
     }
     const at::Tensor part =
         drawn_in_stream(rng, kModelParallelRng, parameter->layout.local_shape(full, mesh, rank),

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "collective/mappings.h"
+#include "model/wrapped_layer.h"
 #include "parallel/tp/bias_after.h"
 #include "parallel/tp/column_parallel.h"
 #include "parallel/tp/fused_norms.h"
@@ -11,7 +13,6 @@
 #include "parallel/tp/spread_activation.h"
 #include "parallel/tp/stream_init.h"
 #include "parallel/tp/vocab_parallel_embedding.h"
-#include "parallel/tp/whole_layer.h"
 
 namespace shardproof {
 namespace {
@@ -37,6 +38,33 @@ void declare_parameters(Slot& slot, const SlotPlacement& placement) {
     for (const ParameterPtr& weight : slot.layer->parameters()) declare(weight, placement.weight);
   }
 }
+
+// A layer that every tp rank computes in full, beside a residual stream cut along the sequence.
+//
+//   opens a region    x [B, S_tp, E], all_gather to [B, S, E], the layer
+//                     backward: the gradient of the whole x, equal on all ranks, is sliced
+//   closes a region   the layer, y [B, S, E], sliced to [B, S_tp, E]
+//                     backward: all_gather
+//
+// The layer's parameters get their whole gradient on every rank.
+class WholeLayer : public WrappedLayer {
+ public:
+  enum class Place { kOpensRegion, kClosesRegion };
+  // `tp` must outlive the layer and its backward.
+  WholeLayer(std::unique_ptr<Layer> layer, Place place, Communicator& tp, std::string label)
+      : WrappedLayer(std::move(layer)), place_(place), tp_(tp), label_(std::move(label)) {}
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
+    if (place_ == Place::kOpensRegion) {
+      return inner_->forward({all_gather_with_slice_backward(inputs[0], tp_, 1, label_)}, context);
+    }
+    return slice_with_all_gather_backward(inner_->forward(inputs, context), tp_, 1, label_);
+  }
+
+ private:
+  Place place_;
+  Communicator& tp_;
+  std::string label_;
+};
 
 // Makes the layer of `style` for a slot; null: the plain layer stays.
 class LayerMaker {
@@ -152,11 +180,10 @@ void TensorParallel::place(Decoder& model, const Mesh& mesh) const {
   const std::vector<SlotStyle> plan = resolve_plan(model.config(), options_);
   SHARDPROOF_ASSERT(plan.size() == model.slots().size(), "the plan knows every slot");
   if (options_.spread_checkpoints && options_.sequence_parallel) {
-    throw Error({.kind = ErrorKind::kRefused,
-                 .what =
-                     "parallel.tp.spread_checkpoints keeps inputs that all tp ranks have whole, "
-                     "but sequence_parallel cuts them along the sequence",
-                 .fix = "leave out one of the two; each saves the same memory"});
+    throw_refused(
+        "parallel.tp.spread_checkpoints keeps inputs that all tp ranks have whole, "
+        "but sequence_parallel cuts them along the sequence",
+        "leave out one of the two; each saves the same memory");
   }
   for (const SlotStyle& entry : plan) {
     const SlotPlacement placement =

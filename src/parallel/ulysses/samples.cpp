@@ -103,10 +103,8 @@ std::vector<Sample> gather_samples(const std::vector<Sample>& own, Communicator&
 std::vector<Sample> own_samples(const std::vector<Sample>& all, const Communicator& ulysses) {
   const auto count = static_cast<int64_t>(all.size());
   if (count % ulysses.size() != 0) {
-    throw Error(
-        {.kind = ErrorKind::kRefused,
-         .what = fmt::format("{} samples do not divide by ulysses={}", count, ulysses.size()),
-         .fix = fmt::format("bring a multiple of {} samples", ulysses.size())});
+    throw_refused(fmt::format("{} samples do not divide by ulysses={}", count, ulysses.size()),
+                  fmt::format("bring a multiple of {} samples", ulysses.size()));
   }
   const int64_t share = count / ulysses.size(), first = ulysses.rank() * share;
   return {all.begin() + first, all.begin() + first + share};

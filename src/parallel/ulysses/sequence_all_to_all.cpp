@@ -76,11 +76,10 @@ int64_t front_dim(const at::Tensor& tensor, int64_t dim) {
 
 void check_divides(const at::Tensor& tensor, int64_t dim, size_t index, int64_t size) {
   if (tensor.size(dim) % size == 0) return;
-  throw Error({.kind = ErrorKind::kRefused,
-               .what = fmt::format("dim {} of tensor {} has {} entries, which {} Ulysses ranks "
-                                   "cannot share",
-                                   dim, index, tensor.size(dim), size),
-               .fix = "choose a Ulysses size that divides it, or repeat the entries"});
+  throw_refused(fmt::format("dim {} of tensor {} has {} entries, which {} Ulysses ranks "
+                            "cannot share",
+                            dim, index, tensor.size(dim), size),
+                "choose a Ulysses size that divides it, or repeat the entries");
 }
 
 }  // namespace

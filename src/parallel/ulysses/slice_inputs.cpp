@@ -11,18 +11,15 @@
 namespace shardproof {
 namespace {
 
-[[noreturn]] void bad_input(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
-
 void check_inputs(const at::Tensor& ids, const std::optional<at::Tensor>& positions) {
   if (ids.dim() != 2) {
-    bad_input(fmt::format("input_ids is [{}]", fmt::join(ids.sizes(), ", ")), "give it as [B, S]");
+    throw_bad_input(fmt::format("input_ids is [{}]", fmt::join(ids.sizes(), ", ")),
+                    "give it as [B, S]");
   }
   if (positions && positions->sizes() != ids.sizes()) {
-    bad_input(fmt::format("position_ids is [{}], input_ids [{}]",
-                          fmt::join(positions->sizes(), ", "), fmt::join(ids.sizes(), ", ")),
-              "give one position per token, or none at all");
+    throw_bad_input(fmt::format("position_ids is [{}], input_ids [{}]",
+                                fmt::join(positions->sizes(), ", "), fmt::join(ids.sizes(), ", ")),
+                    "give one position per token, or none at all");
   }
 }
 
@@ -52,8 +49,8 @@ at::Tensor gather_and_unpad(const at::Tensor& local, Communicator& ulysses, int6
   const at::Tensor gathered = all_gather_with_slice_backward(local, ulysses, dim, label);
   const int64_t length = gathered.size(unpad_dim);
   if (padding < 0 || padding > length) {
-    bad_input(fmt::format("{} entries of padding in a dim of {}", padding, length),
-              "give the padding that slice_and_pad_inputs returned");
+    throw_bad_input(fmt::format("{} entries of padding in a dim of {}", padding, length),
+                    "give the padding that slice_and_pad_inputs returned");
   }
   return gathered.narrow(unpad_dim, 0, length - padding);
 }

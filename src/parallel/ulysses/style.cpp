@@ -4,21 +4,53 @@
 
 #include "base/error.h"
 #include "parallel/ulysses/head_shares.h"
-#include "parallel/ulysses/ulysses_attention.h"
+#include "parallel/ulysses/sequence_all_to_all.h"
 
 namespace shardproof {
 namespace {
 
+constexpr int64_t kTokens = 1;
+constexpr int64_t kHeads = 2;
+
+// Repeats heads; autograd sums the gradients of the copies.
+at::Tensor repeated(const at::Tensor& heads, int64_t repeats) {
+  return repeats == 1 ? heads : heads.repeat_interleave(repeats, kHeads);
+}
+
+// Attention over a sequence that is cut over the Ulysses ranks: each rank gets the whole sequence
+// for its share of the heads, attends, and sends the results back.
+//
+//   q [B, T_u, H, D]  --all_to_all-->  [B, T, H/U, D]  --core-->  [B, T, H/U, D]
+//                                                      --all_to_all-->  [B, T_u, H, D]
+//
+// Rank u holds positions [u*T_u, (u+1)*T_u) of the core's sequence. With context parallelism T is
+// this cp rank's part of the sequence, in its local order, and the core is the ring over cp. With
+// fewer kv heads than ranks k and v are repeated, and gradients are summed.
+//
+// Forward   three all_to_all, pipelined, "<label> qkv <i> forward"; one, "<label> out 0 forward"
+// Backward  the same with scatter and gather dims exchanged
+//
+// Legend: U Ulysses ranks, T_u = T / U positions of this rank, H heads, D head dim.
 class UlyssesAttention : public Layer {
  public:
   UlyssesAttention(std::unique_ptr<Layer> core, Communicator& ulysses, std::string label)
       : core_(std::move(core)), ulysses_(ulysses), label_(std::move(label)) {}
 
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    const auto core = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-      return core_->forward({q, k, v}, context).unflatten(2, {q.size(2), q.size(3)});
+    const HeadShares shares =
+        head_shares(inputs[0].size(kHeads), inputs[1].size(kHeads), ulysses_.size());
+    const auto to_heads = [](const at::Tensor& tensor) {
+      return DimTrade{.tensor = tensor, .scatter_dim = kHeads, .gather_dim = kTokens};
     };
-    return ulysses_attention(inputs[0], inputs[1], inputs[2], ulysses_, core, label_).flatten(2);
+    const std::vector<at::Tensor> whole =
+        sequence_all_to_all({to_heads(inputs[0]), to_heads(repeated(inputs[1], shares.kv_repeats)),
+                             to_heads(repeated(inputs[2], shares.kv_repeats))},
+                            ulysses_, label_ + " qkv");
+    const at::Tensor out =
+        core_->forward(whole, context).unflatten(2, {whole[0].size(2), whole[0].size(3)});
+    return sequence_all_to_all({{.tensor = out, .scatter_dim = kTokens, .gather_dim = kHeads}},
+                               ulysses_, label_ + " out")[0]
+        .flatten(2);
   }
 
  private:

@@ -1,28 +1,24 @@
 // Files have the written text; a write that the disk refuses is an error.
 #include "base/text_file.h"
 
-#include <stdlib.h>
-
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 
 #include "base/error.h"
+#include "tests/support/scratch_folder.h"
 
 namespace shardproof {
 namespace {
 
 TEST_CASE("a text file holds what was written last", "[text_file]") {
-  std::string pattern = (std::filesystem::temp_directory_path() / "text_XXXXXX").string();
-  const std::string folder = ::mkdtemp(pattern.data());
-  const std::string path = folder + "/text";
+  const sim::ScratchFolder folder;
+  const std::string path = folder.path() + "/text";
   write_text_file(path, "a longer text\n");
   write_text_file(path, "short\r\n");
   std::ifstream in(path, std::ios::binary);
   CHECK(std::string(std::istreambuf_iterator<char>(in), {}) == "short\r\n");
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("a full disk and a missing folder are refused by name", "[text_file]") {

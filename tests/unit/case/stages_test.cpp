@@ -3,7 +3,7 @@
 
 #include "sim/case/policy_stages.h"
 #include "sim/case/scenario/scenario.h"
-#include "tests/unit/case/scenario/refusal.h"
+#include "tests/unit/case/scenario/scenario_text.h"
 
 using namespace shardproof::sim;
 
@@ -14,9 +14,7 @@ std::string policy_text(const std::string& run, const std::string& rest = "") {
 }
 
 CaseSpec policy_case(const std::string& run, const std::string& rest = "") {
-  const Scenario scenario = parse_scenario_text("policy/x.yaml", policy_text(run, rest));
-  REQUIRE(scenario.cases.size() == 1);
-  return scenario.cases[0];
+  return only_case(policy_text(run, rest));
 }
 
 }  // namespace
@@ -58,23 +56,19 @@ TEST_CASE("A stage has what it says, else what run says", "[scenario][PW-2]") {
   CHECK(there_and_back.colocated);
 }
 
-TEST_CASE("A stage that fails has no moment and no step", "[scenario][PW-2]") {
+TEST_CASE("A stage that fails has no moment and no step, an export a moment without a step",
+          "[scenario][PW-2]") {
   const CaseSpec spec = policy_case(
-      "{train_global_batch_size: 3, stages: [{do: train}, {do: train, fails: true}, {do: train}]}");
+      "{train_global_batch_size: 3, stages: [{do: train}, {do: train, fails: true},\n"
+      "  {do: export, max_file_bytes: 9}, {do: train}]}");
   CHECK(moments_of(spec.stages[1], 6) == 0);
-  CHECK(moments_of_life(spec) == 4);
-  CHECK(stage_text(spec, 3) == "stage 3 (train)");
-  CHECK(steps_behind(spec, 3) == std::vector<int64_t>{1, 2, 3});
-  CHECK(case_spec_from_json(to_json(spec)).stages[1].fails);
-}
-
-TEST_CASE("An export has one moment, and parameters as of the steps before", "[scenario][PW-2]") {
-  const CaseSpec spec = policy_case(
-      "{train_global_batch_size: 3, stages: [{do: train}, {do: export, max_file_bytes: 9},\n"
-      "  {do: train}]}");
-  CHECK(case_spec_from_json(to_json(spec)).stages[1].max_file_bytes == 9);
   CHECK(moments_of_life(spec) == 5);
+  CHECK(stage_text(spec, 3) == "stage 3 (export)");
   CHECK(steps_behind(spec, 3) == std::vector<int64_t>{1, 2});
+  CHECK(steps_behind(spec, 4) == std::vector<int64_t>{1, 2, 4});
+  const CaseSpec there_and_back = case_spec_from_json(to_json(spec));
+  CHECK(there_and_back.stages[1].fails);
+  CHECK(there_and_back.stages[2].max_file_bytes == 9);
 }
 
 TEST_CASE("Moments are counted over stages and lives", "[scenario][PW-2]") {
@@ -146,8 +140,7 @@ TEST_CASE("The golden of a policy knows its stages, not its meshes", "[scenario]
 
 TEST_CASE("What is wrong with stages is said where it stands", "[scenario][PW-1]") {
   const auto says = [](const std::string& run, const std::string& text) {
-    INFO(run);
-    CHECK_THAT(refusal_of(policy_text(run)), Catch::Contains(text));
+    check_refused({{policy_text(run), text}});
   };
   says("{}", "workload policy has no run.stages");
   says("{steps: 2, stages: [{do: train}]}", "workload policy has no run.steps");
@@ -166,8 +159,6 @@ TEST_CASE("What is wrong with stages is said where it stands", "[scenario][PW-1]
   says("{stages: [{do: save}, {do: load, tensor_parallel_size: 2}]}",
        "the mesh tp=2 has 2 ranks, the one before 1");
   says("{stages: [{do: refit}]}", "there are no inference ranks to refit");
-  CHECK_THAT(refusal_of("name: x\nrun: {stages: [{do: train}]}\n"),
-             Catch::Contains("workload train has no run.stages"));
-  CHECK_THAT(refusal_of("name: x\nrun: {lives: 2}\n"),
-             Catch::Contains("workload train has no run.lives"));
+  check_refused({{"run: {stages: [{do: train}]}\n", "workload train has no run.stages"},
+                 {"run: {lives: 2}\n", "workload train has no run.lives"}});
 }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <filesystem>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -52,36 +52,26 @@ const std::vector<std::string> kUsual = {"t/a[seed=1]", "t/a[seed=2]", "t/a[seed
 
 }  // namespace
 
-TEST_CASE("A folder's scenarios in the order of their names, without the slow ones", "[cli]") {
+TEST_CASE("A folder's scenarios in the order of their names; slow ones when asked for", "[cli]") {
   const Scenarios scenarios;
-  CHECK(names_of(scenarios.arguments()) == kUsual);
-}
-
-TEST_CASE("Slow cases run when asked for: by --all, tag, name or file", "[cli]") {
-  const Scenarios scenarios;
-  RunArguments run = scenarios.arguments();
-  run.all_tags = true;
-  CHECK(names_of(run).size() == 6);
-  run = scenarios.arguments();
-  run.filters = {"slow"};
-  CHECK(names_of(run) == std::vector<std::string>{"t/b[long]"});
-  run = scenarios.arguments();
-  run.only = "t/b[long]";
-  CHECK(names_of(run) == std::vector<std::string>{"t/b[long]"});
-  run = scenarios.arguments();
-  run.paths = {scenarios.path() + "/b.yaml"};
-  CHECK(names_of(run).size() == 2);
-}
-
-TEST_CASE("Filters are pieces of names or whole tags, and all must fit", "[cli]") {
-  const Scenarios scenarios;
-  RunArguments run = scenarios.arguments();
-  run.filters = {"beta"};
-  CHECK(names_of(run) == std::vector<std::string>{"t/b[quick]"});
-  run.filters = {"alpha", "seed=3"};
-  CHECK(names_of(run) == std::vector<std::string>{"t/a[seed=3]"});
-  run.filters = {"alp"};
-  CHECK(names_of(run).empty());
+  const auto names_with = [&](const std::function<void(RunArguments&)>& change) {
+    RunArguments run = scenarios.arguments();
+    change(run);
+    return names_of(run);
+  };
+  using Names = std::vector<std::string>;
+  CHECK(names_with([](RunArguments&) {}) == kUsual);
+  CHECK(names_with([](RunArguments& run) { run.all_tags = true; }).size() == 6);
+  CHECK(names_with([](RunArguments& run) { run.filters = {"slow"}; }) == Names{"t/b[long]"});
+  CHECK(names_with([](RunArguments& run) { run.only = "t/b[long]"; }) == Names{"t/b[long]"});
+  CHECK(names_with([&](RunArguments& run) { run.paths = {scenarios.path() + "/b.yaml"}; }).size() ==
+        2);
+  // Filters are pieces of names or whole tags, and all must fit.
+  CHECK(names_with([](RunArguments& run) { run.filters = {"beta"}; }) == Names{"t/b[quick]"});
+  CHECK(names_with([](RunArguments& run) {
+          run.filters = {"alpha", "seed=3"};
+        }) == Names{"t/a[seed=3]"});
+  CHECK(names_with([](RunArguments& run) { run.filters = {"alp"}; }).empty());
 }
 
 TEST_CASE("Shards are disjoint and together everything", "[cli]") {
@@ -150,18 +140,6 @@ TEST_CASE("Two files that make a case of one name are refused", "[cli]") {
   const Scenarios scenarios;
   scenarios.write("z.yaml", "name: t/a\nmatrix: {seed: [3]}\n");
   CHECK_THAT(refusal(scenarios.arguments()), Contains("both make the case t/a[seed=3]"));
-}
-
-TEST_CASE("Paths that are no scenario are refused", "[cli]") {
-  const Scenarios scenarios;
-  RunArguments run;
-  run.paths = {scenarios.path() + "/none.yaml"};
-  CHECK_THAT(refusal(run), Contains("does not exist"));
-  std::filesystem::create_directory(scenarios.path() + "/empty");
-  run.paths = {scenarios.path() + "/empty"};
-  CHECK_THAT(refusal(run), Contains("holds no scenario"));
-  scenarios.write("empty/case.json", "{}");
-  CHECK_THAT(refusal(run), Contains("is a case folder"));
 }
 
 TEST_CASE("An expanded case of an earlier run is a case of its own", "[cli]") {

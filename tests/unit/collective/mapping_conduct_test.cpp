@@ -1,4 +1,5 @@
-// Mappings with odd gradients, the labels of their calls, and no graph where none is needed.
+// Mappings with odd gradients and odd parts, the labels of their calls, and no graph where none is
+// needed. Their values and gradients are those of scenarios/layers/mappings*.yaml.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -6,25 +7,76 @@
 #include "collective/all_to_all.h"
 #include "collective/mappings.h"
 #include "tests/support/rank_results.h"
+#include "tests/support/run_gloo_ranks.h"
 
 namespace shardproof::tests {
 namespace {
 
-TEST_CASE("a gradient that also flows elsewhere is not summed in place", "[collective][SH-1]") {
-  const Mesh mesh({{"tp", 2}});
-  const auto results = on_every_rank(mesh, [](MeshComm& comm, int64_t rank) -> NamedResults {
-    const at::Tensor x = random_tensor({3, 4}, 1).requires_grad_();
-    const at::Tensor other = random_tensor({3, 4}, 2).requires_grad_();
-    // `beside` shares the gradient of y, and reads it last because it was made first.
-    const at::Tensor beside = other * 1;
-    const at::Tensor y = copy_with_all_reduce_backward(x, comm.along("tp"), "x") + beside;
-    y.backward(random_tensor({3, 4}, 10 + rank));
-    return {{"x", x.grad()}, {"other", other.grad()}};
+// A scenario cannot hold copies that differ: there the ranks' copies are one tensor.
+TEST_CASE("where the ranks' copies differ, each rank's own counts", "[collective][SH-1]") {
+  const auto copy_of = [](int64_t rank) { return random_tensor({6, 4}, 1 + rank); };
+  const auto part_of = [](int64_t rank) { return random_tensor({3, 4}, 11 + rank); };
+  const auto results = on_every_rank(Mesh({{"tp", 2}}), [&](MeshComm& comm, int64_t rank) {
+    Communicator& tp = comm.along("tp");
+    const at::Tensor part = part_of(rank).requires_grad_();
+    all_gather_with_slice_backward(part, tp, 0, "x").backward(copy_of(rank));
+    const at::Tensor addend = copy_of(rank).requires_grad_();
+    all_reduce_with_identity_backward(addend, tp, "x").backward(copy_of(rank));
+    const at::Tensor copy = copy_of(rank).requires_grad_();
+    return NamedResults{{"copied", copy_with_all_reduce_backward(copy, tp, "x").detach()},
+                        {"sliced", slice_with_all_gather_backward(copy, tp, 0, "x").detach()},
+                        {"sliced grad", part.grad()},
+                        {"grad as it is", addend.grad()}};
   });
-  const std::vector<at::Tensor> grads = {random_tensor({3, 4}, 10), random_tensor({3, 4}, 11)};
-  for (size_t rank = 0; rank < 2; ++rank) {
-    CHECK(difference(grads[0] + grads[1], results[rank].at("x")) == "");
-    CHECK(results[rank].at("other").equal(grads[rank]));
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    const NamedResults& own = results[static_cast<size_t>(rank)];
+    const at::Tensor slice = copy_of(rank).narrow(0, 3 * rank, 3);
+    CHECK(own.at("copied").equal(copy_of(rank)));
+    CHECK(own.at("sliced").equal(slice));
+    CHECK(own.at("sliced grad").equal(slice));
+    CHECK(own.at("grad as it is").equal(copy_of(rank)));
+  }
+}
+
+// Cuts, joins and sums a dim of 7 by `sizes`, and gives rows to features and back; throws where one
+// of them is wrong.
+void check_parts(Communicator& axis, const std::vector<int64_t>& sizes) {
+  const auto check = [&](bool holds, const std::string& what) {
+    if (!holds) throw std::logic_error(what + " over " + axis.axis());
+  };
+  const auto rank = static_cast<size_t>(axis.rank());
+  const auto count = static_cast<double>(axis.size());
+  const at::Tensor x = random_tensor({12, 7}, 1).requires_grad_(), grad = random_tensor({12, 7}, 2);
+  const at::Tensor own = slice_with_all_gather_backward(x, axis, -1, "own", sizes);
+  const at::Tensor joined = all_gather_with_slice_backward(own, axis, -1, "joined", sizes);
+  const at::Tensor sum = reduce_scatter_with_all_gather_backward(joined, axis, 1, "sum", sizes);
+  const at::Tensor y = all_gather_with_reduce_scatter_backward(sum, axis, 1, "y", sizes);
+  y.backward(grad);
+  check(own.equal(x.split_with_sizes(sizes, 1)[rank]), "a slice");
+  check(joined.equal(x), "a gather");
+  check(sum.equal(count * own), "a sum");
+  check(y.equal(count * x), "a gather of sums");
+  check(x.grad().equal(count * grad), "a gradient");
+
+  const at::Tensor all = x.detach().t();
+  const at::Tensor rows = all.split_with_sizes(sizes, 0)[rank].clone().requires_grad_();
+  const at::Tensor features = sequence_to_hidden(rows, axis, "features", sizes);
+  const at::Tensor again = hidden_to_sequence(features, axis, "rows", sizes);
+  again.backward(2 * rows.detach());
+  check(features.equal(all.chunk(axis.size(), 1)[rank]), "features of all rows");
+  check(again.equal(rows), "all features of own rows");
+  check(rows.grad().equal(2 * rows), "a gradient of rows");
+}
+
+// Scenarios cut by torch.chunk's rule, and over one axis.
+TEST_CASE("parts of any size, also none in the middle, on two groups of one process",
+          "[collective][SH-1][SH-2][SH-3][SH-4]") {
+  const Mesh mesh({{"outer", 3}, {"inner", 2}});  // outer groups {0,2,4}, {1,3,5}; inner {0,1}, ..
+  for (const auto world : {run_emulated_ranks, run_gloo_ranks}) {
+    CHECK_NOTHROW(world(mesh, [](MeshComm& comm, int64_t) {
+      check_parts(comm.along("outer"), {3, 0, 4});
+      check_parts(comm.along("inner"), {2, 5});
+    }));
   }
 }
 
@@ -41,34 +93,13 @@ TEST_CASE("an expanded gradient, all strides 0, is summed like any other", "[col
   }
 }
 
-TEST_CASE("a value used twice gets both gradients through its mapping", "[collective][SH-1]") {
-  const Mesh mesh = Mesh::training({.tp = 2});
-  const auto results = on_every_rank(mesh, [](MeshComm& comm, int64_t rank) -> NamedResults {
-    const at::Tensor x = random_tensor({4}, 7).requires_grad_();
-    const at::Tensor y = copy_with_all_reduce_backward(x, comm.along("tp"), "here");
-    const double weight = rank == 0 ? 1 : 10;
-    (y * y * weight + y).sum().backward();
-    return {{"grad", x.grad()}};
-  });
-  const at::Tensor x = random_tensor({4}, 7);
-  for (const auto& result : results) CHECK(difference(22 * x + 2, result.at("grad")) == "");
-}
-
 TEST_CASE("calls carry the label and the direction; a group of one makes none", "[collective]") {
   const auto calls_with = [](int64_t tp) {
-    std::vector<CallLog> logs(static_cast<size_t>(tp));
-    std::vector<CallListener*> listeners;
-    for (CallLog& log : logs) listeners.push_back(&log);
-    const RankRuns runs = try_emulated_ranks(
-        Mesh::training({.tp = tp}),
-        [](MeshComm& comm, int64_t) {
-          const at::Tensor x = at::ones({2, 2}, at::kDouble).requires_grad_();
-          const at::Tensor y = all_gather_with_reduce_scatter_backward(x, comm.along("tp"), 1, "a");
-          copy_with_all_reduce_backward(y, comm.along("tp"), "b").sum().backward();
-        },
-        listeners);
-    REQUIRE(runs.error_text(0) == "");
-    return logs[0].calls;
+    return calls_of_ranks(Mesh::training({.tp = tp}), [](MeshComm& comm, int64_t) {
+      const at::Tensor x = at::ones({2, 2}, at::kDouble).requires_grad_();
+      const at::Tensor y = all_gather_with_reduce_scatter_backward(x, comm.along("tp"), 1, "a");
+      copy_with_all_reduce_backward(y, comm.along("tp"), "b").sum().backward();
+    })[0];
   };
   CHECK(calls_with(1).empty());
   CHECK(calls_with(2) == std::vector<std::string>{"all_gather a forward", "all_reduce b backward",
@@ -76,12 +107,11 @@ TEST_CASE("calls carry the label and the direction; a group of one makes none", 
 }
 
 TEST_CASE("without gradients a mapping leaves nothing behind", "[collective]") {
-  on_every_rank(Mesh::training({.tp = 2}), [](MeshComm& comm, int64_t) -> NamedResults {
+  run_emulated_ranks(Mesh::training({.tp = 2}), [](MeshComm& comm, int64_t) {
     const at::NoGradGuard no_grad;
     const at::Tensor x = at::ones({2}, at::TensorOptions().dtype(at::kDouble)).requires_grad_();
     const at::Tensor y = all_reduce_with_identity_backward(x, comm.along("tp"), "here");
     if (y.requires_grad()) throw std::logic_error("a graph was kept");
-    return {};
   });
 }
 

@@ -37,21 +37,23 @@ std::vector<int64_t> part_sizes(const Case& test, int64_t count) {
   return sizes;
 }
 
-// The number of rows that rank i sends to rank j in an all_to_all.
+// The rows that rank `from` sends to rank `to` in an all_to_all.
 int64_t rows_between(const Case& test, int64_t from, int64_t to) {
   if (test.sizes == Sizes::kEven) return 2;
   return test.sizes == Sizes::kEmpty ? 0 : (from + 2 * to) % 4;
 }
 
-std::vector<int64_t> sent_rows(const Case& test, int64_t from, int64_t count) {
-  std::vector<int64_t> rows;
-  for (int64_t to = 0; to < count; ++to) rows.push_back(rows_between(test, from, to));
-  return rows;
-}
+// What rank i sends to each rank, and what it receives from each.
+struct Exchange {
+  std::vector<int64_t> sent, received;
+};
 
-std::vector<int64_t> received_rows(const Case& test, int64_t to, int64_t count) {
-  std::vector<int64_t> rows;
-  for (int64_t from = 0; from < count; ++from) rows.push_back(rows_between(test, from, to));
+Exchange exchange_of(const Case& test, int64_t i, int64_t count) {
+  Exchange rows;
+  for (int64_t other = 0; other < count; ++other) {
+    rows.sent.push_back(rows_between(test, i, other));
+    rows.received.push_back(rows_between(test, other, i));
+  }
   return rows;
 }
 
@@ -67,21 +69,22 @@ std::vector<int64_t> input_shape(const Case& test, int64_t i, int64_t count) {
   int64_t rows = test.sizes == Sizes::kEmpty ? 0 : 5;
   if (test.op == Op::kAllGather || test.op == Op::kGather) rows = parts[static_cast<size_t>(i)];
   if (test.op == Op::kReduceScatter || test.op == Op::kScatter) rows = total(parts);
-  if (test.op == Op::kAllToAll) rows = total(sent_rows(test, i, count));
+  if (test.op == Op::kAllToAll) rows = total(exchange_of(test, i, count).sent);
   if (test.dim == 0) return {rows, kColumns};
   return {kColumns, rows};
 }
 
-// Small whole numbers, so that sums and products of seven ranks are exact in every dtype; each
-// position and rank has a different one.
-double value_at(const Case& test, int64_t global_rank, int64_t index) {
-  const int64_t mixed = index * 7 + global_rank * 13 + index * global_rank;
-  if (test.dtype == at::kBool) return static_cast<double>(mixed % 3 == 0);
+// `count` small whole numbers, so that sums and products of seven ranks are exact in every dtype;
+// each position and rank has a different one.
+at::Tensor numbers(const Case& test, int64_t global_rank, int64_t count) {
+  const at::Tensor index = at::arange(count, at::kLong);
+  const at::Tensor mixed = index * 7 + global_rank * 13 + index * global_rank;
+  if (test.dtype == at::kBool) return mixed.remainder(3).eq(0);
   if (reduces(test.op) && test.reduce == ReduceOp::kProduct) {
-    const double sign = mixed % 5 == 0 && test.dtype != at::kByte ? -1 : 1;
-    return sign * static_cast<double>(1 + mixed % 2);
+    const at::Tensor sizes = 1 + mixed.remainder(2);
+    return test.dtype == at::kByte ? sizes : at::where(mixed.remainder(5).eq(0), -sizes, sizes);
   }
-  return static_cast<double>(mixed % 19) - (test.dtype == at::kByte ? 0 : 9);
+  return mixed.remainder(19) - (test.dtype == at::kByte ? 0 : 9);
 }
 
 at::Tensor with_memory(const at::Tensor& plain, Memory memory) {
@@ -98,122 +101,55 @@ at::Tensor with_memory(const at::Tensor& plain, Memory memory) {
 
 at::Tensor input_of(const Case& test, const Communicator& comm, int64_t i) {
   const std::vector<int64_t> shape = input_shape(test, i, comm.size());
-  at::Tensor values = at::empty(shape, at::kDouble);
-  double* data = values.data_ptr<double>();
   const int64_t rank = comm.ranks()[static_cast<size_t>(i)];
-  for (int64_t index = 0; index < values.numel(); ++index)
-    data[index] = value_at(test, rank, index);
+  const at::Tensor values = numbers(test, rank, shape[0] * shape[1]).view(shape);
   const bool can_expand = test.memory != Memory::kExpanded || shape[1] > 0;
   return with_memory(values.to(test.dtype).to(test.device),
                      can_expand ? test.memory : Memory::kContiguous);
 }
 
-// A matrix of doubles, so that the golden uses no tensor library.
-struct Matrix {
-  int64_t rows = 0, columns = 0;
-  std::vector<double> values;
-  double& at(int64_t r, int64_t c) { return values[static_cast<size_t>(r * columns + c)]; }
-  double at(int64_t r, int64_t c) const { return values[static_cast<size_t>(r * columns + c)]; }
-};
-
-Matrix matrix(int64_t rows, int64_t columns) {
-  return {rows, columns, std::vector<double>(static_cast<size_t>(rows * columns))};
-}
-
-Matrix matrix_of(const at::Tensor& tensor) {
-  Matrix out = matrix(tensor.size(0), tensor.size(1));
-  const at::Tensor wide = tensor.cpu().to(at::kDouble).contiguous();
-  std::copy_n(wide.data_ptr<double>(), wide.numel(), out.values.begin());
-  return out;
-}
-
-Matrix flipped(const Matrix& from) {
-  Matrix out = matrix(from.columns, from.rows);
-  for (int64_t r = 0; r < from.rows; ++r) {
-    for (int64_t c = 0; c < from.columns; ++c) out.at(c, r) = from.at(r, c);
+// In float64, in which the sums and products are exact.
+at::Tensor reduce_all(const Case& test, const std::vector<at::Tensor>& inputs) {
+  at::Tensor result = inputs[0];
+  for (size_t i = 1; i < inputs.size(); ++i) {
+    result = test.reduce == ReduceOp::kMax       ? at::maximum(result, inputs[i])
+             : test.reduce == ReduceOp::kMin     ? at::minimum(result, inputs[i])
+             : test.reduce == ReduceOp::kProduct ? result * inputs[i]
+                                                 : result + inputs[i];
   }
-  return out;
+  return test.reduce == ReduceOp::kAvg ? result / static_cast<double>(inputs.size()) : result;
 }
 
-Matrix rows_of(const Matrix& from, int64_t start, int64_t count) {
-  Matrix out = matrix(count, from.columns);
-  for (int64_t r = 0; r < count; ++r) {
-    for (int64_t c = 0; c < from.columns; ++c) out.at(r, c) = from.at(start + r, c);
-  }
-  return out;
-}
-
-void append_rows(Matrix& to, const Matrix& from) {
-  to.columns = from.columns;
-  to.rows += from.rows;
-  to.values.insert(to.values.end(), from.values.begin(), from.values.end());
-}
-
-double rounded(double value, at::ScalarType dtype) {
-  if (dtype == at::kFloat) return static_cast<float>(value);
-  if (dtype == at::kHalf) return static_cast<at::Half>(static_cast<float>(value));
-  if (dtype == at::kBFloat16) return static_cast<at::BFloat16>(static_cast<float>(value));
-  return value;
-}
-
-double reduce_values(const Case& test, const std::vector<double>& values) {
-  double result = values[0];
-  for (size_t i = 1; i < values.size(); ++i) {
-    const double value = values[i];
-    result = test.reduce == ReduceOp::kMax       ? std::max(result, value)
-             : test.reduce == ReduceOp::kMin     ? std::min(result, value)
-             : test.reduce == ReduceOp::kProduct ? result * value
-                                                 : result + value;
-  }
-  if (test.dtype == at::kBool) return static_cast<double>(result != 0);
-  if (test.dtype == at::kByte) return static_cast<double>(static_cast<uint8_t>(result));
-  if (test.reduce == ReduceOp::kAvg) result /= static_cast<double>(values.size());
-  return rounded(result, test.dtype);
-}
-
-Matrix reduce_all(const Case& test, const std::vector<Matrix>& inputs) {
-  Matrix out = inputs[0];
-  for (size_t k = 0; k < out.values.size(); ++k) {
-    std::vector<double> values;
-    for (const Matrix& input : inputs) values.push_back(input.values[k]);
-    out.values[k] = reduce_values(test, values);
-  }
-  return out;
-}
-
-// Inputs and result have the cut dim in front.
-Matrix golden_rows(const Case& test, const std::vector<Matrix>& inputs, int64_t own) {
+// Inputs and result are in float64 with the cut dim in front.
+at::Tensor golden_rows(const Case& test, const std::vector<at::Tensor>& inputs, int64_t own) {
   const auto count = static_cast<int64_t>(inputs.size());
-  const std::vector<int64_t> parts = part_sizes(test, count);
-  const int64_t before = total({parts.begin(), parts.begin() + own});
-  const int64_t mine = parts[static_cast<size_t>(own)];
-  const auto root = static_cast<size_t>(root_of(count));
-  Matrix out;
+  const at::Tensor& of_root = inputs[static_cast<size_t>(root_of(count))];
+  const auto own_part = [&](const at::Tensor& whole, const std::vector<int64_t>& sizes) {
+    return whole.split_with_sizes(sizes, 0)[static_cast<size_t>(own)];
+  };
   switch (test.op) {
     case Op::kAllReduce:
       return reduce_all(test, inputs);
     case Op::kReduceScatter:
-      return rows_of(reduce_all(test, inputs), before, mine);
+      return own_part(reduce_all(test, inputs), part_sizes(test, count));
     case Op::kBroadcast:
-      return inputs[root];
+      return of_root;
     case Op::kScatter:
-      return rows_of(inputs[root], before, mine);
+      return own_part(of_root, part_sizes(test, count));
     case Op::kRing:
       return inputs[static_cast<size_t>((own + count - 1) % count)];
     case Op::kAllGather:
     case Op::kGather:
-      for (const Matrix& input : inputs) append_rows(out, input);
-      return out;
+      return at::cat(inputs, 0);
     case Op::kAllToAll:
-      for (int64_t from = 0; from < count; ++from) {
-        const std::vector<int64_t> sent = sent_rows(test, from, count);
-        const int64_t start = total({sent.begin(), sent.begin() + own});
-        append_rows(
-            out, rows_of(inputs[static_cast<size_t>(from)], start, sent[static_cast<size_t>(own)]));
-      }
-      return out;
+      break;
   }
-  return out;
+  std::vector<at::Tensor> received;
+  for (int64_t from = 0; from < count; ++from) {
+    received.push_back(
+        own_part(inputs[static_cast<size_t>(from)], exchange_of(test, from, count).sent));
+  }
+  return at::cat(received, 0);
 }
 
 at::Tensor ring(const Case& test, Communicator& comm, const at::Tensor& input) {
@@ -252,35 +188,33 @@ namespace {
 constexpr std::array kOps{Op::kAllReduce, Op::kAllGather, Op::kReduceScatter, Op::kAllToAll,
                           Op::kBroadcast, Op::kScatter,   Op::kGather,        Op::kRing};
 
-// Adds every form of each op in one dtype.
+// Every form of a call; not every op has each of them.
+const std::vector<Case> kForms = {
+    {.memory = Memory::kContiguous},
+    {.memory = Memory::kTransposed},
+    {.memory = Memory::kStrided},
+    {.memory = Memory::kExpanded},
+    {.sizes = Sizes::kEmpty},
+    {.asynchronous = true},
+    {.memory = Memory::kStrided, .asynchronous = true},
+    {.dim = 1},
+    {.sizes = Sizes::kUneven},
+    {.sizes = Sizes::kUneven, .asynchronous = true},
+    {.memory = Memory::kTransposed, .sizes = Sizes::kUneven},
+    {.sizes = Sizes::kUneven, .dim = 1},
+    {.sizes = Sizes::kUneven, .dim = 1, .asynchronous = true},
+    {.memory = Memory::kTransposed, .sizes = Sizes::kUneven, .dim = 1},
+};
+
 void add_forms(std::vector<Case>& cases, at::ScalarType dtype) {
   for (const Op op : kOps) {
-    for (const Memory memory :
-         {Memory::kContiguous, Memory::kTransposed, Memory::kStrided, Memory::kExpanded}) {
-      cases.push_back({.op = op, .dtype = dtype, .memory = memory});
-    }
-    cases.push_back({.op = op, .dtype = dtype, .sizes = Sizes::kEmpty});
-    if (has_async(op)) {
-      cases.push_back({.op = op, .dtype = dtype, .asynchronous = true});
-      cases.push_back({.op = op, .dtype = dtype, .memory = Memory::kStrided, .asynchronous = true});
-    }
-    for (const int64_t dim : {0, 1}) {
-      if (dim == 1 && !has_dim(op)) continue;
-      if (dim == 1) cases.push_back({.op = op, .dtype = dtype, .dim = 1});
-      if (!has_parts(op)) continue;
-      for (const bool asynchronous : {false, true}) {
-        if (asynchronous && !has_async(op)) continue;
-        cases.push_back({.op = op,
-                         .dtype = dtype,
-                         .sizes = Sizes::kUneven,
-                         .dim = dim,
-                         .asynchronous = asynchronous});
-      }
-      cases.push_back({.op = op,
-                       .dtype = dtype,
-                       .memory = Memory::kTransposed,
-                       .sizes = Sizes::kUneven,
-                       .dim = dim});
+    for (Case form : kForms) {
+      if (form.dim == 1 && !has_dim(op)) continue;
+      if (form.asynchronous && !has_async(op)) continue;
+      if (form.sizes == Sizes::kUneven && !has_parts(op)) continue;
+      form.op = op;
+      form.dtype = dtype;
+      cases.push_back(form);
     }
   }
 }
@@ -301,22 +235,6 @@ std::vector<Case> all_cases() {
     add_reductions(cases, dtype, Op::kAllReduce, Sizes::kEven);
     add_reductions(cases, dtype, Op::kReduceScatter, Sizes::kEven);
     add_reductions(cases, dtype, Op::kReduceScatter, Sizes::kUneven);
-  }
-  return cases;
-}
-
-std::vector<Case> thin_cases() {
-  std::vector<Case> cases;
-  add_forms(cases, at::kDouble);
-  for (size_t i = 0; i < kDtypes.size(); ++i) {
-    const at::ScalarType dtype = kDtypes[i];
-    add_reductions(cases, dtype, Op::kAllReduce, Sizes::kEven);
-    if (!at::isIntegralType(dtype, true)) {
-      cases.push_back({.op = Op::kReduceScatter, .dtype = dtype, .sizes = Sizes::kUneven});
-    }
-    cases.push_back({.op = kOps[(i + 1) % kOps.size()], .dtype = dtype});
-    cases.push_back({.op = Op::kAllGather, .dtype = dtype});
-    cases.push_back({.op = Op::kAllToAll, .dtype = dtype});
   }
   return cases;
 }
@@ -346,8 +264,7 @@ at::Tensor call(const Case& test, Communicator& comm) {
       }
       return comm.reduce_scatter(input, test.dim, test.reduce, label, parts);
     case Op::kAllToAll: {
-      const auto sent = even ? std::vector<int64_t>{} : sent_rows(test, comm.rank(), count);
-      const auto received = even ? std::vector<int64_t>{} : received_rows(test, comm.rank(), count);
+      const auto [sent, received] = even ? Exchange{} : exchange_of(test, comm.rank(), count);
       if (test.asynchronous) return comm.all_to_all_async(input, label, sent, received).wait();
       return comm.all_to_all(input, label, sent, received);
     }
@@ -370,26 +287,25 @@ std::string check(const Case& test, const Communicator& comm, const at::Tensor& 
   if (test.op == Op::kGather && comm.rank() != root_of(comm.size())) {
     return actual.defined() ? "a result where there is no root" : "";
   }
-  std::vector<Matrix> inputs;
+  std::vector<at::Tensor> inputs;
   for (int64_t i = 0; i < comm.size(); ++i) {
-    const Matrix input = matrix_of(input_of(test, comm, i));
-    inputs.push_back(test.dim == 0 ? input : flipped(input));
+    const at::Tensor input = input_of(test, comm, i).cpu().to(at::kDouble);
+    inputs.push_back(test.dim == 0 ? input : input.t());
   }
-  const Matrix rows = golden_rows(test, inputs, comm.rank());
-  const Matrix golden = test.dim == 0 ? rows : flipped(rows);
+  const at::Tensor rows = golden_rows(test, inputs, comm.rank());
+  const at::Tensor golden = (test.dim == 0 ? rows : rows.t()).to(test.dtype);
   if (actual.scalar_type() != test.dtype) return "dtype " + dtype_name(actual.scalar_type());
   if (!actual.is_contiguous()) return "not contiguous";
-  if (actual.sizes() != at::IntArrayRef({golden.rows, golden.columns})) {
-    return fmt::format("shape [{}] for [{},{}]", fmt::join(actual.sizes(), ","), golden.rows,
-                       golden.columns);
+  if (actual.sizes() != golden.sizes()) {
+    return fmt::format("shape [{}] for [{}]", fmt::join(actual.sizes(), ","),
+                       fmt::join(golden.sizes(), ","));
   }
-  const Matrix got = matrix_of(actual);
-  for (size_t k = 0; k < golden.values.size(); ++k) {
-    if (!(got.values[k] == golden.values[k])) {
-      return fmt::format("element {}: golden {} actual {}", k, golden.values[k], got.values[k]);
-    }
-  }
-  return "";
+  const at::Tensor differs = actual.cpu().ne(golden);
+  if (!differs.any().item<bool>()) return "";
+  const at::Tensor first = differs.flatten().nonzero()[0][0];
+  const auto value = [&](const at::Tensor& t) { return t.flatten()[first].item<double>(); };
+  return fmt::format("element {}: golden {} actual {}", first.item<int64_t>(), value(golden),
+                     value(actual.cpu()));
 }
 
 }  // namespace shardproof::tests

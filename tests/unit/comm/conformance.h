@@ -25,7 +25,7 @@ enum class Memory { kContiguous, kTransposed, kStrided, kExpanded };
 enum class Sizes { kEven, kUneven, kEmpty };  // uneven: some are 0; empty: all are 0
 
 struct Case {
-  Op op;
+  Op op = Op::kAllReduce;
   at::ScalarType dtype = at::kDouble;
   ReduceOp reduce = ReduceOp::kSum;
   Memory memory = Memory::kContiguous;
@@ -38,8 +38,6 @@ struct Case {
 std::string describe(const Case& test);
 // Every op, reduce op and dtype, with every memory layout, size, dim and asynchronous form.
 std::vector<Case> all_cases();
-// A selection for slow worlds: every op in every form, each dtype and reduce op once or twice.
-std::vector<Case> thin_cases();
 std::vector<Case> on_device(std::vector<Case> cases, at::DeviceType device);
 
 // Makes the call with this rank's input, which differs from those of other ranks.

@@ -21,16 +21,18 @@ namespace {
 struct Outcome {
   std::vector<std::string> problems;
   std::map<int64_t, std::vector<at::Tensor>> results;  // per global rank
+  std::mutex mutex;
+  std::string first() const {
+    if (problems.empty()) return "";
+    return fmt::format("{} problems, the first: {}", problems.size(), problems[0]);
+  }
 };
 
-using RunRanks = void (*)(const Mesh&, const RankFunction&);
-
-void run_cases(const std::vector<Case>& cases, Communicator& comm, int64_t rank, std::mutex& mutex,
-               Outcome& outcome) {
+void run_cases(const std::vector<Case>& cases, Communicator& comm, int64_t rank, Outcome& outcome) {
   for (const Case& test : cases) {
     const at::Tensor actual = call(test, comm);
     const std::string problem = check(test, comm, actual);
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(outcome.mutex);
     outcome.results[rank].push_back(actual);
     if (problem.empty()) continue;
     outcome.problems.push_back(fmt::format("rank {} in {} of {}: {}: {}", rank, comm.axis(),
@@ -38,19 +40,14 @@ void run_cases(const std::vector<Case>& cases, Communicator& comm, int64_t rank,
   }
 }
 
-Outcome run_suite(RunRanks run_ranks, const Mesh& mesh, const std::vector<std::string>& axes,
-                  const std::vector<Case>& cases) {
-  Outcome outcome;
-  std::mutex mutex;
+// Runs the cases on every group of the mesh's axes.
+void run_suite(void (*run_ranks)(const Mesh&, const RankFunction&), const Mesh& mesh,
+               const std::vector<Case>& cases, Outcome& outcome) {
   run_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
-    for (const std::string& axis : axes) run_cases(cases, comm.along(axis), rank, mutex, outcome);
+    for (const MeshAxis& axis : mesh.axes()) run_cases(cases, comm.along(axis.name), rank, outcome);
   });
-  return outcome;
-}
-
-std::string first_of(const std::vector<std::string>& problems) {
-  if (problems.empty()) return "";
-  return fmt::format("{} problems, the first: {}", problems.size(), problems[0]);
+  CHECK(outcome.first() == "");
+  REQUIRE(outcome.results.size() == static_cast<size_t>(mesh.world_size()));
 }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
@@ -65,11 +62,9 @@ TEST_CASE("every collective is right on emulated groups of every size and place"
   const int64_t size = GENERATE(1, 2, 3, 4, 7);
   const Mesh mesh({{"dp", 2}, {"tp", size}});
   const std::vector<Case> cases = all_cases();
-  const Outcome first = run_suite(&run_emulated_ranks, mesh, {"tp", "dp"}, cases);
-  CHECK(first_of(first.problems) == "");
-  REQUIRE(first.results.size() == static_cast<size_t>(2 * size));
-
-  const Outcome second = run_suite(&run_emulated_ranks, mesh, {"tp", "dp"}, cases);
+  Outcome first, second;
+  run_suite(&run_emulated_ranks, mesh, cases, first);
+  run_suite(&run_emulated_ranks, mesh, cases, second);
   int64_t different = 0;
   for (const auto& [rank, results] : first.results) {
     REQUIRE(results.size() == 2 * cases.size());
@@ -80,39 +75,25 @@ TEST_CASE("every collective is right on emulated groups of every size and place"
   CHECK(different == 0);
 }
 
-TEST_CASE("every collective is right on Gloo groups of every size", "[comm][gloo]") {
-  const int64_t size = GENERATE(1, 2, 3, 4, 7);
-  const Outcome outcome = run_suite(&run_gloo_ranks, Mesh({{"tp", size}}), {"tp"}, thin_cases());
-  CHECK(first_of(outcome.problems) == "");
-  CHECK(outcome.results.size() == static_cast<size_t>(size));
-}
-
-TEST_CASE("every form of every collective in every dtype is right on a Gloo group of 3",
-          "[comm][gloo]") {
-  const Outcome outcome = run_suite(&run_gloo_ranks, Mesh({{"tp", 3}}), {"tp"}, all_cases());
-  CHECK(first_of(outcome.problems) == "");
-}
-
-TEST_CASE("every collective is right on Gloo groups that do not start at rank 0", "[comm][gloo]") {
-  const Mesh mesh({{"dp", 2}, {"tp", 3}});
-  const Outcome outcome = run_suite(&run_gloo_ranks, mesh, {"tp", "dp"}, thin_cases());
-  CHECK(first_of(outcome.problems) == "");
-  CHECK(outcome.results.size() == 6);
+TEST_CASE("every collective is right on Gloo groups of every size and place", "[comm][gloo]") {
+  const Mesh mesh = GENERATE(Mesh({{"tp", 1}}), Mesh({{"tp", 2}}), Mesh({{"tp", 4}}),
+                             Mesh({{"tp", 7}}), Mesh({{"dp", 2}, {"tp", 3}}));
+  Outcome outcome;
+  run_suite(&run_gloo_ranks, mesh, all_cases(), outcome);
 }
 
 // A group of one rank, which calls its backend nevertheless.
 std::string problems_alone(const BackendFactory& make, const std::vector<Case>& cases) {
   Communicator alone("tp", {0}, 0, make("tp", {0}), nullptr);
   Outcome outcome;
-  std::mutex mutex;
-  run_cases(cases, alone, 0, mutex, outcome);
-  return first_of(outcome.problems);
+  run_cases(cases, alone, 0, outcome);
+  return outcome.first();
 }
 
 TEST_CASE("every collective is right on a backend of one rank", "[comm][emulated][gloo]") {
   sim::EmulatedWorld world(1);
   CHECK(problems_alone(world.factory(0), all_cases()) == "");
-  CHECK(problems_alone(gloo_factory(make_hash_store(), 0), thin_cases()) == "");
+  CHECK(problems_alone(gloo_factory(make_hash_store(), 0), all_cases()) == "");
 }
 
 TEST_CASE("every collective is right on CUDA tensors of emulated ranks", "[comm][emulated][cuda]") {
@@ -122,9 +103,8 @@ TEST_CASE("every collective is right on CUDA tensors of emulated ranks", "[comm]
   }
   load_cuda();
   const int64_t size = GENERATE(1, 2, 3, 4, 7);
-  const Outcome outcome = run_suite(&run_emulated_ranks, Mesh({{"tp", size}}), {"tp"},
-                                    on_device(all_cases(), at::kCUDA));
-  CHECK(first_of(outcome.problems) == "");
+  Outcome outcome;
+  run_suite(&run_emulated_ranks, Mesh({{"tp", size}}), on_device(all_cases(), at::kCUDA), outcome);
 }
 
 TEST_CASE("every collective is right on a one-rank NCCL world, for tensors of the CPU too",

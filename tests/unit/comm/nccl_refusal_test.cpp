@@ -11,6 +11,12 @@ namespace {
 
 using Catch::Matchers::Contains;
 
+auto refused_because(const std::string& why) {
+  return Catch::Predicate<Error>([why](const Error& error) {
+    return error.kind() == ErrorKind::kRefused && error.fact() == why && !error.fix().empty();
+  });
+}
+
 TEST_CASE("CUDA is there, or refused with one sentence that says why", "[comm][cuda]") {
   const std::string why = why_no_cuda();
   if (why.empty()) {
@@ -20,14 +26,7 @@ TEST_CASE("CUDA is there, or refused with one sentence that says why", "[comm][c
   CHECK_THAT(why,
              Contains("no GPU here") || Contains("without CUDA") || Contains("cannot be loaded"));
   CHECK(why.find('\n') == std::string::npos);
-  try {
-    load_cuda();
-    FAIL("load_cuda() must refuse");
-  } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::kRefused);
-    CHECK(error.fact() == why);
-    CHECK(!error.fix().empty());
-  }
+  CHECK_THROWS_MATCHES(load_cuda(), Error, refused_because(why));
 }
 
 TEST_CASE("NCCL without GPU or plugin is refused before anything is tried", "[comm][cuda]") {
@@ -35,13 +34,7 @@ TEST_CASE("NCCL without GPU or plugin is refused before anything is tried", "[co
   const std::string why = why_no_nccl(nowhere);
   CHECK_THAT(why, Contains("no GPU here") || Contains("was not built") ||
                       Contains("without CUDA") || Contains("cannot be loaded"));
-  try {
-    nccl_factory(make_hash_store(), 0, nowhere);
-    FAIL("nccl_factory() must refuse");
-  } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::kRefused);
-    CHECK(error.fact() == why);
-  }
+  CHECK_THROWS_MATCHES(nccl_factory(make_hash_store(), 0, nowhere), Error, refused_because(why));
 }
 
 }  // namespace

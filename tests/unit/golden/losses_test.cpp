@@ -1,4 +1,5 @@
-// Legend: B samples, S positions, V vocabulary.
+// Losses by their definitions; logprobs, gradients and what does not count are in golden/hf and
+// scenarios/train.
 #include "golden/losses.h"
 
 #include <ATen/ATen.h>
@@ -46,28 +47,6 @@ double clipped(double now, double advantage, double eps, double beta) {
 
 }  // namespace
 
-TEST_CASE("A logprob belongs to its own token given those before; padding and the first are 0",
-          "[golden]") {
-  const Batch b = batch();
-  const at::Tensor logits =
-      at::arange(3 * 4 * 5, at::kDouble).mul(0.37).sin().mul(3).view({3, 4, 5});
-  const at::Tensor logprobs = dense_logprobs(logits, b);
-  for (int64_t sample = 0; sample < 3; ++sample) {
-    for (int64_t t = 0; t < 4; ++t) {
-      const double got = logprobs[sample][t].item<double>();
-      if (t == 0 || t >= b.input_lengths[sample].item<int64_t>()) {
-        CHECK(got == 0);
-        continue;
-      }
-      double total = 0;
-      for (int64_t v = 0; v < 5; ++v) total += std::exp(logits[sample][t - 1][v].item<double>());
-      const int64_t token = b.input_ids[sample][t].item<int64_t>();
-      CHECK(got ==
-            Approx(logits[sample][t - 1][token].item<double>() - std::log(total)).epsilon(1e-14));
-    }
-  }
-}
-
 TEST_CASE("Logprobs of low-precision logits are computed in float32", "[golden]") {
   const at::Tensor logits = at::ones({3, 4, 5}, at::kBFloat16);
   CHECK(dense_logprobs(logits, batch()).scalar_type() == at::kFloat);
@@ -85,23 +64,13 @@ TEST_CASE("A batch of one position has no logprob and still a loss", "[golden]")
   CHECK(logits.grad().abs().max().item<double>() == 0);
 }
 
-TEST_CASE("nll is the weighted mean over counted tokens", "[golden]") {
-  const at::Tensor logprobs = some_logprobs();
-  const at::Tensor loss = dense_loss(logprobs, batch(), {.kind = LossKind::kNll});
-  CHECK(loss.item<double>() == Approx((1.0 + 2.0 + 0.5 * 3.0) / 2.5).epsilon(1e-15));
-  loss.backward();
-  const at::Tensor wanted =
-      at::tensor({0., -1., 0., -1., 0., 0., 0., 0., 0., -0.5, 0., 0.}, at::kDouble).view({3, 4}) /
-      2.5;
-  CHECK(at::allclose(logprobs.grad(), wanted, 1e-15, 0));
-}
-
-TEST_CASE("Sequence normalisation means within each sequence first, over valid ones then",
+TEST_CASE("nll is the weighted mean over counted tokens, or over sequences of their own means",
           "[golden]") {
-  const at::Tensor loss =
-      dense_loss(some_logprobs(), batch(),
-                 {.kind = LossKind::kNll, .normalization = LossNormalization::kSequence});
-  CHECK(loss.item<double>() == Approx(((1.0 + 2.0) / 2 + 3.0) / 2).epsilon(1e-15));
+  const auto loss = [](LossNormalization normalization) {
+    return dense_loss(some_logprobs(), batch(), {.normalization = normalization}).item<double>();
+  };
+  CHECK(loss(LossNormalization::kToken) == Approx((1.0 + 2.0 + 0.5 * 3.0) / 2.5).epsilon(1e-15));
+  CHECK(loss(LossNormalization::kSequence) == Approx(((1.0 + 2.0) / 2 + 3.0) / 2).epsilon(1e-15));
 }
 
 TEST_CASE("clipped_pg is its definition, token by token", "[golden]") {
@@ -112,19 +81,6 @@ TEST_CASE("clipped_pg is its definition, token by token", "[golden]") {
   const double wanted = clipped(-1.0, -2, eps, beta) + clipped(-2.0, 3, eps, beta) +
                         0.5 * clipped(-3.0, 4, eps, beta);
   CHECK(loss.item<double>() == Approx(wanted / 2.5).epsilon(1e-14));
-}
-
-TEST_CASE("A clipped token has the gradient of its KL term alone", "[golden]") {
-  // Token 1 of sample 0 has ratio e^0.5 > 1.2. It is clipped only with a positive advantage.
-  Batch b = with_policy(batch());
-  b.advantages[0][1] = 2.0;
-  const at::Tensor logprobs = some_logprobs();
-  dense_loss(logprobs, b,
-             {.kind = LossKind::kClippedPolicyGradient, .clip_eps = 0.2, .kl_beta = 0.1})
-      .backward();
-  const double d = -1.2 + 1.0;
-  CHECK(logprobs.grad()[0][1].item<double>() ==
-        Approx(0.1 * (1 - std::exp(d)) / 2.5).epsilon(1e-13));
 }
 
 // A chosen and a rejected sample of three positions; the last two of each count.
@@ -196,36 +152,6 @@ TEST_CASE("A policy equal to its reference wins no pair, however its sums round"
   at::Tensor now = b.reference_logprobs.clone();
   now[0][1] += 1e-6;
   CHECK(metric(dense_metrics(now, b, loss), "accuracy") == 1);
-}
-
-TEST_CASE("What is not counted cannot spread, whatever stands there", "[golden]") {
-  const double bad = GENERATE(std::numeric_limits<double>::quiet_NaN(), -1e6, 1e6);
-  Batch clean = with_policy(batch()), dirty = with_policy(batch());
-  for (at::Tensor* tensor : {&dirty.prev_logprobs, &dirty.reference_logprobs, &dirty.advantages}) {
-    *tensor = at::where(dirty.loss_mask().ne(0), *tensor, at::full_like(*tensor, bad));
-  }
-  const at::Tensor first = some_logprobs(), second = some_logprobs();
-  const LossOptions loss{.kind = LossKind::kClippedPolicyGradient};
-  const at::Tensor wanted = dense_loss(first, clean, loss), got = dense_loss(second, dirty, loss);
-  CHECK(at::equal(wanted, got));
-  wanted.backward();
-  got.backward();
-  CHECK(at::equal(first.grad(), second.grad()));
-}
-
-TEST_CASE("Nothing counted: loss and gradient are exactly 0", "[golden]") {
-  const auto [kind, normalization] = GENERATE(table<LossKind, LossNormalization>(
-      {{LossKind::kNll, LossNormalization::kToken},
-       {LossKind::kNll, LossNormalization::kSequence},
-       {LossKind::kClippedPolicyGradient, LossNormalization::kToken},
-       {LossKind::kClippedPolicyGradient, LossNormalization::kSequence}}));
-  Batch b = with_policy(batch());
-  b.sample_mask.zero_();
-  const at::Tensor logprobs = some_logprobs();
-  const at::Tensor loss = dense_loss(logprobs, b, {.kind = kind, .normalization = normalization});
-  loss.backward();
-  CHECK(loss.item<double>() == 0);
-  CHECK(logprobs.grad().abs().max().item<double>() == 0);
 }
 
 TEST_CASE("Missing policy tensors are bad input", "[golden]") {

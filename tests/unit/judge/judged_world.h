@@ -4,7 +4,6 @@
 
 #include <ATen/ATen.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <functional>
 #include <memory>
@@ -14,22 +13,16 @@
 #include "sim/case/recorder/golden_recorder.h"
 #include "sim/judge/probe/rank_recorder.h"
 #include "sim/judge/verdict/verdict.h"
+#include "sim/world/process/owned_fd.h"
 #include "tensor/aten_view.h"
 #include "tensor/shard.h"
 
 namespace shardproof::sim {
 
 // A memory file that is closed with its scope.
-class MemoryFile {
- public:
-  MemoryFile() : fd_(::memfd_create("golden", MFD_CLOEXEC)) {}
-  ~MemoryFile() { ::close(fd_); }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
+struct MemoryFile : OwnedFd {
+  MemoryFile() : OwnedFd(::memfd_create("golden", MFD_CLOEXEC)) {}
+  int fd() const { return get(); }
 };
 
 // Elements around 1 of both signs, all different; the same for the same seed.
@@ -60,6 +53,21 @@ inline GoldenRecord golden_from(const std::vector<Observation>& observations,
   const MemoryFile file;
   recorder.write(file.fd(), {{"made_by", "test"}});
   return GoldenRecord::from_fd(file.fd());
+}
+
+// The report of a rank that saw these.
+inline RankReport observe_all(const CaseSpec& spec, const GoldenRecord& golden,
+                              const std::vector<Observation>& observations, int64_t rank = 0) {
+  RankRecorder recorder(spec, spec.parallel.mesh(), rank, &golden, {});
+  for (const Observation& observation : observations) recorder.observe(observation);
+  return recorder.finish();
+}
+
+inline RankEnding finished(int64_t rank, const RankReport& report) {
+  RankEnding ending;
+  ending.rank = rank;
+  ending.bytes = encode(report);
+  return ending;
 }
 
 class JudgedWorld {
@@ -100,10 +108,7 @@ class JudgedWorld {
       for (int64_t i = 0; i < calls; ++i) {
         report.calls.push_back("all_reduce(sum) tp[0,1] [4] float64 call " + std::to_string(i));
       }
-      RankEnding ending;
-      ending.rank = rank;
-      ending.bytes = encode(report);
-      endings.push_back(std::move(ending));
+      endings.push_back(finished(rank, report));
     }
     return endings;
   }

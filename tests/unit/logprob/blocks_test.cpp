@@ -1,5 +1,5 @@
-// Logprobs in blocks of rows: same values, bounded memory, no saved memory in inference,
-// temperature.
+// Logprobs, entropy and KL in blocks of rows: same values, bounded memory, no saved memory in
+// inference, temperature.
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -117,47 +117,76 @@ TEST_CASE("logits that are written to before the backward are noticed", "[LP-8]"
   CHECK_THAT(runs.error_text(0), Catch::Contains("modified by an inplace operation"));
 }
 
-// A function from logits to one number per row, and its golden.
-struct RowFunction {
-  std::function<at::Tensor(const at::Tensor& local, Communicator& tp)> sharded;
-  std::function<at::Tensor(const at::Tensor& full)> plain;
-};
-
-void check_rows(const RowFunction& function, const at::Tensor& logits, const Split& split) {
-  INFO(describe(split));
-  const at::Tensor grad = random_tensor(logits.sizes().slice(0, logits.dim() - 1), 9);
-  const PlainAnswer golden = plain(logits, grad, function.plain);
-  const auto results = on_every_rank_of(
-      split.world, Mesh::training({.tp = split.tp}),
-      [&](MeshComm& comm, int64_t rank) -> NamedResults {
-        const at::Tensor leaf = vocab_part(logits, split.tp, rank).requires_grad_();
-        const at::Tensor out = function.sharded(leaf, comm.along("tp"));
-        out.backward(grad);
-        return {{"value", out.detach()}, {"grad", leaf.grad()}};
-      });
-  for (size_t rank = 0; rank < results.size(); ++rank) {
-    CHECK(difference(golden.value, results[rank].at("value"), 1e-12, 1) == "");
-    CHECK(difference(vocab_part(golden.grad, split.tp, static_cast<int64_t>(rank), 0),
-                     results[rank].at("grad"), 1e-12, 1) == "");
-  }
+// A token of probability 0 adds nothing: p log p tends to 0 with p.
+at::Tensor plain_entropy(const at::Tensor& logits) {
+  const at::Tensor logprobs = at::log_softmax(logits, -1);
+  return (logprobs.exp() * logprobs.masked_fill(logprobs.isneginf(), 0)).sum(-1).neg();
 }
 
-std::vector<Split> tp_splits() {
-  return {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {2, 1, World::kGloo}, {3, 1, World::kGloo}};
+at::Tensor plain_kl(const at::Tensor& p, const at::Tensor& q) {
+  const at::Tensor log_p = at::log_softmax(p, -1), log_q = at::log_softmax(q, -1);
+  return (log_p.exp() * (log_p - log_q)).sum(-1);
 }
 
-TEST_CASE("logprobs at a temperature", "[LP-9]") {
-  const at::Tensor target = spread_ids({3, 5}, 13);
-  for (const double temperature : {0.5, 0.7, 2.0}) {
-    const RowFunction function{
-        [&](const at::Tensor& x, Communicator& tp) {
-          return vocab_parallel_logprob(x, target, tp, 13, {.temperature = temperature});
-        },
-        [&](const at::Tensor& x) {
-          return at::log_softmax(x / temperature, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1);
-        }};
-    for (const Split& split : tp_splits())
-      check_rows(function, random_tensor({3, 5, 13}, 1) * 4, split);
+TEST_CASE("logprob, fused logprob, entropy and KL over a padded vocabulary at a temperature",
+          "[LP-8][LP-9]") {
+  const double temperature = GENERATE(0.7, 2.0);
+  const int64_t vocab_size = GENERATE(13, 2);
+  const LogprobOptions options{.temperature = temperature, .block_rows = 4};
+  const at::Tensor p = random_tensor({3, 5, vocab_size}, 1) * 4, q = p.flip(0) * 1.5;
+  const at::Tensor target = spread_ids({3, 5}, vocab_size);
+  const auto of_entropy = [&](const at::Tensor& logits) {
+    return VocabFunction{
+        .inputs = {logits},
+        .plain = [=](const Tensors& in) { return plain_entropy(in[0] / temperature); },
+        .sharded =
+            [=](const Tensors& in, Communicator& tp) {
+              return vocab_parallel_entropy(in[0], tp, vocab_size, options);
+            },
+        .value_scale = 1};
+  };
+  // The last input of the fused function, the bias, may be missing.
+  const auto of_fused = [&](Tensors hidden_weight_bias) {
+    return VocabFunction{.inputs = std::move(hidden_weight_bias),
+                         .uncut = 1,
+                         .plain =
+                             [=](const Tensors& in) {
+                               const at::Tensor logits = in[0].matmul(in[1]);
+                               return picked_logprob(
+                                   (in.size() > 2 ? logits + in[2] : logits) / temperature, target);
+                             },
+                         .sharded =
+                             [=](const Tensors& in, Communicator& tp) {
+                               return fused_vocab_parallel_logprob(
+                                   in[0], in[1].t(), in.size() > 2 ? in[2] : at::Tensor(), target,
+                                   tp, vocab_size, options);
+                             }};
+  };
+  const at::Tensor hidden = random_tensor({3, 5, 6}, 2), bias = random_tensor({vocab_size}, 4);
+  const at::Tensor weight = random_tensor({6, vocab_size}, 3) * 3;
+  const VocabFunction functions[] = {
+      {.inputs = {p},
+       .plain = [&](const Tensors& in) { return picked_logprob(in[0] / temperature, target); },
+       .sharded =
+           [&](const Tensors& in, Communicator& tp) {
+             return vocab_parallel_logprob(in[0], target, tp, vocab_size, options);
+           }},
+      of_fused({hidden, weight, bias}),
+      of_fused({hidden, weight}),
+      of_entropy(p),
+      of_entropy(p * 40),
+      {.inputs = {p, q},
+       .plain =
+           [&](const Tensors& in) { return plain_kl(in[0] / temperature, in[1] / temperature); },
+       .sharded =
+           [&](const Tensors& in, Communicator& tp) {
+             // The leading dims of this transpose are not contiguous, so each dim is a loop.
+             const at::Tensor strided = in[0].transpose(0, 1).contiguous().transpose(0, 1);
+             return vocab_parallel_kl(strided, in[1], tp, vocab_size, options);
+           },
+       .value_scale = 1}};
+  for (const VocabFunction& function : functions) {
+    for (const int64_t tp : {1, 2, 3, 4}) check_over_tp(function, tp);
   }
 }
 
@@ -171,74 +200,15 @@ TEST_CASE("a temperature that is not above 0 is bad input", "[LP-9]") {
   }
 }
 
-TEST_CASE("entropy over a sharded vocabulary", "[LP-9]") {
-  for (const double temperature : {1.0, 0.6}) {
-    const RowFunction function{[&](const at::Tensor& x, Communicator& tp) {
-                                 return vocab_parallel_entropy(
-                                     x, tp, 13, {.temperature = temperature, .block_rows = 4});
-                               },
-                               [&](const at::Tensor& x) {
-                                 const at::Tensor logprobs = at::log_softmax(x / temperature, -1);
-                                 return (logprobs.exp() * logprobs).sum(-1).neg();
-                               }};
-    for (const Split& split : tp_splits()) {
-      check_rows(function, random_tensor({3, 5, 13}, 1) * 4, split);
-      check_rows(function, random_tensor({6, 13}, 2) * 150, split);
-    }
-  }
-}
-
 TEST_CASE("entropy and its gradient with logits of minus infinity, a whole shard of them too",
           "[LP-9]") {
   at::Tensor logits = random_tensor({4, 12}, 1) * 3;
-  at::Tensor masked = logits.clone();
-  masked.narrow(1, 2, 5).fill_(-std::numeric_limits<double>::infinity());  // ranks 0, 1 of 4
-  const at::Tensor kept = at::cat({logits.narrow(1, 0, 2), logits.narrow(1, 7, 5)}, 1);
-  const at::Tensor grad = random_tensor({4}, 9);
-  const PlainAnswer golden = plain(kept, grad, [](const at::Tensor& x) {
-    const at::Tensor logprobs = at::log_softmax(x, -1);
-    return (logprobs.exp() * logprobs).sum(-1).neg();
-  });
-  const at::Tensor golden_grad = at::cat(
-      {golden.grad.narrow(1, 0, 2), at::zeros({4, 5}, at::kDouble), golden.grad.narrow(1, 2, 5)},
-      1);
-  const auto results =
-      on_every_rank(Mesh::training({.tp = 4}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
-        const at::Tensor leaf = vocab_part(masked, 4, rank).requires_grad_();
-        const at::Tensor out = vocab_parallel_entropy(leaf, comm.along("tp"), 12);
-        out.backward(grad);
-        return {{"value", out.detach()}, {"grad", leaf.grad()}};
-      });
-  for (int64_t rank = 0; rank < 4; ++rank) {
-    const NamedResults& result = results[static_cast<size_t>(rank)];
-    CHECK(difference(golden.value, result.at("value")) == "");
-    CHECK(difference(vocab_part(golden_grad, 4, rank), result.at("grad"), 1e-12, 1) == "");
-  }
-}
-
-TEST_CASE("KL of two policies over a sharded vocabulary, both gradients", "[LP-9]") {
-  const at::Tensor p = random_tensor({3, 5, 13}, 1) * 4;
-  const at::Tensor q = random_tensor({3, 5, 13}, 2) * 6;
-  const auto plain_kl = [](const at::Tensor& x, const at::Tensor& y) {
-    const at::Tensor log_p = at::log_softmax(x / 0.8, -1), log_q = at::log_softmax(y / 0.8, -1);
-    return (log_p.exp() * (log_p - log_q)).sum(-1);
-  };
-  const LogprobOptions options{.label = "kl", .temperature = 0.8, .block_rows = 4};
-  const RowFunction of_p{[&](const at::Tensor& x, Communicator& tp) {
-                           return vocab_parallel_kl(x, vocab_part(q, tp.size(), tp.rank()), tp, 13,
-                                                    options);
-                         },
-                         [&](const at::Tensor& x) { return plain_kl(x, q); }};
-  const RowFunction of_q{[&](const at::Tensor& y, Communicator& tp) {
-                           const at::Tensor strided =
-                               vocab_part(p, tp.size(), tp.rank()).transpose(0, 1).contiguous();
-                           return vocab_parallel_kl(strided.transpose(0, 1), y, tp, 13, options);
-                         },
-                         [&](const at::Tensor& y) { return plain_kl(p, y); }};
-  for (const Split& split : tp_splits()) {
-    check_rows(of_p, p, split);
-    check_rows(of_q, q, split);
-  }
+  logits.narrow(1, 2, 5).fill_(-std::numeric_limits<double>::infinity());  // ranks 0, 1 of 4
+  check_over_tp({.inputs = {logits},
+                 .plain = [](const Tensors& in) { return plain_entropy(in[0]); },
+                 .sharded = [](const Tensors& in,
+                               Communicator& tp) { return vocab_parallel_entropy(in[0], tp, 12); }},
+                4);
 }
 
 TEST_CASE("KL of a policy with itself is 0, and infinite where only q excludes a token", "[LP-9]") {
@@ -256,106 +226,6 @@ TEST_CASE("KL of a policy with itself is 0, and infinite where only q excludes a
     if (both[1].item<double>() != 0) throw std::logic_error("KL with a token that both exclude");
     return {};
   });
-}
-
-struct FusedCase {
-  at::Tensor hidden, weight, bias, target, grad;
-};
-
-FusedCase fused_case(int64_t vocab_size) {
-  return {.hidden = random_tensor({3, 7, 6}, 1),
-          .weight = random_tensor({vocab_size, 6}, 2) * 3,
-          .bias = random_tensor({vocab_size}, 3),
-          .target = spread_ids({3, 7}, vocab_size),
-          .grad = random_tensor({3, 7}, 4)};
-}
-
-// The rows of a tp rank, of which padding rows hold 1e4.
-at::Tensor weight_part(const at::Tensor& full, const Split& split, int64_t rank, double padding) {
-  return vocab_part(full.dim() == 1 ? full : full.t(), split.tp, rank, padding);
-}
-
-void check_fused(const Split& split, int64_t vocab_size, bool with_bias, int64_t block_rows) {
-  INFO(describe(split) << " V=" << vocab_size << " block " << block_rows);
-  const FusedCase test = fused_case(vocab_size);
-  const at::Tensor hidden = test.hidden.clone().requires_grad_();
-  const at::Tensor weight = test.weight.clone().requires_grad_();
-  const at::Tensor bias = test.bias.clone().requires_grad_();
-  const at::Tensor logits = at::linear(hidden, weight, with_bias ? bias : at::Tensor());
-  const at::Tensor golden =
-      at::log_softmax(logits / 0.9, -1).gather(-1, test.target.unsqueeze(-1)).squeeze(-1);
-  golden.backward(test.grad);
-  const auto results = on_every_rank_of(
-      split.world, Mesh::training({.tp = split.tp}),
-      [&](MeshComm& comm, int64_t rank) -> NamedResults {
-        const at::Tensor own_hidden = test.hidden.clone().requires_grad_();
-        const at::Tensor own_weight =
-            weight_part(test.weight, split, rank, 1e4).t().contiguous().requires_grad_();
-        const at::Tensor own_bias =
-            with_bias ? weight_part(test.bias, split, rank, 1e4).requires_grad_() : at::Tensor();
-        const LogprobOptions options{.temperature = 0.9, .block_rows = block_rows};
-        const at::Tensor out = fused_vocab_parallel_logprob(
-            own_hidden, own_weight, own_bias, test.target, comm.along("tp"), vocab_size, options);
-        out.backward(test.grad);
-        const at::NoGradGuard no_grad;
-        const at::Tensor scored = fused_vocab_parallel_logprob(
-            own_hidden, own_weight, own_bias, test.target, comm.along("tp"), vocab_size, options);
-        return {{"value", out.detach()},
-                {"scored", scored},
-                {"hidden", own_hidden.grad()},
-                {"weight", own_weight.grad()},
-                {"bias", with_bias ? own_bias.grad() : own_bias}};
-      });
-  for (size_t rank = 0; rank < results.size(); ++rank) {
-    const auto tp_rank = static_cast<int64_t>(rank);
-    const NamedResults& result = results[rank];
-    CHECK(difference(golden.detach(), result.at("value")) == "");
-    CHECK(result.at("scored").equal(result.at("value")));
-    CHECK(difference(hidden.grad(), result.at("hidden")) == "");
-    CHECK(difference(weight_part(weight.grad(), split, tp_rank, 0).t(), result.at("weight"), 1e-12,
-                     1) == "");
-    if (with_bias) {
-      CHECK(difference(weight_part(bias.grad(), split, tp_rank, 0), result.at("bias"), 1e-12, 1) ==
-            "");
-    }
-  }
-}
-
-TEST_CASE("logprobs straight from hidden states, without the logits", "[LP-8]") {
-  for (const Split& split : tp_splits()) {
-    check_fused(split, 13, true, 4);
-    check_fused(split, 12, false, 0);
-    check_fused(split, 2, true, 21);
-  }
-}
-
-TEST_CASE("the fused path in lower precisions: float32 sums, gradients in the inputs' dtype",
-          "[LP-8]") {
-  const FusedCase test = fused_case(13);
-  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    INFO(c10::toString(dtype));
-    // The golden uses the same rounded product, so its logits have the same roundings.
-    const at::Tensor low_hidden = test.hidden.to(dtype), low_weight = test.weight.to(dtype);
-    const at::Tensor logits =
-        low_hidden.view({-1, 6}).mm(low_weight.t()).view({3, 7, 13}).to(at::kDouble);
-    const at::Tensor golden =
-        at::log_softmax(logits, -1).gather(-1, test.target.unsqueeze(-1)).squeeze(-1);
-    const auto results =
-        on_every_rank(Mesh::training({.tp = 2}), [&](MeshComm& comm, int64_t rank) -> NamedResults {
-          const at::Tensor hidden = low_hidden.clone().requires_grad_();
-          const at::Tensor weight =
-              weight_part(test.weight, {2, 1}, rank, 0).t().contiguous().to(dtype).requires_grad_();
-          const at::Tensor out =
-              fused_vocab_parallel_logprob(hidden, weight, {}, test.target, comm.along("tp"), 13);
-          out.backward(test.grad.to(at::kFloat));
-          return {{"value", out.detach()}, {"hidden", hidden.grad()}, {"weight", weight.grad()}};
-        });
-    for (const NamedResults& result : results) {
-      CHECK(difference(golden.to(at::kFloat), result.at("value"), 1e-5) == "");
-      CHECK(result.at("hidden").scalar_type() == dtype);
-      CHECK(result.at("weight").scalar_type() == dtype);
-    }
-  }
 }
 
 TEST_CASE("the fused path holds one block of logits", "[LP-8]") {

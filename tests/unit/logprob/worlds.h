@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <functional>
 #include <string>
 #include <vector>
@@ -33,27 +34,6 @@ inline std::string describe(const Split& split) {
   return "tp=" + std::to_string(split.tp) + " cp=" + std::to_string(split.cp) +
          (split.world == World::kGloo ? " gloo" : " emulated");
 }
-// tp and cp of 1 to 4, alone and combined up to 8 ranks.
-inline std::vector<Split> all_splits() {
-  return {{1, 1},
-          {2, 1},
-          {3, 1},
-          {4, 1},
-          {1, 2},
-          {1, 3},
-          {1, 4},
-          {2, 2},
-          {2, 3},
-          {3, 2},
-          {4, 2},
-          {2, 4},
-          {1, 1, World::kGloo},
-          {2, 1, World::kGloo},
-          {1, 2, World::kGloo},
-          {1, 3, World::kGloo},
-          {2, 2, World::kGloo},
-          {4, 2, World::kGloo}};
-}
 
 // The chunks that zigzag gives a rank, cut by hand.
 inline at::Tensor zigzag_of(const at::Tensor& full, int64_t cp, int64_t cp_rank, int64_t dim) {
@@ -80,27 +60,70 @@ inline at::Tensor spread_ids(at::IntArrayRef shape, int64_t vocab_size, int64_t 
   return ((at::arange(count, at::kLong) * step + 3) % vocab_size).view(shape);
 }
 
-struct PlainAnswer {
-  at::Tensor value, grad;
-};
-
-// `function` of a float64 leaf on one device, and the leaf's gradient under `grad`.
-inline PlainAnswer plain(const at::Tensor& input, const at::Tensor& grad,
-                         const std::function<at::Tensor(const at::Tensor&)>& function) {
-  const at::Tensor leaf = input.detach().clone().requires_grad_();
-  const at::Tensor value = function(leaf);
-  if (value.numel() > 0) value.backward(grad);
-  return {value.detach(), leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf)};
-}
-
-// [B, S, V], [B, S] -> [B, S-1]
-inline at::Tensor plain_next_token(const at::Tensor& logits, const at::Tensor& target) {
-  const int64_t scored = std::max<int64_t>(target.size(1) - 1, 0);
-  const at::Tensor all = at::log_softmax(logits.narrow(1, 0, scored), -1);
-  return all.gather(-1, target.narrow(1, target.size(1) - scored, scored).unsqueeze(-1))
-      .squeeze(-1);
+inline at::Tensor picked_logprob(const at::Tensor& logits, const at::Tensor& target) {
+  return at::log_softmax(logits, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1);
 }
 
 inline bool exactly_zero(const at::Tensor& tensor) { return tensor.eq(0).all().item<bool>(); }
+
+using Tensors = std::vector<at::Tensor>;
+
+// A function of tensors whose last dim is the vocabulary, and its twin on one device.
+struct VocabFunction {
+  Tensors inputs;    // whole, float64
+  size_t uncut = 0;  // so many of the first inputs have no vocabulary, and tp does not cut them
+  std::function<at::Tensor(const Tensors& whole)> plain;
+  std::function<at::Tensor(const Tensors& own, Communicator& tp)> sharded;
+  double value_scale = 0, grad_scale = 1;  // of `difference`
+};
+
+// Every rank's value and gradients are those of one device, in groups of which the second does not
+// begin at rank 0; inputs stay as they were, and without gradients the value is the same.
+inline void check_over_tp(const VocabFunction& function, int64_t tp) {
+  INFO("tp=" << tp << " vocabulary " << function.inputs.back().size(-1));
+  const auto leaf_of = [](const at::Tensor& tensor) {
+    return tensor.detach().clone().requires_grad_();
+  };
+  Tensors whole;
+  for (const at::Tensor& input : function.inputs) whole.push_back(leaf_of(input));
+  const at::Tensor value = function.plain(whole);
+  const at::Tensor grad = random_tensor(value.sizes(), 9);
+  value.backward(grad);
+  const auto part_of = [&](size_t i, const at::Tensor& tensor, int64_t rank, double padding) {
+    return i < function.uncut ? tensor : vocab_part(tensor, tp, rank, padding);
+  };
+  const Mesh mesh = Mesh::training({.dp = 2, .tp = tp});
+  const auto results = on_every_rank(mesh, [&](MeshComm& comm, int64_t) -> NamedResults {
+    Communicator& group = comm.along("tp");
+    Tensors own;
+    for (size_t i = 0; i < function.inputs.size(); ++i) {
+      own.push_back(leaf_of(part_of(i, function.inputs[i], group.rank(), 1e4)));
+    }
+    const at::Tensor out = function.sharded(own, group);
+    out.backward(grad);
+    NamedResults result{{"value", out.detach()}};
+    for (size_t i = 0; i < own.size(); ++i) {
+      result["grad " + std::to_string(i)] = own[i].grad();
+      result["after " + std::to_string(i)] = own[i].detach();
+    }
+    const at::NoGradGuard no_grad;
+    result["scored"] = function.sharded(own, group);
+    if (result["scored"].requires_grad()) throw std::logic_error("a graph was kept");
+    return result;
+  });
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    const NamedResults& result = results[static_cast<size_t>(rank)];
+    const int64_t tp_rank = mesh.coordinate("tp", rank);
+    CHECK(difference(value.detach(), result.at("value"), 1e-12, function.value_scale) == "");
+    CHECK(result.at("scored").equal(result.at("value")));
+    for (size_t i = 0; i < whole.size(); ++i) {
+      INFO("rank " << rank << " input " << i);
+      const std::string number = std::to_string(i);
+      CHECK(difference(part_of(i, whole[i].grad(), tp_rank, 0), result.at("grad " + number), 1e-12,
+                       function.grad_scale) == "");
+      CHECK(result.at("after " + number).equal(part_of(i, function.inputs[i], tp_rank, 1e4)));
+    }
+  }
+}
 
 }  // namespace shardproof::tests

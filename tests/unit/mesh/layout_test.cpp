@@ -77,46 +77,42 @@ Error refusal(const Layout& layout, int64_t size, const Mesh& mesh) {
 
 }  // namespace
 
-TEST_CASE("each kind of cut keeps what its picture shows", "[layout]") {
-  const Mesh mesh({{"tp", 3}});
-  const auto on = [&](Cut cut, int64_t size) {
-    return all_indices(Layout({std::move(cut)}), size, mesh);
+TEST_CASE("cuts of one dim keep what their picture shows", "[layout]") {
+  struct Picture {
+    Layout layout;
+    Mesh mesh;
+    int64_t size;
+    std::vector<Indices> of_ranks;
   };
-  CHECK(on(Cut::even(0, "tp"), 6) == std::vector<Indices>{{0, 1}, {2, 3}, {4, 5}});
-  CHECK(on(Cut::chunk(0, "tp"), 7) == std::vector<Indices>{{0, 1, 2}, {3, 4, 5}, {6}});
-  CHECK(on(Cut::padded(0, "tp", 9), 7) == std::vector<Indices>{{0, 1, 2}, {3, 4, 5}, {6, -1, -1}});
-  CHECK(on(Cut::padded(0, "tp", 9), 2) ==
-        std::vector<Indices>{{0, 1, -1}, {-1, -1, -1}, {-1, -1, -1}});
-  CHECK(on(Cut::in_blocks(0, "tp", {6, 3}), 9) ==
-        std::vector<Indices>{{0, 1, 6}, {2, 3, 7}, {4, 5, 8}});
-  CHECK(on(Cut::zigzag(0, "tp"), 12) ==
-        std::vector<Indices>{{0, 1, 10, 11}, {2, 3, 8, 9}, {4, 5, 6, 7}});
-  CHECK(on(Cut::repeated(0, "tp", 3), 6) == std::vector<Indices>{{0, 1}, {2, 3}, {4, 5}});
-  CHECK(on(Cut::repeated(0, "tp", 1), 2) == std::vector<Indices>{{0, 1}, {0, 1}, {0, 1}});
-  CHECK(all_indices(Layout({Cut::repeated(0, "tp", 2)}), 4, Mesh({{"tp", 4}})) ==
-        std::vector<Indices>{{0, 1}, {0, 1}, {2, 3}, {2, 3}});
-}
-
-TEST_CASE("chunk follows torch.chunk also when there are fewer rows than ranks", "[layout]") {
-  const Mesh mesh({{"dp", 4}});
-  const Layout layout({Cut::chunk(0, "dp")});
-  CHECK(all_indices(layout, 5, mesh) == std::vector<Indices>{{0, 1}, {2, 3}, {4}, {}});
-  CHECK(all_indices(layout, 3, mesh) == std::vector<Indices>{{0}, {1}, {2}, {}});
-  CHECK(all_indices(layout, 1, mesh) == std::vector<Indices>{{0}, {}, {}, {}});
-  CHECK(all_indices(layout, 0, mesh) == std::vector<Indices>{{}, {}, {}, {}});
-}
-
-TEST_CASE("two cuts of one dim compose in order: the strided shard", "[layout]") {
-  const Mesh mesh({{"dp", 2}, {"tp", 3}});  // rank = dp * 3 + tp
-  const Layout tp_first({Cut::even(0, "tp"), Cut::chunk(0, "dp")});
-  CHECK(all_indices(tp_first, 9, mesh) ==
-        std::vector<Indices>{{0, 1}, {3, 4}, {6, 7}, {2}, {5}, {8}});
+  const Mesh tp3({{"tp", 3}}), dp4({{"dp", 4}});
+  const Mesh dp2_tp3({{"dp", 2}, {"tp", 3}});  // rank = dp * 3 + tp
+  const Layout chunk({Cut::chunk(0, "dp")});   // as torch.chunk, also of fewer rows than ranks
+  const Layout tp_first({Cut::even(0, "tp"), Cut::chunk(0, "dp")});  // the strided shard
   const Layout dp_first({Cut::chunk(0, "dp"), Cut::chunk(0, "tp")});
-  CHECK(all_indices(dp_first, 9, mesh) ==
-        std::vector<Indices>{{0, 1}, {2, 3}, {4}, {5, 6}, {7, 8}, {}});
+  const std::vector<Picture> pictures = {
+      {Layout({Cut::even(0, "tp")}), tp3, 6, {{0, 1}, {2, 3}, {4, 5}}},
+      {Layout({Cut::chunk(0, "tp")}), tp3, 7, {{0, 1, 2}, {3, 4, 5}, {6}}},
+      {Layout({Cut::padded(0, "tp", 9)}), tp3, 7, {{0, 1, 2}, {3, 4, 5}, {6, -1, -1}}},
+      {Layout({Cut::padded(0, "tp", 9)}), tp3, 2, {{0, 1, -1}, {-1, -1, -1}, {-1, -1, -1}}},
+      {Layout({Cut::in_blocks(0, "tp", {6, 3})}), tp3, 9, {{0, 1, 6}, {2, 3, 7}, {4, 5, 8}}},
+      {Layout({Cut::zigzag(0, "tp")}), tp3, 12, {{0, 1, 10, 11}, {2, 3, 8, 9}, {4, 5, 6, 7}}},
+      {Layout({Cut::repeated(0, "tp", 3)}), tp3, 6, {{0, 1}, {2, 3}, {4, 5}}},
+      {Layout({Cut::repeated(0, "tp", 1)}), tp3, 2, {{0, 1}, {0, 1}, {0, 1}}},
+      {Layout({Cut::repeated(0, "dp", 2)}), dp4, 4, {{0, 1}, {0, 1}, {2, 3}, {2, 3}}},
+      {chunk, dp4, 5, {{0, 1}, {2, 3}, {4}, {}}},
+      {chunk, dp4, 3, {{0}, {1}, {2}, {}}},
+      {chunk, dp4, 1, {{0}, {}, {}, {}}},
+      {chunk, dp4, 0, {{}, {}, {}, {}}},
+      {tp_first, dp2_tp3, 9, {{0, 1}, {3, 4}, {6, 7}, {2}, {5}, {8}}},
+      {dp_first, dp2_tp3, 9, {{0, 1}, {2, 3}, {4}, {5, 6}, {7, 8}, {}}},
+  };
+  for (const Picture& one : pictures) {
+    INFO(one.layout.describe() << " of " << one.size);
+    CHECK(all_indices(one.layout, one.size, one.mesh) == one.of_ranks);
+  }
 }
 
-TEST_CASE("every kind of cut covers each index once on every small mesh", "[layout]") {
+TEST_CASE("on every small mesh one and more cuts cover each index once", "[layout]") {
   for (const Mesh& mesh : small_meshes()) {
     for (const std::string axis : {"dp", "cp", "ulysses", "tp"}) {
       const int64_t size = mesh.size(axis);
@@ -136,11 +132,6 @@ TEST_CASE("every kind of cut covers each index once on every small mesh", "[layo
         }
       }
     }
-  }
-}
-
-TEST_CASE("two and three composed cuts cover each index once on every small mesh", "[layout]") {
-  for (const Mesh& mesh : small_meshes()) {
     const int64_t tp = mesh.size("tp"), cp = mesh.size("cp");
     for (int64_t n = 0; n <= 11; ++n) {
       check_covers(Layout({Cut::even(0, "tp"), Cut::chunk(0, "dp")}), n * tp, mesh);
@@ -155,15 +146,6 @@ TEST_CASE("two and three composed cuts cover each index once on every small mesh
   }
 }
 
-TEST_CASE("a prime size leaves the last ranks empty", "[layout]") {
-  const Mesh mesh({{"dp", 4}, {"tp", 3}});
-  const Layout layout({Cut::chunk(0, "tp"), Cut::chunk(0, "dp")});
-  check_covers(layout, 7, mesh);
-  CHECK(layout.indices(0, 7, mesh, 2) == Indices{6});  // tp 2, dp 0
-  CHECK(layout.indices(0, 7, mesh, 11).empty());       // tp 2, dp 3
-  CHECK(layout.local_shape({7, 5}, mesh, 11) == Indices{0, 5});
-}
-
 TEST_CASE("local shapes cut each dim by its own cuts; negative dims count from the end",
           "[layout]") {
   const Mesh mesh({{"dp", 2}, {"cp", 3}, {"tp", 4}});
@@ -176,6 +158,7 @@ TEST_CASE("local shapes cut each dim by its own cuts; negative dims count from t
   CHECK_THROWS_AS(layout.resolved(1), Error);
   CHECK_THROWS_AS(Layout({Cut::even(-3, "tp")}).local_shape({4, 4}, mesh, 0), Error);
   CHECK(Layout().local_shape({}, mesh, 5).empty());
+  CHECK(Layout({Cut::chunk(0, "tp")}).local_shape({3, 5}, mesh, 3) == Indices{0, 5});
 }
 
 TEST_CASE("replica groups are the ranks that differ only on axes that are not cut", "[layout]") {
@@ -206,27 +189,33 @@ TEST_CASE("a tensor that some ranks do not hold", "[layout]") {
 }
 
 TEST_CASE("a cut that does not fit is refused with its numbers", "[layout]") {
-  using Catch::Matchers::Contains;
-  const Mesh mesh({{"cp", 2}, {"tp", 3}});
-  const auto even = refusal(Layout({Cut::even(0, "tp")}), 8, mesh);
-  CHECK(even.kind() == ErrorKind::kRefused);
-  CHECK_THAT(even.fact(), Contains("size 8 does not divide by tp=3"));
-  CHECK_THAT(refusal(Layout({Cut::zigzag(0, "cp")}), 6, mesh).what(),
-             Contains("2*cp=4 zigzag chunks") && Contains("pad the sequence to 8"));
-  CHECK_THAT(refusal(Layout({Cut::in_blocks(0, "tp", {6, 4})}), 10, mesh).what(),
-             Contains("a block of 4"));
-  CHECK_THAT(refusal(Layout({Cut::padded(0, "tp", 8)}), 8, mesh).what(), Contains("pad it to 9"));
-  CHECK_THAT(refusal(Layout({Cut::padded(0, "tp", 6)}), 8, mesh).what(), Contains("pad it to 9"));
-  CHECK(refusal(Layout({Cut::repeated(0, "tp", 2)}), 4, mesh).kind() == ErrorKind::kRefused);
-  CHECK(refusal(Layout({Cut::repeated(0, "tp", 3)}), 4, mesh).kind() == ErrorKind::kRefused);
-  CHECK(refusal(Layout({Cut::repeated(0, "tp", 0)}), 4, mesh).kind() == ErrorKind::kBadInput);
-  const auto blocks = refusal(Layout({Cut::in_blocks(0, "tp", {3, 3})}), 9, mesh);
-  CHECK(blocks.kind() == ErrorKind::kBadInput);
-  CHECK_THAT(blocks.fact(), Contains("sum to 6") && Contains("size 9"));
-  CHECK(refusal(Layout({Cut::in_blocks(0, "tp", {12, -3})}), 9, mesh).kind() ==
-        ErrorKind::kBadInput);
-  CHECK(refusal(Layout({Cut::in_blocks(0, "tp", {INT64_MAX, INT64_MAX})}), 9, mesh).kind() ==
-        ErrorKind::kBadInput);
+  struct Row {
+    Cut cut;
+    int64_t size;
+    ErrorKind kind;
+    std::vector<std::string> words = {};
+  };
+  constexpr auto kRefused = ErrorKind::kRefused, kBadInput = ErrorKind::kBadInput;
+  const std::vector<Row> rows = {
+      {Cut::even(0, "tp"), 8, kRefused, {"size 8 does not divide by tp=3"}},
+      {Cut::zigzag(0, "cp"), 6, kRefused, {"2*cp=4 zigzag chunks", "pad the sequence to 8"}},
+      {Cut::in_blocks(0, "tp", {6, 4}), 10, kRefused, {"a block of 4"}},
+      {Cut::padded(0, "tp", 8), 8, kRefused, {"pad it to 9"}},
+      {Cut::padded(0, "tp", 6), 8, kRefused, {"pad it to 9"}},
+      {Cut::repeated(0, "tp", 2), 4, kRefused},
+      {Cut::repeated(0, "tp", 3), 4, kRefused},
+      {Cut::repeated(0, "tp", 0), 4, kBadInput},
+      {Cut::in_blocks(0, "tp", {3, 3}), 9, kBadInput, {"sum to 6", "size 9"}},
+      {Cut::in_blocks(0, "tp", {12, -3}), 9, kBadInput},
+      {Cut::in_blocks(0, "tp", {INT64_MAX, INT64_MAX}), 9, kBadInput},
+  };
+  for (const Row& row : rows) {
+    const Error error = refusal(Layout({row.cut}), row.size, Mesh({{"cp", 2}, {"tp", 3}}));
+    CHECK(error.kind() == row.kind);
+    for (const std::string& word : row.words) {
+      CHECK_THAT(error.what(), Catch::Contains(word));
+    }
+  }
 }
 
 TEST_CASE("an axis of one rank cuts nothing, whatever the kind", "[layout]") {

@@ -2,20 +2,16 @@
 #include "model/batch.h"
 
 #include <ATen/ATen.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <filesystem>
-#include <limits>
 
 #include "base/error.h"
 #include "tensor/safetensors.h"
+#include "tests/support/scratch_folder.h"
 
 namespace shardproof {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr int64_t kVocabulary = 9;
 
@@ -26,15 +22,18 @@ std::map<std::string, at::Tensor> good_batch() {
           {"sample_mask", at::tensor({1., 0.5}, at::kDouble)}};
 }
 
+// A tensor of the good batch with another value at this element.
+at::Tensor changed(const std::string& name, int64_t element, int64_t value) {
+  at::Tensor tensor = good_batch().at(name);
+  tensor.view({-1})[element] = value;
+  return tensor;
+}
+
 Batch written_and_loaded(const std::map<std::string, at::Tensor>& tensors) {
-  const fs::path path = fs::temp_directory_path() /
-                        ("shardproof_batch_" + std::to_string(::getpid()) + ".safetensors");
-  write_safetensors(path.string(), NamedTensors(tensors.begin(), tensors.end()));
-  struct Remove {
-    const fs::path& path;
-    ~Remove() { fs::remove(path); }
-  } remove{path};
-  return load_batch(path.string(), kVocabulary);
+  const sim::ScratchFolder folder;
+  const std::string path = folder.path() + "/batch.safetensors";
+  write_safetensors(path, NamedTensors(tensors.begin(), tensors.end()));
+  return load_batch(path, kVocabulary);
 }
 
 std::string complaint(const std::map<std::string, at::Tensor>& tensors) {
@@ -87,56 +86,24 @@ TEST_CASE("Masks of any dtype and old logprobs in float32 are read as float64", 
 }
 
 TEST_CASE("A malformed batch is bad input, with a sentence", "[model]") {
+  const auto [name, tensor, word] = GENERATE(table<std::string, at::Tensor, std::string>({
+      {"token_mask", at::Tensor(), "token_mask"},  // missing
+      {"input_ids", changed("input_ids", 6, kVocabulary), "input_ids[1, 2]=9 is outside 0..8"},
+      {"input_ids", changed("input_ids", 7, -100), "input_ids[1, 3]=-100"},  // in padding
+      {"input_lengths", changed("input_lengths", 0, 5), "input_lengths[0]=5 is outside 1..4"},
+      {"input_lengths", changed("input_lengths", 1, 0), "input_lengths[1]=0"},
+      {"input_ids", at::zeros({0, 4}, at::kLong), "empty"},
+      {"input_ids", at::zeros({2, 0}, at::kLong), "empty"},
+      {"input_ids", at::zeros({8}, at::kLong), "[B, S]"},
+      {"input_ids", at::ones({2, 4}, at::kDouble), "int64"},
+      {"token_mask", at::ones({4, 2}, at::kDouble), "[4, 2], not [2, 4]"},
+      {"sample_mask", changed("sample_mask", 0, -1), "negative"},
+      {"advantages", at::full({2, 4}, std::nan(""), at::kDouble),
+       "advantages has a number that is not finite"},
+  }));
   auto tensors = good_batch();
-  std::string word;
-  SECTION("missing") {
-    tensors.erase("token_mask");
-    word = "token_mask";
-  }
-  SECTION("token outside the vocabulary") {
-    tensors["input_ids"][1][2] = kVocabulary;
-    word = "input_ids[1, 2]=9 is outside 0..8";
-  }
-  SECTION("negative token in padding") {
-    tensors["input_ids"][1][3] = -100;
-    word = "input_ids[1, 3]=-100";
-  }
-  SECTION("length too long") {
-    tensors["input_lengths"][0] = 5;
-    word = "input_lengths[0]=5 is outside 1..4";
-  }
-  SECTION("length zero") {
-    tensors["input_lengths"][1] = 0;
-    word = "input_lengths[1]=0";
-  }
-  SECTION("no samples") {
-    tensors["input_ids"] = at::zeros({0, 4}, at::kLong);
-    word = "empty";
-  }
-  SECTION("no positions") {
-    tensors["input_ids"] = at::zeros({2, 0}, at::kLong);
-    word = "empty";
-  }
-  SECTION("one dim") {
-    tensors["input_ids"] = at::zeros({8}, at::kLong);
-    word = "[B, S]";
-  }
-  SECTION("ids as floats") {
-    tensors["input_ids"] = tensors["input_ids"].to(at::kDouble);
-    word = "int64";
-  }
-  SECTION("another shape") {
-    tensors["token_mask"] = at::ones({4, 2}, at::kDouble);
-    word = "[4, 2], not [2, 4]";
-  }
-  SECTION("negative mask") {
-    tensors["sample_mask"][0] = -1.0;
-    word = "negative";
-  }
-  SECTION("NaN") {
-    tensors["advantages"] = at::full({2, 4}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
-    word = "advantages has a number that is not finite";
-  }
+  tensors.erase(name);
+  if (tensor.defined()) tensors[name] = tensor;
   CHECK_THAT(complaint(tensors), Catch::Contains(word));
 }
 

@@ -19,10 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Trial trial_on(const Mesh& mesh, DataParallelKind kind, OptimizerKind optimizer,
-               int64_t replicate_size = 1) {
-  Trial trial{.mesh = mesh};
-  trial.parallel.data = {.kind = kind, .replicate_size = replicate_size};
+// Of two ranks that shard the parameters.
+Trial trial_with(OptimizerKind optimizer) {
+  Trial trial{.mesh = Mesh::training({.dp = 2})};
+  trial.parallel.data = fsdp();
   trial.options.optimizer.kind = optimizer;
   trial.options.optimizer.momentum = 0.9;
   return trial;
@@ -39,50 +39,13 @@ Trained go_on(Trial trial, const std::string& load, const std::string& save) {
   });
 }
 
-TEST_CASE("a checkpoint reads on any other mesh, and the next steps are the uninterrupted run's",
-          "[policy][PW-8]") {
-  const ScratchRoot root;
-  for (const OptimizerKind optimizer : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
-    const std::vector<Trial> meshes = {
-        trial_on(Mesh::training({.dp = 3, .tp = 3}), DataParallelKind::kFsdp, optimizer),
-        trial_on(Mesh::training({.dp = 2, .cp = 2}), DataParallelKind::kReplicate, optimizer),
-        trial_on(Mesh::training({.dp = 4}), DataParallelKind::kHybrid, optimizer, 2),
-        trial_on(Mesh::training({.tp = 3}), DataParallelKind::kFsdp, optimizer)};
-    for (size_t from = 0; from < meshes.size(); ++from) {
-      Trial before = meshes[from], whole = meshes[from];
-      before.steps = 2;
-      whole.steps = 4;
-      const std::string place = root.path + "/" + std::to_string(from);
-      go_on(before, "", place);
-      const auto saved = latest_checkpoint(place);
-      REQUIRE(saved);
-      CHECK(fs::path(*saved).filename() == "step_00000002");
-      CHECK(difference(go_on(whole, "", ""), go_on(before, *saved, ""), 0) == "");
-      Trial elsewhere = meshes[(from + 1) % meshes.size()];
-      elsewhere.steps = 2;
-      CHECK(difference(go_on(whole, "", ""), go_on(elsewhere, *saved, ""), 1e-10) == "");
-    }
-  }
-}
-
-TEST_CASE("bfloat16 keeps its masters: the next step is the same to the bit", "[policy][PW-8]") {
-  const ScratchRoot root;
-  Trial trial = trial_on(Mesh::training({.dp = 2}), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
-  trial.dtype = at::kBFloat16;
-  Trial whole = trial;
-  trial.steps = 1;
-  whole.steps = 2;
-  go_on(trial, "", root.path);
-  CHECK(difference(go_on(whole, "", ""), go_on(trial, *latest_checkpoint(root.path), ""), 0) == "");
-}
-
 TEST_CASE("what is broken or of another model is refused with a sentence", "[policy][PW-8]") {
-  const ScratchRoot root;
-  Trial trial = trial_on(Mesh::training({.dp = 2}), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
+  const sim::ScratchFolder root;
+  Trial trial = trial_with(OptimizerKind::kAdamW);
   trial.steps = 1;
-  CHECK_FALSE(latest_checkpoint(root.path + "/nowhere"));
-  go_on(trial, "", root.path);
-  const std::string saved = *latest_checkpoint(root.path);
+  CHECK_FALSE(latest_checkpoint(root.path() + "/nowhere"));
+  go_on(trial, "", root.path());
+  const std::string saved = *latest_checkpoint(root.path());
   Trial other = trial;
   other.config.num_hidden_layers = 2;
   CHECK_THROWS_WITH(go_on(other, saved, ""), Catch::Contains("weights, the model"));
@@ -91,15 +54,13 @@ TEST_CASE("what is broken or of another model is refused with a sentence", "[pol
   CHECK_THROWS_WITH(go_on(other, saved, ""), Catch::Contains("has another shape"));
   fs::resize_file(fs::path(saved) / "optimizer.safetensors", 100);
   CHECK_THROWS_WITH(go_on(trial, saved, ""), Catch::Contains("has not the"));
-  CHECK_THROWS_WITH(go_on(trial, root.path, ""), Catch::Contains("no checkpoint of format 1"));
+  CHECK_THROWS_WITH(go_on(trial, root.path(), ""), Catch::Contains("no checkpoint of format 1"));
   CHECK_THROWS_WITH(go_on(trial, "", "/proc/nowhere"), Catch::Contains("was not written"));
 }
 
 TEST_CASE("a checkpoint of another optimizer is refused; before a step it is nobody's",
           "[policy][PW-8]") {
-  const Mesh two = Mesh::training({.dp = 2});
-  const Trial adamw = trial_on(two, DataParallelKind::kFsdp, OptimizerKind::kAdamW);
-  const Trial sgd = trial_on(two, DataParallelKind::kFsdp, OptimizerKind::kSgd);
+  const Trial adamw = trial_with(OptimizerKind::kAdamW), sgd = trial_with(OptimizerKind::kSgd);
   Trial plain = sgd;
   plain.options.optimizer.momentum = 0;
   const auto saved_after = [](Trial trial, int64_t steps, const std::string& place) {
@@ -107,11 +68,11 @@ TEST_CASE("a checkpoint of another optimizer is refused; before a step it is nob
     go_on(trial, "", place);
     return *latest_checkpoint(place);
   };
-  const ScratchRoot root;
-  const std::string of_adamw = saved_after(adamw, 1, root.path + "/adamw");
-  const std::string of_sgd = saved_after(sgd, 1, root.path + "/sgd");
-  const std::string of_plain = saved_after(plain, 1, root.path + "/plain");
-  const std::string fresh = saved_after(sgd, 0, root.path + "/fresh");
+  const sim::ScratchFolder root;
+  const std::string of_adamw = saved_after(adamw, 1, root.path() + "/adamw");
+  const std::string of_sgd = saved_after(sgd, 1, root.path() + "/sgd");
+  const std::string of_plain = saved_after(plain, 1, root.path() + "/plain");
+  const std::string fresh = saved_after(sgd, 0, root.path() + "/fresh");
   CHECK_THROWS_WITH(go_on(sgd, of_adamw, ""), Catch::Contains("AdamW's, the trainer has SGD"));
   CHECK_THROWS_WITH(go_on(plain, of_adamw, ""), Catch::Contains("AdamW's, the trainer has SGD"));
   CHECK_THROWS_WITH(go_on(adamw, of_sgd, ""), Catch::Contains("SGD's, the trainer has AdamW"));
@@ -122,36 +83,36 @@ TEST_CASE("a checkpoint of another optimizer is refused; before a step it is nob
 
 TEST_CASE("a step that is saved again replaces the first, and leftovers of a crash are cleared",
           "[policy][PW-8]") {
-  const ScratchRoot root;
-  Trial trial = trial_on(Mesh::training({.dp = 2}), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
+  const sim::ScratchFolder root;
+  Trial trial = trial_with(OptimizerKind::kAdamW);
   trial.steps = 1;
-  fs::create_directories(root.path + "/.writing-step_00000009");
-  go_on(trial, "", root.path);
+  fs::create_directories(root.path() + "/.writing-step_00000009");
+  go_on(trial, "", root.path());
   const Trained first = go_on({.mesh = trial.mesh, .options = trial.options, .steps = 0},
-                              *latest_checkpoint(root.path), "");
+                              *latest_checkpoint(root.path()), "");
   trial.options.optimizer.lr = 0.5;
-  go_on(trial, "", root.path);
+  go_on(trial, "", root.path());
   const Trained second = go_on({.mesh = trial.mesh, .options = trial.options, .steps = 0},
-                               *latest_checkpoint(root.path), "");
+                               *latest_checkpoint(root.path()), "");
   CHECK(difference(first, second, 1e-3) != "");
   int64_t entries = 0;
-  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(root.path)) ++entries;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(root.path())) ++entries;
   CHECK(entries == 1);
 }
 
 TEST_CASE("a newest folder that is not whole is passed over for the one before", "[policy][PW-8]") {
-  const ScratchRoot root;
+  const sim::ScratchFolder root;
   Trial trial{.mesh = Mesh::training({}), .steps = 0};
   train_with(trial, [&](Trainer& trainer, MeshComm& comm) {
     for (int i = 0; i < 2; ++i) {
       trainer.step(small_batch());
-      save_checkpoint(root.path, trainer, comm);
+      save_checkpoint(root.path(), trainer, comm);
     }
   });
-  const fs::path newest = root.path + "/step_00000002";
-  REQUIRE(fs::path(*latest_checkpoint(root.path)) == newest);
+  const fs::path newest = root.path() + "/step_00000002";
+  REQUIRE(fs::path(*latest_checkpoint(root.path())) == newest);
   const auto chosen = [&] {
-    return fs::path(latest_checkpoint(root.path).value_or("")).filename();
+    return fs::path(latest_checkpoint(root.path()).value_or("")).filename();
   };
   const auto bytes = fs::file_size(newest / "state.json");
   for (const char* state : {"{\"format\": \"1\"}", "[1]", ""}) {
@@ -160,7 +121,7 @@ TEST_CASE("a newest folder that is not whole is passed over for the one before",
     CHECK_THROWS_WITH(go_on(trial, newest.string(), ""),
                       Catch::Contains("no checkpoint of format"));
   }
-  fs::copy_file(root.path + "/step_00000001/state.json", newest / "state.json",
+  fs::copy_file(root.path() + "/step_00000001/state.json", newest / "state.json",
                 fs::copy_options::overwrite_existing);
   CHECK(chosen() == "step_00000002");
   fs::resize_file(newest / "state.json", bytes / 2);
@@ -196,12 +157,12 @@ pid_t start_saver(const std::string& root) {
 TEST_CASE(
     "killed at any moment, fifty times, the last checkpoint is whole and the next step is right",
     "[policy][PW-8]") {
-  const ScratchRoot root;
+  const sim::ScratchFolder root;
   int64_t last = 0;
   for (int kill = 0; kill < 50; ++kill) {
-    const pid_t child = start_saver(root.path);
-    const auto before = latest_checkpoint(root.path);
-    for (int i = 0; kill % 4 == 0 && i < 20000 && latest_checkpoint(root.path) == before; ++i) {
+    const pid_t child = start_saver(root.path());
+    const auto before = latest_checkpoint(root.path());
+    for (int i = 0; kill % 4 == 0 && i < 20000 && latest_checkpoint(root.path()) == before; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));  // on a machine of any speed
     }
     std::this_thread::sleep_for(std::chrono::microseconds(731 * kill % 11000));
@@ -209,7 +170,7 @@ TEST_CASE(
     int status = 0;
     ::waitpid(child, &status, 0);
     REQUIRE(WIFSIGNALED(status));
-    for (const auto& entry : fs::directory_iterator(root.path)) {
+    for (const auto& entry : fs::directory_iterator(root.path())) {
       const std::string name = entry.path().filename().string();
       if (!name.starts_with("step_")) continue;
       const int64_t step = std::stoll(name.substr(5));
@@ -217,7 +178,7 @@ TEST_CASE(
       if (step + 3 < last) fs::remove_all(entry.path());
     }
   }
-  const auto saved = latest_checkpoint(root.path);
+  const auto saved = latest_checkpoint(root.path());
   REQUIRE(saved);
   REQUIRE(last >= 10);
   CHECK(std::stoll(fs::path(*saved).filename().string().substr(5)) == last);
@@ -229,13 +190,13 @@ TEST_CASE(
 
 TEST_CASE("the newest checkpoint is that of the largest step, whatever other names there are",
           "[policy][PW-8]") {
-  const ScratchRoot root;
+  const sim::ScratchFolder root;
   Trial trial{.mesh = Mesh::training({}), .steps = 1};
-  go_on(trial, "", root.path);
-  const fs::path saved = root.path + "/step_00000001";
+  go_on(trial, "", root.path());
+  const fs::path saved = root.path() + "/step_00000001";
   const auto newest_with = [&](const char* name) {
-    fs::copy(saved, root.path + "/" + name);
-    return fs::path(latest_checkpoint(root.path).value_or("")).filename().string();
+    fs::copy(saved, root.path() + "/" + name);
+    return fs::path(latest_checkpoint(root.path()).value_or("")).filename().string();
   };
   CHECK(newest_with("step_00000001.bak") == "step_00000001");
   CHECK(newest_with("step_final") == "step_00000001");
@@ -245,15 +206,13 @@ TEST_CASE("the newest checkpoint is that of the largest step, whatever other nam
   CHECK(newest_with("step_99999999") == "step_100000000");
 }
 
-TEST_CASE("each parameter goes on from the steps that it took, frozen or not", "[policy][PW-8]") {
-  const ScratchRoot root;
-  Trial trial = trial_on(Mesh::training({.dp = 2}), DataParallelKind::kFsdp, OptimizerKind::kAdamW);
-  const auto freeze_first = [](Decoder& model, int64_t) {
-    model.parameters().front()->trainable = false;
-  };
-  const auto steps_of = [&](const Trial& run, const std::string& folder) {
+TEST_CASE("each parameter goes on from the steps that it took, first frozen, then trained",
+          "[policy][PW-8]") {
+  const sim::ScratchFolder root;
+  Trial trial = trial_with(OptimizerKind::kAdamW);
+  const auto steps_of = [&](const std::string& folder) {
     std::pair<int64_t, int64_t> steps;  // of the first parameter and of the last
-    train_with(run, [&](Trainer& trainer, MeshComm& comm) {
+    train_with(trial, [&](Trainer& trainer, MeshComm& comm) {
       load_checkpoint(folder, trainer, comm);
       if (comm.rank() != 0) return;
       steps = {trainer.states().front().step, trainer.states().back().step};
@@ -261,24 +220,19 @@ TEST_CASE("each parameter goes on from the steps that it took, frozen or not", "
     return steps;
   };
   trial.steps = 2;
-  trial.prepare = freeze_first;
-  go_on(trial, "", root.path);
-  const std::string frozen = *latest_checkpoint(root.path);
-  CHECK(steps_of(trial, frozen) == std::pair<int64_t, int64_t>{0, 2});
-  Trial whole = trial;
-  whole.steps = 4;
-  CHECK(difference(go_on(whole, "", ""), go_on(trial, frozen, ""), 0) == "");
+  trial.prepare = [](Decoder& model, int64_t) { model.parameters().front()->trainable = false; };
+  go_on(trial, "", root.path());
+  const std::string frozen = *latest_checkpoint(root.path());
+  CHECK(steps_of(frozen) == std::pair<int64_t, int64_t>{0, 2});
 
   trial.prepare = {};  // now it is trained
-  const Trained uninterrupted = [&] {
-    Trial four = trial;
-    four.steps = 4;
-    return go_on(four, frozen, "");
-  }();
-  go_on(trial, frozen, root.path);
-  const std::string thawed = *latest_checkpoint(root.path);
+  Trial whole = trial;
+  whole.steps = 4;
+  const Trained uninterrupted = go_on(whole, frozen, "");
+  go_on(trial, frozen, root.path());
+  const std::string thawed = *latest_checkpoint(root.path());
   CHECK(fs::path(thawed).filename() == "step_00000004");
-  CHECK(steps_of(trial, thawed) == std::pair<int64_t, int64_t>{2, 4});
+  CHECK(steps_of(thawed) == std::pair<int64_t, int64_t>{2, 4});
   CHECK(difference(uninterrupted, go_on(trial, thawed, ""), 0) == "");
 }
 

@@ -1,27 +1,16 @@
 // A training run with dropout and a schedule, whose random streams continue from a checkpoint.
 #pragma once
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <memory>
 
 #include "model/wrapped_layer.h"
 #include "policy/checkpoint.h"
 #include "random/region_dropout.h"
 #include "random/rng_seeds.h"
+#include "tests/support/scratch_folder.h"
 #include "tests/unit/train/small_run.h"
 
 namespace shardproof::tests {
-
-struct ScratchRoot {
-  ScratchRoot() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "checkpoint_XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~ScratchRoot() { std::filesystem::remove_all(path); }
-  std::string path;
-};
 
 class DroppedOutput final : public WrappedLayer {
  public:
@@ -68,14 +57,13 @@ inline ScheduleOptions some_schedule() {
 
 struct DroppingRun {
   Trial trial = {};
-  bool parts = false;            // drops attention too
-  std::string load = {};         // a checkpoint from which training continues
-  bool restores_streams = true;  // from that checkpoint
-  std::string save = {};         // the path of a new checkpoint
-  std::string tokenizer = {};    // is saved in it
-  std::function<void(Trainer&, RngTracker&, int64_t rank)> prepare = {};  // before the steps
-  std::vector<LoadedCheckpoint> loaded = {};                              // by rank
-  std::vector<RngStates> ended = {};  // the streams after the steps, by rank
+  bool parts = false;                         // drops attention too
+  std::string load = {};                      // a checkpoint from which training continues
+  bool restores_streams = true;               // from that checkpoint
+  std::string save = {};                      // the path of a new checkpoint
+  std::string tokenizer = {};                 // is saved in it
+  std::vector<LoadedCheckpoint> loaded = {};  // by rank
+  std::vector<RngStates> ended = {};          // the streams after the steps, by rank
 
   Trained run() {
     const auto ranks = static_cast<size_t>(trial.mesh.world_size());
@@ -96,7 +84,6 @@ struct DroppingRun {
       if (!load.empty()) {
         loaded[rank] = load_checkpoint(load, trainer, comm, restores_streams ? &rng : nullptr);
       }
-      if (prepare) prepare(trainer, rng, comm.rank());
       for (int64_t i = 0; i < trial.steps; ++i) trainer.step(small_batch());
       ended[rank] = rng.states();
       if (save.empty()) return;

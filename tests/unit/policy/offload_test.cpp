@@ -3,58 +3,53 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/unit/train/small_run.h"
+#include "tests/unit/policy/small_worker.h"
 
 namespace shardproof::tests {
 namespace {
+
+void offload_and_reload(Trainer& trainer) {
+  const HeldBytes before = trainer.held_bytes();
+  {
+    const Offloaded optimizer(trainer, Offloaded::What::kOptimizer);
+    MUST(trainer.held_bytes().optimizer == 0);
+    MUST(trainer.held_bytes().parameters == before.parameters);
+  }
+  Offloaded all(trainer, Offloaded::What::kParametersAndOptimizer);
+  MUST(trainer.held_bytes().parameters == 0);
+  all.reload();
+  MUST(trainer.held_bytes().parameters == before.parameters);
+  MUST(trainer.held_bytes().optimizer == before.optimizer);
+}
 
 TEST_CASE("offloaded and reloaded between steps, training is the same to the bit",
           "[policy][PW-7]") {
   for (const DataParallelKind kind : {DataParallelKind::kReplicate, DataParallelKind::kFsdp}) {
     for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
-      Trial trial{.mesh = Mesh::training({.dp = 2, .tp = 3}), .dtype = dtype, .steps = 0};
+      Trial trial{.mesh = Mesh::training({.dp = 2, .tp = 3}), .dtype = dtype};
       trial.parallel.data.kind = kind;
-      std::vector<std::string> problems(6);
       const auto run = [&](bool offloads) {
-        return train_with(trial, [&](Trainer& trainer, MeshComm& comm) {
-          std::string& problem = problems[static_cast<size_t>(comm.rank())];
+        return train_with(trial, [&](Trainer& trainer, MeshComm&) {
           for (int64_t i = 0; i < 3; ++i) {
-            if (offloads) {
-              const HeldBytes before = trainer.held_bytes();
-              {
-                const Offloaded optimizer(trainer, Offloaded::What::kOptimizer);
-                if (trainer.held_bytes().optimizer != 0) problem = "the optimizer is still there";
-                if (trainer.held_bytes().parameters != before.parameters) problem = "too much went";
-              }
-              Offloaded all(trainer, Offloaded::What::kParametersAndOptimizer);
-              if (trainer.held_bytes().parameters != 0) problem = "parameters are still there";
-              all.reload();
-              const HeldBytes after = trainer.held_bytes();
-              if (after.parameters != before.parameters || after.optimizer != before.optimizer) {
-                problem = "not all came back";
-              }
-            }
+            if (offloads) offload_and_reload(trainer);
             trainer.step(small_batch());
           }
         });
       };
       CHECK(difference(run(false), run(true), 0) == "");
-      CHECK(problems == std::vector<std::string>(6));
     }
   }
 }
 
 TEST_CASE("what throws while memory is away finds it back", "[policy][PW-7]") {
-  Trial trial{.mesh = Mesh::training({}), .steps = 0};
-  const Trained golden = train(trial);
+  const Trial trial{.mesh = Mesh::training({}), .steps = 0};
   const Trained after = train_with(trial, [&](Trainer& trainer, MeshComm&) {
-    try {
+    must_throw("the refit failed", [&] {
       const Offloaded all(trainer, Offloaded::What::kParametersAndOptimizer);
       throw std::runtime_error("the refit failed");
-    } catch (const std::runtime_error&) {
-    }
+    });
   });
-  CHECK(difference(golden, after, 0) == "");
+  CHECK(difference(train(trial), after, 0) == "");
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ struct Refit {
 
 const RefitPath kPaths[] = {RefitPath::kBroadcast, RefitPath::kSharedMemory};
 
-TEST_CASE("every receiver has its own cut of every tensor, and rank 0 holds one bucket at most",
+TEST_CASE("rank 0 holds one bucket of full tensors at most, and none afterwards",
           "[policy][PW-6]") {
   for (const RefitPath path : kPaths) {
     for (const int64_t budget : {int64_t{1}, int64_t{10000}, int64_t{1} << 20}) {
@@ -109,15 +109,6 @@ TEST_CASE("every receiver has its own cut of every tensor, and rank 0 holds one 
       refit.options.path = path;
       refit.options.budget_bytes = budget;
       rethrow_first(refit.run());
-      const auto full = full_tensors();
-      for (size_t receiver = 0; receiver < refit.received.size(); ++receiver) {
-        const auto& received = refit.received[receiver];
-        REQUIRE(received.size() == full.size());
-        for (size_t i = 0; i < full.size(); ++i) {
-          const auto half = full[i].narrow(1, static_cast<int64_t>(receiver) * 32, 32);
-          CHECK(difference(half, received[i].piece, 0) == "");
-        }
-      }
       CHECK(refit.watch.most() <= std::max<int64_t>(budget, 11 * 64 * 8));
       CHECK(refit.watch.left() == 0);
     }

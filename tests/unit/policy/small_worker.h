@@ -35,31 +35,32 @@ struct WorkerTrial {
   Probe* probe = nullptr;  // of every rank; may be null
 };
 
+// Calls `work` on one rank with a worker.
+inline void with_worker(const WorkerTrial& trial, MeshComm& comm, int64_t rank,
+                        const std::function<void(PolicyWorker&)>& work) {
+  NoProbe nobody;
+  const RankSetup setup{.mesh = trial.mesh,
+                        .rank = rank,
+                        .comm = comm,
+                        .probe = trial.probe ? *trial.probe : nobody,
+                        .dtype = trial.dtype,
+                        .device = at::kCPU};
+  PolicyWorker worker(setup, small_model(), seeded_weights(small_model(), 3), trial.options);
+  work(worker);
+}
+
 // Calls `work` on every rank with its worker, then returns the parameters.
 inline Trained with_workers(
     const WorkerTrial& trial,
     const std::function<void(PolicyWorker&, MeshComm&, int64_t rank)>& work) {
-  std::vector<std::vector<at::Tensor>> shards(static_cast<size_t>(trial.mesh.world_size()));
-  std::vector<ParameterPtr> parameters;
-  rethrow_first(try_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
-    NoProbe nobody;
-    const RankSetup setup{.mesh = trial.mesh,
-                          .rank = rank,
-                          .comm = comm,
-                          .probe = trial.probe ? *trial.probe : nobody,
-                          .dtype = trial.dtype,
-                          .device = at::kCPU};
-    PolicyWorker worker(setup, small_model(), seeded_weights(small_model(), 3), trial.options);
-    work(worker, comm, rank);
-    if (!worker.report().alive) return;
-    for (const at::Tensor& master : worker.trainer().masters()) {
-      shards[static_cast<size_t>(rank)].push_back(master.clone());
-    }
-    if (rank == 0) parameters = worker.trainer().parameters();
-  }));
-  Trained trained;
-  trained.parameters = whole_parameters(parameters, shards, trial.mesh);
-  return trained;
+  RanksShards shards(trial.mesh);
+  run_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
+    with_worker(trial, comm, rank, [&](PolicyWorker& worker) {
+      work(worker, comm, rank);
+      if (worker.report().alive) shards.keep(worker.trainer(), rank);
+    });
+  });
+  return {.parameters = shards.whole_parameters(), .metrics = {}};
 }
 
 inline Batch six_samples() {

@@ -1,83 +1,14 @@
 // A policy worker's functions in a training step.
 #include "policy/worker.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "base/error.h"
-#include "base/seed.h"
 #include "tests/unit/policy/small_worker.h"
 
 namespace shardproof::tests {
 namespace {
-
-ScheduleOptions falling() {
-  return {.stages = {{.kind = ScheduleKind::kLambda, .lambdas = {1.0, 0.5, 0.125}}}};
-}
-
-TEST_CASE("each global batch of a call is an optimizer step, the call is one of the scheduler",
-          "[policy][PW-2]") {
-  WorkerTrial trial;
-  trial.options.train.schedule = falling();
-  trial.options.parallel.data = fsdp();
-  trial.options.train_global_batch_size = 3;
-  const Batch data = six_samples();
-  std::vector<StepMetrics> metrics;
-  const Trained called = with_workers(trial, [&](PolicyWorker& worker, MeshComm&, int64_t rank) {
-    const auto first = worker.train(data);
-    worker.train(data, {.global_batch_size = 2, .micro_batch_size = 1});
-    if (rank == 0) metrics = first;
-    MUST(worker.trainer().step_count() == 5);
-    MUST(worker.trainer().schedule_steps() == 2);
-    MUST(worker.trainer().options().micro_batch_size == 0);
-  });
-  // The same steps, one at a time, with the rate of each set explicitly.
-  Trial by_hand{.mesh = trial.mesh,
-                .options = trial.options.train,
-                .parallel = trial.options.parallel,  // so that bits agree
-                .steps = 0};
-  by_hand.options.schedule = {
-      .stages = {{.kind = ScheduleKind::kLambda, .lambdas = {1.0, 1.0, 0.5, 0.5, 0.5}}}};
-  std::vector<StepMetrics> steps;
-  const Trained stepped = train_with(by_hand, [&](Trainer& trainer, MeshComm& comm) {
-    for (const int64_t first : {0, 3}) {
-      const StepMetrics step = trainer.step(data.slice(first, 3));
-      if (comm.rank() == 0) steps.push_back(step);
-    }
-    trainer.set_batching({}, 1);
-    for (const int64_t first : {0, 2, 4}) trainer.step(data.slice(first, 2));
-  });
-  CHECK(difference(stepped, called, 0) == "");
-  REQUIRE(metrics.size() == 2);
-  for (size_t i = 0; i < 2; ++i) {
-    CHECK(metrics[i].loss == steps[i].loss);
-    CHECK(metrics[i].grad_norm == steps[i].grad_norm);
-  }
-}
-
-TEST_CASE("in eval mode a call reports what training would and changes nothing", "[policy][PW-2]") {
-  WorkerTrial trial;
-  trial.options.train.schedule = falling();
-  trial.options.train_global_batch_size = 3;
-  const auto run = [&](bool evaluates) {
-    return with_workers(trial, [&](PolicyWorker& worker, MeshComm&, int64_t) {
-      std::vector<StepMetrics> evaluated;
-      if (evaluates) evaluated = worker.train(six_samples(), {.eval_mode = true});
-      const auto trained = worker.train(six_samples());
-      if (!evaluates) return;
-      MUST(evaluated.size() == trained.size());
-      MUST(evaluated[0].loss == Approx(trained[0].loss).epsilon(1e-13));
-      MUST(evaluated[0].tokens == trained[0].tokens);
-      MUST(evaluated[0].sequences == trained[0].sequences);
-      MUST(evaluated[1].loss != Approx(trained[1].loss).epsilon(1e-6));  // one step further
-      MUST(worker.trainer().schedule_steps() == 1);
-    });
-  };
-  CHECK(difference(run(false), run(true), 0) == "");
-}
 
 TEST_CASE("a loss that a call chose for itself ends with it", "[policy][PW-2]") {
   with_workers(WorkerTrial{}, [&](PolicyWorker& worker, MeshComm&, int64_t) {
@@ -89,27 +20,6 @@ TEST_CASE("a loss that a call chose for itself ends with it", "[policy][PW-2]") 
     MUST(loss_of({.loss = over_sequences, .eval_mode = true}) != Approx(own).epsilon(1e-6));
     MUST(loss_of({.eval_mode = true}) == own);
   });
-}
-
-TEST_CASE("scores come in the order of the batch, however they were batched", "[policy][PW-4]") {
-  std::vector<at::Tensor> scored;
-  for (const BatchingKind kind :
-       {BatchingKind::kFixed, BatchingKind::kPacked, BatchingKind::kDynamic}) {
-    WorkerTrial trial{.mesh = Mesh::training({.dp = 2, .tp = 3})};
-    trial.options.score_batching = {.kind = kind, .algorithm = PackAlgorithm::kBalanced};
-    std::vector<at::Tensor> of_rank(6);
-    with_workers(trial, [&](PolicyWorker& worker, MeshComm&, int64_t rank) {
-      of_rank[static_cast<size_t>(rank)] = worker.score(small_batch());
-    });
-    for (const at::Tensor& here : of_rank) {
-      CHECK(difference(of_rank[0], here, 0) == "");
-      CHECK(here[1].narrow(0, 5, 7).abs().max().item<double>() == 0);  // padding
-      CHECK(here.select(1, 0).abs().max().item<double>() == 0);        // the first token
-    }
-    scored.push_back(of_rank[0]);
-  }
-  CHECK(difference(scored[0], scored[1], 1e-12) == "");
-  CHECK(difference(scored[0], scored[2], 1e-12) == "");
 }
 
 TEST_CASE("the reference scores with the first weights, and the policy goes on to the bit",
@@ -197,7 +107,6 @@ TEST_CASE("a step that throws leaves the worker as it was, ready for another", "
 }
 
 TEST_CASE("a worker whose step threw settles before it ends", "[policy][PW-2]") {
-  const Mesh mesh = Mesh::training({.dp = 2});
   // The first leaves a gather in flight, the second a reduction.
   for (const char* place :
        {"layers.2.mlp.down_proj.grad_input", "layers.1.mlp.down_proj.grad_input"}) {
@@ -206,18 +115,13 @@ TEST_CASE("a worker whose step threw settles before it ends", "[policy][PW-2]") 
       probe.phase = Phase::kBackward;
       probe.end_of_name = place;
       probe.armed = true;
-      const RankRuns runs = try_emulated_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
-        const RankSetup setup{.mesh = mesh,
-                              .rank = rank,
-                              .comm = comm,
-                              .probe = probe,
-                              .dtype = at::kDouble,
-                              .device = at::kCPU};
-        PolicyOptions options;
-        options.parallel.data = fsdp();
-        PolicyWorker worker(setup, small_model(), seeded_weights(small_model(), 3), options);
-        must_throw("the probe at", [&] { worker.train(six_samples()); });
-        if (settles) worker.settle();
+      WorkerTrial trial{.probe = &probe};
+      trial.options.parallel.data = fsdp();
+      const RankRuns runs = try_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
+        with_worker(trial, comm, rank, [&](PolicyWorker& worker) {
+          must_throw("the probe at", [&] { worker.train(six_samples()); });
+          if (settles) worker.settle();
+        });
       });
       INFO(place);
       CHECK((runs.failure ? runs.failure->code : "") == (settles ? "" : "never_waited"));
@@ -226,82 +130,24 @@ TEST_CASE("a worker whose step threw settles before it ends", "[policy][PW-2]") 
   }
 }
 
-TEST_CASE("noise is the same for every mesh and copy, and the policy's alone", "[policy][PW-10]") {
-  constexpr double kSize = 0.01;
-  const auto noised_on = [](const Mesh& mesh, DataParallelKind kind, int64_t seed) {
-    WorkerTrial trial{.mesh = mesh};
-    trial.options.parallel.data = {.kind = kind, .replicate_size = 2};
-    return with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t) {
-      const at::Tensor first = worker.score(six_samples());
-      worker.offload(Offloaded::What::kParametersAndOptimizer);
-      worker.add_noise(kSize, seed);  // moves the weights back
-      MUST(!worker.report().offloaded);
-      MUST(difference(first, worker.score(six_samples()), 1e-6) != "");
-      MUST(difference(first, worker.reference_logprobs(six_samples()), 0) == "");
-      if (kind != DataParallelKind::kReplicate) return;
-      for (const at::Tensor& master : worker.trainer().masters()) {
-        const at::Tensor of_all = comm.along(std::vector<std::string>{"dp", "cp"})
-                                      .all_gather(master.unsqueeze(0), 0, "noised");
-        for (int64_t i = 0; i < of_all.size(0); ++i) MUST(of_all[i].equal(master));
-      }
-    });
-  };
-  const Mesh one = Mesh::training({});
-  const Trained clean = with_workers({.mesh = one}, [](PolicyWorker&, MeshComm&, int64_t) {});
-  const Trained noised = noised_on(one, DataParallelKind::kReplicate, 8);
-  CHECK(difference(
-            noised,
-            noised_on(Mesh::training({.dp = 2, .cp = 2, .tp = 3}), DataParallelKind::kReplicate, 8),
-            0) == "");
-  CHECK(difference(noised, noised_on(Mesh::training({.dp = 3}), DataParallelKind::kFsdp, 8), 0) ==
-        "");
-  CHECK(difference(noised, noised_on(Mesh::training({.dp = 4}), DataParallelKind::kHybrid, 8), 0) ==
-        "");
-  CHECK(difference(noised, noised_on(one, DataParallelKind::kReplicate, 9), 1e-6) != "");
-  std::vector<at::Tensor> added;
-  for (const auto& [name, tensor] : clean.parameters) {
-    const at::Tensor noise = noised.parameters.at(name) - tensor;
-    INFO(name);
-    CHECK(noise.ne(0).all().item<bool>());
-    added.push_back(noise.flatten());
-  }
-  const at::Tensor all = at::cat(added);
-  CHECK(all.numel() > 2000);
-  CHECK(all.std().item<double>() == Approx(kSize).epsilon(0.06));
-  CHECK(std::abs(all.mean().item<double>()) < 4 * kSize / std::sqrt(all.numel()));
-  CHECK(std::get<0>(at::_unique(all)).numel() == all.numel());  // tensors get different noise
-}
-
-TEST_CASE("what follows noise is trained and saved with it", "[policy][PW-10]") {
-  // The forward uses the noisy masters: the step equals one from masters that were set with noise.
-  WorkerTrial trial;
-  trial.options.parallel.data = fsdp();
-  const Trained noised = with_workers(trial, [](PolicyWorker& worker, MeshComm&, int64_t) {
+TEST_CASE("noise is the policy's alone, and moves weights back that were offloaded",
+          "[policy][PW-10]") {
+  with_workers({}, [&](PolicyWorker& worker, MeshComm&, int64_t) {
+    const at::Tensor first = worker.score(six_samples());
+    worker.offload(Offloaded::What::kParametersAndOptimizer);
     worker.add_noise(0.01, 8);
-    worker.train(six_samples());
+    MUST(!worker.report().offloaded);
+    MUST(difference(first, worker.score(six_samples()), 1e-6) != "");
+    MUST(difference(first, worker.reference_logprobs(six_samples()), 0) == "");
   });
-  const Trained given = with_workers(trial, [](PolicyWorker& worker, MeshComm& comm, int64_t rank) {
-    // The noise of the full tensors, which are then cut, equals the noise of each rank's shard.
-    const Trainer& trainer = worker.trainer();
-    std::vector<at::Tensor> masters;
-    for (size_t i = 0; i < trainer.parameters().size(); ++i) {
-      const Parameter& parameter = *trainer.parameters()[i];
-      const auto generator =
-          at::detail::createCPUGenerator(stream_seed(8, "noise on " + parameter.name));
-      const at::Tensor noise = at::randn(parameter.global_shape, generator, at::kDouble) * 0.01;
-      masters.push_back(trainer.masters()[i] + cut(noise, parameter.layout, comm.mesh(), rank));
-    }
-    worker.trainer().set_masters(masters);
-    worker.train(six_samples());
-  });
-  CHECK(difference(given, noised, 1e-13) == "");
 }
 
 TEST_CASE("a worker that begins with other weights is one that was made with them",
           "[policy][MP-2][PW-5]") {
   WorkerTrial trial;
   trial.options.parallel.data = fsdp();
-  trial.options.train.schedule = falling();
+  trial.options.train.schedule = {
+      .stages = {{.kind = ScheduleKind::kLambda, .lambdas = {1.0, 0.5, 0.125}}}};
   at::Tensor made_scores, begun_scores;
   const auto lives = [&](at::Tensor& scores, bool begins) {
     return with_workers(trial, [&](PolicyWorker& worker, MeshComm&, int64_t rank) {

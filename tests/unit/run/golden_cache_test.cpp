@@ -7,19 +7,14 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <fstream>
 #include <thread>
+
+#include "tests/support/scratch_folder.h"
 
 namespace shardproof::sim {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct CacheFolder {
-  fs::path path =
-      fs::temp_directory_path() / ("shardproof_cache_test_" + std::to_string(::getpid()));
-  ~CacheFolder() { fs::remove_all(path); }
-};
 
 OwnedFd blob_of(const std::string& text) {
   OwnedFd fd(::memfd_create("blob", MFD_CLOEXEC));
@@ -35,8 +30,9 @@ std::string text_of(const OwnedFd& fd) {
 }
 
 TEST_CASE("a golden is found by its whole key, and only as it was written", "[golden_cache]") {
-  const CacheFolder folder;
-  const GoldenCache cache(folder.path);
+  const ScratchFolder scratch;
+  const fs::path folder = scratch.path() + "/made by the cache";
+  const GoldenCache cache(folder);
   CHECK_FALSE(cache.find("key 1"));
   cache.keep("key 1", blob_of("blob one").get());
   cache.keep("key 2", blob_of("blob two").get());
@@ -45,7 +41,7 @@ TEST_CASE("a golden is found by its whole key, and only as it was written", "[go
   CHECK(text_of(*cache.find("key 2")) == "blob two");
   CHECK_FALSE(cache.find("key"));
   size_t files = 0;
-  for (const auto& file : fs::directory_iterator(folder.path)) {
+  for (const auto& file : fs::directory_iterator(folder)) {
     ++files;
     if (file.path().extension() == ".golden") fs::resize_file(file.path(), 5);  // incomplete
   }
@@ -65,8 +61,8 @@ TEST_CASE("a cache that cannot be written keeps nothing and harms nothing", "[go
 }
 
 TEST_CASE("the cache forgets what was used longest ago", "[golden_cache]") {
-  const CacheFolder folder;
-  const GoldenCache cache(folder.path, 250);
+  const ScratchFolder folder;
+  const GoldenCache cache(folder.path(), 250);
   for (const std::string key : {"a", "b", "c"}) {
     cache.keep(key, blob_of(std::string(100, key[0])).get());
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -1,13 +1,10 @@
-// Bins, rows, positions, unpacking and its gradient against answers written by hand.
+// Bins, rows and positions against answers written by hand.
 #include "sequence/packing.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "base/error.h"
 #include "sequence/bins.h"
-#include "tests/support/rank_results.h"
 
 namespace shardproof::tests {
 namespace {
@@ -18,16 +15,6 @@ int64_t tokens_of(const List& bin, const List& lengths) {
   int64_t sum = 0;
   for (const int64_t index : bin) sum += lengths[static_cast<size_t>(index)];
   return sum;
-}
-
-// Each sequence is in exactly one bin.
-bool covers(const Bins& bins, size_t count) {
-  List all;
-  for (const List& bin : bins) all.insert(all.end(), bin.begin(), bin.end());
-  std::sort(all.begin(), all.end());
-  List expected(count);
-  std::iota(expected.begin(), expected.end(), 0);
-  return all == expected;
 }
 
 TEST_CASE("bins as they are drawn", "[sequence][packing]") {
@@ -47,32 +34,16 @@ TEST_CASE("a bin that is exactly full, one sequence, equal ones, lengths of 0",
   CHECK((pack_balanced({3}, 2) == Bins{{0}, {}}));
 }
 
-TEST_CASE("bins keep to their budget, hold every sequence once, and are few",
-          "[sequence][packing]") {
+TEST_CASE("bins are few, and balanced ones of like size", "[sequence][packing]") {
   List lengths;
   for (int64_t i = 0; i < 200; ++i) lengths.push_back((i * 37) % 61 + 1);
   const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   for (const int64_t budget : {61, 64, 100, 1000, 100000}) {
-    const Bins bins = pack_first_fit_decreasing(lengths, budget);
-    CHECK(covers(bins, lengths.size()));
-    for (const List& bin : bins) CHECK(tokens_of(bin, lengths) <= budget);
     const int64_t fewest = (total + budget - 1) / budget;
+    const Bins bins = pack_first_fit_decreasing(lengths, budget);
     CHECK(static_cast<int64_t>(bins.size()) <= fewest * 11 / 9 + 1);
-    for (const int64_t multiple : {1, 3, 4}) {
-      const Bins even = pack_balanced_within(lengths, budget, multiple);
-      CHECK(covers(even, lengths.size()));
-      CHECK(even.size() % static_cast<size_t>(multiple) == 0);
-      for (const List& bin : even) CHECK(tokens_of(bin, lengths) <= budget);
-    }
-    const Bins batches = dynamic_batches(lengths, budget + 4, 8);
-    CHECK(covers(batches, lengths.size()));
-    for (const List& batch : batches) {
-      const int64_t longest = lengths[static_cast<size_t>(batch.back())];
-      CHECK(static_cast<int64_t>(batch.size()) * ((longest + 7) / 8 * 8) <= budget + 4);
-    }
   }
-  const Bins balanced = pack_balanced(lengths, 8);
-  for (const List& bin : balanced) {
+  for (const List& bin : pack_balanced(lengths, 8)) {
     CHECK(std::abs(tokens_of(bin, lengths) - total / 8) <= 61);
   }
 }
@@ -86,7 +57,6 @@ TEST_CASE("what cannot be packed is refused with its numbers", "[sequence][packi
                     Catch::Contains("sequence 1 takes 11 tokens") && Catch::Contains("is 10"));
   CHECK_THROWS_WITH(dynamic_batches({3, 9}, 10, 8), Catch::Contains("takes 16 tokens"));
   CHECK_THROWS_WITH(pack_first_fit_decreasing({1}, 0), Catch::Contains("a budget of 0 tokens"));
-  CHECK_THROWS_WITH(pack_balanced({6, 6, 6}, 2, 10), Catch::Contains("up to 12 tokens"));
   CHECK_THROWS_WITH(pack(at::zeros({1, 2}), make_pack({0}, {3})),
                     Catch::Contains("sample 0 has 3 tokens in a batch of 2 positions"));
 }
@@ -110,26 +80,6 @@ TEST_CASE("a longer row and a row multiple make the last place longer", "[sequen
   CHECK(make_pack({1, 0}, {3, 2}).cu_seqlens_padded == List{0, 2, 5});
   CHECK(make_pack({1, 0}, {3, 2}, 1, 4).cu_seqlens_padded == List{0, 2, 8});
   CHECK(make_pack({1, 0}, {3, 2}, 2, 4, 11).cu_seqlens_padded == List{0, 2, 12});
-}
-
-TEST_CASE("unpacking gives each sample back, in the batch's order of the pack, with its gradient",
-          "[sequence][packing]") {
-  const List lengths = {5, 1, 0, 7, 2};
-  const at::Tensor batch = random_tensor({5, 7, 3}, 1).requires_grad_();
-  const Pack plan = make_pack({3, 0, 2, 4, 1}, lengths, 4, 4);
-  const at::Tensor row = pack(batch, plan, 9);
-  const at::Tensor back = unpack(row, plan, 6, -2);
-  REQUIRE(back.sizes() == at::IntArrayRef({5, 6, 3}));
-  const at::Tensor grad = random_tensor(back.sizes(), 2);
-  back.backward(grad);
-  for (int64_t i = 0; i < 5; ++i) {
-    const int64_t sample = plan.samples[static_cast<size_t>(i)];
-    const int64_t kept = std::min<int64_t>(lengths[static_cast<size_t>(sample)], 6);
-    CHECK(back[i].narrow(0, 0, kept).equal(batch[sample].narrow(0, 0, kept)));
-    CHECK(back[i].narrow(0, kept, 6 - kept).eq(-2).all().item<bool>());
-    CHECK(batch.grad()[sample].narrow(0, 0, kept).equal(grad[i].narrow(0, 0, kept)));
-    CHECK(batch.grad()[sample].narrow(0, kept, 7 - kept).eq(0).all().item<bool>());
-  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Tensors cut and restored along the sequence, and both gathers, against cuts by hand.
+// Tensors cut and restored along the sequence, against cuts by hand, and the calls of both gathers.
 #include "sequence/sequence_shard.h"
 
 #include <catch2/catch.hpp>
@@ -57,62 +57,18 @@ TEST_CASE("padding is laid out between sequences and takes no gradient", "[LP-6]
       at::cat({grad.narrow(1, 0, 3), grad.narrow(1, 12, 1), grad.narrow(1, 18, 12)}, 1)));
 }
 
-TEST_CASE("both gathers give the row in order; their gradients follow their convention", "[LP-7]") {
-  for (const Split& split :
-       {Split{1, 1}, Split{1, 2}, Split{1, 3}, Split{1, 4}, Split{1, 2, World::kGloo},
-        Split{1, 3, World::kGloo}, Split{1, 4, World::kGloo}}) {
-    INFO(describe(split));
-    const SequenceLayout layout = ragged(split.cp);
-    const at::Tensor full = random_tensor({3, layout.num_positions(), 2}, 1);
-    const auto addend = [&](int64_t rank) { return random_tensor(full.sizes(), 10 + rank); };
-    at::Tensor sum = at::zeros_like(full);
-    for (int64_t rank = 0; rank < split.cp; ++rank) sum += addend(rank);
-    const auto results = on_every_rank_of(
-        split.world, Mesh::training({.cp = split.cp}),
-        [&](MeshComm& comm, int64_t rank) -> NamedResults {
-          Communicator& cp = comm.along("cp");
-          const at::Tensor shard = sequence_shard(full, layout, rank, 1);
-          const at::Tensor same = shard.clone().requires_grad_();
-          const at::Tensor part = shard.clone().requires_grad_();
-          const at::Tensor from_same =
-              sequence_gather_with_slice_backward(same, layout, cp, 1, "same");
-          const at::Tensor from_part =
-              sequence_gather_with_reduce_scatter_backward(part, layout, cp, -2, "part");
-          from_same.backward(sum);
-          from_part.backward(addend(rank));
-          return {{"same", from_same.detach()},
-                  {"part", from_part.detach()},
-                  {"grad same", same.grad()},
-                  {"grad part", part.grad()}};
-        });
-    for (int64_t rank = 0; rank < split.cp; ++rank) {
-      const NamedResults& result = results[static_cast<size_t>(rank)];
-      const at::Tensor own = sequence_shard(sum, layout, rank, 1);
-      CHECK(result.at("same").equal(full));
-      CHECK(result.at("part").equal(full));
-      CHECK(result.at("grad same").equal(own));
-      CHECK(difference(own, result.at("grad part")) == "");
-    }
-  }
-}
-
 TEST_CASE("the slice backward communicates nothing, the other once", "[LP-7]") {
-  std::vector<CallLog> logs(2);
-  const RankRuns runs = try_emulated_ranks(
-      Mesh::training({.cp = 2}),
-      [&](MeshComm& comm, int64_t rank) {
-        const SequenceLayout layout = ragged(2);
-        const at::Tensor shard =
-            sequence_shard(random_tensor({layout.num_positions()}, 1), layout, rank, 0)
-                .requires_grad_();
-        Communicator& cp = comm.along("cp");
-        sequence_gather_with_slice_backward(shard, layout, cp, 0, "a").sum().backward();
-        sequence_gather_with_reduce_scatter_backward(shard, layout, cp, 0, "b").sum().backward();
-      },
-      {&logs[0], &logs[1]});
-  REQUIRE(runs.error_text(0) == "");
-  CHECK(logs[1].calls == std::vector<std::string>{"all_gather a forward", "all_gather b forward",
-                                                  "reduce_scatter b backward"});
+  const auto calls = calls_of_ranks(Mesh::training({.cp = 2}), [](MeshComm& comm, int64_t rank) {
+    const SequenceLayout layout = ragged(2);
+    const at::Tensor shard =
+        sequence_shard(random_tensor({layout.num_positions()}, 1), layout, rank, 0)
+            .requires_grad_();
+    Communicator& cp = comm.along("cp");
+    sequence_gather_with_slice_backward(shard, layout, cp, 0, "a").sum().backward();
+    sequence_gather_with_reduce_scatter_backward(shard, layout, cp, 0, "b").sum().backward();
+  });
+  CHECK(calls[1] == std::vector<std::string>{"all_gather a forward", "all_gather b forward",
+                                             "reduce_scatter b backward"});
 }
 
 }  // namespace

@@ -17,9 +17,7 @@ using shardproof::reassemble;
 namespace {
 
 at::Tensor numbered(std::vector<int64_t> shape, at::ScalarType type = at::kDouble) {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return at::arange(1, count + 1, at::TensorOptions(at::kDouble)).view(shape).to(type);
+  return at::arange(1, c10::multiply_integers(shape) + 1, at::kDouble).view(shape).to(type);
 }
 
 std::vector<at::Tensor> cut_all(const at::Tensor& full, const Layout& layout, const Mesh& mesh) {

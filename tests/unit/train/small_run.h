@@ -70,41 +70,48 @@ struct Trained {
   std::vector<StepMetrics> metrics;
 };
 
-// Parameters by name; `shards` has those of each rank in the order of `parameters`.
-inline std::map<std::string, at::Tensor> whole_parameters(
-    const std::vector<ParameterPtr>& parameters, const std::vector<std::vector<at::Tensor>>& shards,
-    const Mesh& mesh) {
-  std::map<std::string, at::Tensor> whole;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    std::vector<at::Tensor> pieces;
-    for (const auto& of_rank : shards) pieces.push_back(of_rank[i]);
-    whole[parameters[i]->name] =
-        reassemble(pieces, parameters[i]->global_shape, parameters[i]->layout, mesh);
+// The shards of all parameters of a trainer on each rank of a mesh.
+class RanksShards {
+ public:
+  explicit RanksShards(const Mesh& mesh)
+      : mesh_(mesh), shards_(static_cast<size_t>(mesh.world_size())) {}
+  void keep(const Trainer& trainer, int64_t rank) {
+    for (const at::Tensor& master : trainer.masters()) {
+      shards_[static_cast<size_t>(rank)].push_back(master.clone());
+    }
+    if (rank == 0) parameters_ = trainer.parameters();
   }
-  return whole;
-}
+  std::map<std::string, at::Tensor> whole_parameters() const {
+    std::map<std::string, at::Tensor> whole;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const Parameter& parameter = *parameters_[i];
+      std::vector<at::Tensor> pieces;
+      for (const auto& of_rank : shards_) pieces.push_back(of_rank[i]);
+      whole[parameter.name] = reassemble(pieces, parameter.global_shape, parameter.layout, mesh_);
+    }
+    return whole;
+  }
+
+ private:
+  Mesh mesh_;
+  std::vector<std::vector<at::Tensor>> shards_;
+  std::vector<ParameterPtr> parameters_;
+};
 
 // Calls `work` on every rank, then returns the parameters.
 inline Trained train_with(const Trial& trial,
                           const std::function<void(Trainer&, MeshComm&)>& work) {
-  const auto ranks = static_cast<size_t>(trial.mesh.world_size());
-  std::vector<std::vector<at::Tensor>> shards(ranks);
-  std::vector<ParameterPtr> parameters;
-  Trained trained;
+  RanksShards shards(trial.mesh);
   rethrow_first(try_emulated_ranks(
       trial.mesh,
       [&](MeshComm& comm, int64_t rank) {
         with_trainer(trial, comm, rank, [&](Trainer& trainer) {
           work(trainer, comm);
-          for (const at::Tensor& master : trainer.masters()) {
-            shards[static_cast<size_t>(rank)].push_back(master.clone());
-          }
-          if (rank == 0) parameters = trainer.parameters();
+          shards.keep(trainer, rank);
         });
       },
       trial.listeners));
-  trained.parameters = whole_parameters(parameters, shards, trial.mesh);
-  return trained;
+  return {.parameters = shards.whole_parameters(), .metrics = {}};
 }
 
 inline Trained train(const Trial& trial) {

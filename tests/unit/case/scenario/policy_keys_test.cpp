@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 
 #include "sim/case/scenario/scenario.h"
-#include "tests/unit/case/scenario/one_case.h"
-#include "tests/unit/case/scenario/refusal.h"
+#include "tests/unit/case/scenario/scenario_text.h"
 
+using namespace shardproof;
 using namespace shardproof::sim;
 
 namespace {
@@ -13,14 +13,10 @@ std::string optimizer(const std::string& name, const std::string& kwargs) {
   return "run: {optimizer: {name: torch.optim." + name + ", kwargs: {" + kwargs + "}}}";
 }
 
-std::string optimizer_refusal(const std::string& name, const std::string& kwargs) {
-  return refusal_of(optimizer(name, kwargs) + "\n");
-}
-
 }  // namespace
 
 TEST_CASE("A whole policy configuration, under its own names", "[scenario][PW-12]") {
-  const CaseSpec spec = case_with(R"(workload: policy
+  const CaseSpec spec = only_case(R"(workload: policy
 precision: bfloat16
 parallel: {tensor_parallel_size: 2, context_parallel_size: 1, cpu_offload: true,
            data_parallel: fsdp, sequence_parallel: false, activation_checkpointing: true,
@@ -56,70 +52,68 @@ run:
 
 TEST_CASE("Activation checkpointing is true, false or a name", "[scenario][PW-12]") {
   const auto chosen = [](const std::string& value) {
-    return case_with("parallel: {activation_checkpointing: " + value + "}")
+    return only_case("parallel: {activation_checkpointing: " + value + "}")
         .parallel.activation_checkpointing;
   };
   CHECK(chosen("true") == CheckpointedRegions::kMlp);
   CHECK(chosen("false") == CheckpointedRegions::kNone);
   CHECK(chosen("layer") == CheckpointedRegions::kLayer);
-  CHECK_THAT(refusal_of("parallel: {activation_checkpointing: 1}\n"),
-             Catch::Contains("it must be a name"));
-  CHECK_THAT(refusal_of("run: {loss: {kind: true}}\n"), Catch::Contains("it must be a name"));
+  check_refused({{"parallel: {activation_checkpointing: 1}\n", "it must be a name"},
+                 {"run: {loss: {kind: true}}\n", "it must be a name"}});
 }
 
 TEST_CASE("Temperature has two names, and one value", "[scenario][PW-12]") {
-  CHECK(case_with("run: {generation: {temperature: 0.5}}").loss.temperature == 0.5);
-  CHECK(case_with("run: {temperature: 0.5}").loss.temperature == 0.5);
+  CHECK(only_case("run: {generation: {temperature: 0.5}}").loss.temperature == 0.5);
+  CHECK(only_case("run: {temperature: 0.5}").loss.temperature == 0.5);
   // So it is beside a case folder, which has a loss but no temperature.
   const std::string folder = "data: {case: ../golden/hf/llama_bias}\n";
-  CHECK(case_with(folder + "run: {temperature: 0.5}").loss.temperature == 0.5);
-  CHECK(case_with(folder).loss.temperature == 1);
+  CHECK(only_case(folder + "run: {temperature: 0.5}").loss.temperature == 0.5);
+  CHECK(only_case(folder).loss.temperature == 1);
   CHECK_THAT(refusal_of("run: {temperature: 1, generation: {temperature: 1}}\n"),
              Catch::Contains("run.temperature and run.generation.temperature are both given"));
 }
 
 TEST_CASE("foreach and fused leave the optimizer what it is", "[scenario][PW-12]") {
   for (const std::string name : {"AdamW", "SGD"}) {
-    const auto plain = to_json(case_with(optimizer(name, "lr: 0.1")))["optimizer"];
+    const auto plain = to_json(only_case(optimizer(name, "lr: 0.1")))["optimizer"];
     for (const std::string ways :
          {"foreach: false, fused: false", "foreach: true", "fused: true", "foreach: null",
           "fused: true, foreach: false", "fused: true, foreach: null", "maximize: false",
           "differentiable: false"}) {
       INFO(name << " " << ways);
-      CHECK(to_json(case_with(optimizer(name, "lr: 0.1, " + ways)))["optimizer"] == plain);
+      CHECK(to_json(only_case(optimizer(name, "lr: 0.1, " + ways)))["optimizer"] == plain);
     }
   }
-  CHECK(optimizer_refusal("AdamW", "amsgrad: false, capturable: false") == "accepted");
-  CHECK_THAT(optimizer_refusal("AdamW", "foreach: true, fused: true"),
-             Catch::Contains("foreach and fused are both true"));
-  CHECK_THAT(optimizer_refusal("AdamW", "foreach: 1"), Catch::Contains("must be true or false"));
+  CHECK(refusal_of(optimizer("AdamW", "amsgrad: false, capturable: false")) == "accepted");
+  check_refused(
+      {{optimizer("AdamW", "foreach: true, fused: true"), "foreach and fused are both true"},
+       {optimizer("AdamW", "foreach: 1"), "must be true or false"}});
   for (const std::string way : {"amsgrad", "maximize", "capturable", "differentiable"}) {
-    CHECK_THAT(optimizer_refusal("AdamW", way + ": true"),
-               Catch::Contains(way + " is true; no step here has it"));
-    CHECK_THAT(optimizer_refusal("AdamW", way + ": null"), Catch::Contains("has no value"));
+    check_refused({{optimizer("AdamW", way + ": true"), way + " is true; no step here has it"},
+                   {optimizer("AdamW", way + ": null"), "has no value"}});
   }
 }
 
 TEST_CASE("An optimizer takes its own constants", "[scenario][PW-12]") {
   const OptimizerSpec damped =
-      case_with(optimizer("SGD", "momentum: 0.9, dampening: 0.25")).optimizer;
+      only_case(optimizer("SGD", "momentum: 0.9, dampening: 0.25")).optimizer;
   CHECK(damped.dampening == 0.25);
   CHECK_FALSE(damped.nesterov);
-  const CaseSpec ahead = case_with(optimizer("SGD", "momentum: 0.9, nesterov: true"));
+  const CaseSpec ahead = only_case(optimizer("SGD", "momentum: 0.9, nesterov: true"));
   CHECK(case_spec_from_json(to_json(ahead)).optimizer.nesterov);
-  CHECK(golden_key(ahead) != golden_key(case_with(optimizer("SGD", "momentum: 0.9"))));
-  CHECK_THAT(optimizer_refusal("SGD", "nesterov: true"),
-             Catch::Contains("it needs a momentum above 0 and no dampening"));
-  CHECK_THAT(optimizer_refusal("SGD", "momentum: 0.9, dampening: 0.1, nesterov: true"),
-             Catch::Contains("momentum 0.9 and dampening 0.1"));
-  CHECK_THAT(optimizer_refusal("SGD", "betas: [0.9, 0.99]"), Catch::Contains("SGD has no betas"));
-  CHECK_THAT(optimizer_refusal("AdamW", "momentum: 0.9"), Catch::Contains("AdamW has no momentum"));
-  CHECK_THAT(optimizer_refusal("AdamW", "forech: true"), Catch::Contains("kwargs.foreach?"));
+  CHECK(golden_key(ahead) != golden_key(only_case(optimizer("SGD", "momentum: 0.9"))));
+  check_refused(
+      {{optimizer("SGD", "nesterov: true"), "it needs a momentum above 0 and no dampening"},
+       {optimizer("SGD", "momentum: 0.9, dampening: 0.1, nesterov: true"),
+        "momentum 0.9 and dampening 0.1"},
+       {optimizer("SGD", "betas: [0.9, 0.99]"), "SGD has no betas"},
+       {optimizer("AdamW", "momentum: 0.9"), "AdamW has no momentum"},
+       {optimizer("AdamW", "forech: true"), "kwargs.foreach?"}});
 }
 
 TEST_CASE("The policy configuration's other names are known", "[scenario][PW-12]") {
-  CHECK_THAT(refusal_of("dtensor_cfg: {tensor_parallel_size: 2}\n"),
-             Catch::Contains("unknown key 'dtensor_cfg'; did you mean parallel?"));
-  CHECK_THAT(refusal_of("model_name: x\n"), Catch::Contains("did you mean model.folder?"));
-  CHECK_THAT(refusal_of("policy: {precision: float32}\n"), Catch::Contains("did you mean run?"));
+  check_refused({{"dtensor_cfg: {tensor_parallel_size: 2}\n",
+                  "unknown key 'dtensor_cfg'; did you mean parallel?"},
+                 {"model_name: x\n", "did you mean model.folder?"},
+                 {"policy: {precision: float32}\n", "did you mean run?"}});
 }

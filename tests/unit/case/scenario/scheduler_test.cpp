@@ -2,19 +2,15 @@
 #include <catch2/catch.hpp>
 
 #include "sim/case/scenario/scenario.h"
-#include "tests/unit/case/scenario/one_case.h"
-#include "tests/unit/case/scenario/refusal.h"
+#include "tests/unit/case/scenario/scenario_text.h"
 
+using namespace shardproof;
 using namespace shardproof::sim;
 
 namespace {
 
 OptimizerSpec scheduled(const std::string& scheduler) {
-  return case_with("run: {scheduler: " + scheduler + "}").optimizer;
-}
-
-std::string scheduler_refusal(const std::string& scheduler) {
-  return refusal_of("name: x\nrun: {scheduler: " + scheduler + "}\n");
+  return only_case("run: {scheduler: " + scheduler + "}").optimizer;
 }
 
 }  // namespace
@@ -46,14 +42,13 @@ TEST_CASE("One scheduler, a list of one, and several with milestones", "[scenari
   CHECK(endless.schedulers[1].total_iters == 10000000000);
   CHECK(endless.milestones == std::vector<int64_t>{10000000000});
   const CaseSpec there_and_back = case_spec_from_json(
-      to_json(case_with("run: {scheduler: {name: LambdaLR, kwargs: {lr_lambda: [1, 0.5]}}}")));
+      to_json(only_case("run: {scheduler: {name: LambdaLR, kwargs: {lr_lambda: [1, 0.5]}}}")));
   CHECK(there_and_back.optimizer.schedulers[0].lr_lambda == std::vector<double>{1, 0.5});
 }
 
 TEST_CASE("What is wrong with a scheduler is said where it stands", "[scenario][PW-12]") {
   const auto says = [](const std::string& scheduler, const std::string& text) {
-    INFO(scheduler);
-    CHECK_THAT(scheduler_refusal(scheduler), Catch::Contains(text));
+    check_refused({{"run: {scheduler: " + scheduler + "}\n", text}});
   };
   says("{name: LinaerLR}", "did you mean LinearLR?");
   says("{name: torch.optim.lr_scheduler.StepLR}", "known are ConstantLR, LinearLR");
@@ -77,7 +72,7 @@ TEST_CASE("What is wrong with a scheduler is said where it stands", "[scenario][
 
 TEST_CASE("A family of models is named, and its sizes follow from those that are given",
           "[scenario][MP-1]") {
-  const CaseSpec gemma = case_with(
+  const CaseSpec gemma = only_case(
       "model: {family: gemma3, hidden_size: 24, num_attention_heads: 6, hidden_act: silu, "
       "sliding_window: 5}");
   CHECK(gemma.model["model_type"] == "gemma3_text");
@@ -87,7 +82,7 @@ TEST_CASE("A family of models is named, and its sizes follow from those that are
   CHECK(gemma.model["hidden_activation"] == "silu");
   CHECK_FALSE(gemma.model.contains("tie_word_embeddings"));  // the family ties them
   const CaseSpec qwen =
-      case_with("model: {family: qwen3, layer_types: [full_attention, sliding_attention]}");
+      only_case("model: {family: qwen3, layer_types: [full_attention, sliding_attention]}");
   CHECK(qwen.model["layer_types"].size() == 2);
   CHECK(qwen.model["head_dim"] == 12);
 }

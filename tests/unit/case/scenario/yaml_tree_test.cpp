@@ -1,7 +1,10 @@
 #include "sim/case/scenario/yaml_tree.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -18,10 +21,6 @@ std::string failure_of(const std::string& text) {
   } catch (const Error& error) {
     return error.what();
   }
-}
-
-json value_of(const std::string& scalar) {
-  return parse_yaml("f", "k: " + scalar).find("k")->value();
 }
 
 std::string repeated(const std::string& piece, size_t count) {
@@ -44,42 +43,39 @@ TEST_CASE("Every node knows its line and column", "[scenario]") {
 }
 
 TEST_CASE("Scalars have the types of YAML's core rules", "[scenario]") {
-  CHECK(value_of("12") == json(12));
-  CHECK(value_of("-3") == json(-3));
-  CHECK(value_of("1e-3") == json(1e-3));
-  CHECK(value_of("0.5") == json(0.5));
-  CHECK(value_of("true") == json(true));
-  CHECK(value_of("False") == json(false));
-  CHECK(value_of("~").is_null());
-  CHECK(value_of("").is_null());
-  CHECK(value_of("yes") == json("yes"));
-  CHECK(value_of("off") == json("off"));
-  CHECK(value_of("'12'") == json("12"));
-  CHECK(value_of("\"true\"") == json("true"));
-  CHECK(value_of("1_000") == json("1_000"));
-  CHECK(value_of("0x10") == json("0x10"));
-  CHECK(value_of("2.11.0") == json("2.11.0"));
-  CHECK(value_of("--1") == json("--1"));
-  CHECK(value_of("nan") == json("nan"));
-  CHECK(value_of(".inf").get<double>() > 1e308);
-  CHECK(value_of("99999999999999999999") == json(99999999999999999999.0));
+  const std::vector<std::pair<std::string, json>> rows = {
+      {"12", 12},
+      {"-3", -3},
+      {"1e-3", 1e-3},
+      {"0.5", 0.5},
+      {"true", true},
+      {"False", false},
+      {"~", nullptr},
+      {"", nullptr},
+      {"yes", "yes"},
+      {"off", "off"},
+      {"'12'", "12"},
+      {"\"true\"", "true"},
+      {"1_000", "1_000"},
+      {"0x10", "0x10"},
+      {"2.11.0", "2.11.0"},
+      {"--1", "--1"},
+      {"nan", "nan"},
+      {".inf", INFINITY},
+      {"99999999999999999999", 99999999999999999999.0}};
+  for (const auto& [scalar, value] : rows) {
+    INFO(scalar);
+    CHECK(parse_yaml("f", "k: " + scalar).find("k")->value() == value);
+  }
 }
 
-TEST_CASE("A key given twice is refused, which yaml-cpp accepts", "[scenario]") {
-  CHECK(failure_of("a: 1\nb: 2\na: 3\n") ==
-        "f.yaml:3:1: the key 'a' was given before, in line 1; keep one");
-}
-
-TEST_CASE("Anchors, aliases and tags are refused", "[scenario]") {
-  CHECK(failure_of("a: &x [1, 2]\nb: *x\n").find("f.yaml:1:4: anchors") == 0);
+TEST_CASE("Tags are refused", "[scenario]") {
   CHECK(failure_of("a: !!str 3\n").find("f.yaml:1:4: tags") == 0);
   CHECK(failure_of("a: !mine {b: 1}\n").find("tags") != std::string::npos);
 }
 
 TEST_CASE("Deep, long and wide files are refused, not followed", "[scenario]") {
   CHECK(failure_of(repeated("[", 100)).find("nested more than 32 deep") != std::string::npos);
-  CHECK(failure_of(repeated("[", 100000)).find("f.yaml:1:") == 0);
-  CHECK(failure_of(repeated("{a: ", 100000)).find("f.yaml:1:") == 0);
   CHECK(failure_of("a: [" + repeated("1,", 300000) + "1]").find("more than 200000 values") !=
         std::string::npos);
   std::string wide;
@@ -88,13 +84,8 @@ TEST_CASE("Deep, long and wide files are refused, not followed", "[scenario]") {
 }
 
 TEST_CASE("Files that are no text or no single document are refused with the place", "[scenario]") {
-  CHECK(failure_of("") == "f.yaml:1:1: the file is empty; write a scenario");
-  CHECK(failure_of("# only a comment\n").find("the file is empty") != std::string::npos);
   CHECK(failure_of("a: 1\nb: \xff\n").find("f.yaml:2:4: byte 0xff is not UTF-8") == 0);
   CHECK(failure_of(std::string("a: 1\nb\0: 2\n", 11)).find("f.yaml:2:2: byte 0x00") == 0);
-  CHECK(failure_of("a: 1\n\tb: 2\n").find("f.yaml:2:1: a tab indents this line") == 0);
-  CHECK(failure_of("a: 1\n---\nb: 2\n").find("a second document") != std::string::npos);
-  CHECK(failure_of("a: [1, 2\n").find("this is not YAML") != std::string::npos);
   CHECK(failure_of("a: b: c\n").find("f.yaml:1:5: this is not YAML") == 0);
   CHECK(failure_of("? [a, b]\n: 1\n").find("a key must be text") != std::string::npos);
 }

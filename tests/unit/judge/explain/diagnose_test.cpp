@@ -7,10 +7,15 @@ using namespace shardproof;
 using namespace shardproof::sim;
 using Ranks = std::vector<int64_t>;
 
+namespace {
+
+JudgedWorld::Plant times(double factor) {
+  return in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; });
+}
+
+}  // namespace
+
 TEST_CASE("a factor is named after the axis whose size it is", "[diagnose]") {
-  const auto times = [](double factor) {
-    return in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; });
-  };
   const Divergence twice = found(world(), times(2));
   CHECK(twice.tensor == kGrad);
   CHECK(twice.ranks == Ranks{0, 1, 2, 3, 4, 5});
@@ -30,9 +35,6 @@ TEST_CASE("a factor is named after the axis whose size it is", "[diagnose]") {
 }
 
 TEST_CASE("a factor is the square of a size, where no size fits", "[diagnose]") {
-  const auto times = [](double factor) {
-    return in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; });
-  };
   CHECK_THAT(found(world(), times(9)).pattern,
              Catch::Contains("every element is 9.00 x golden") &&
                  Catch::Contains("the square of 3, the size of tp"));
@@ -43,9 +45,6 @@ TEST_CASE("a factor is the square of a size, where no size fits", "[diagnose]") 
 }
 
 TEST_CASE("a factor that is a quotient of counts names them", "[diagnose]") {
-  const auto times = [](double factor) {
-    return in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; });
-  };
   const Divergence neighbors = found(world(), times(15.0 / 16));
   CHECK_THAT(neighbors.pattern, Catch::Contains("every element is 0.9375 x golden on all ranks; "
                                                 "15/16, which is no size of the mesh"));
@@ -59,9 +58,6 @@ TEST_CASE("a factor that is a quotient of counts names them", "[diagnose]") {
 }
 
 TEST_CASE("a factor that only looks like a quotient of counts names none", "[diagnose]") {
-  const auto times = [](double factor) {
-    return in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; });
-  };
   for (const double factor : {7.0, 1.0 / 7, 15.0 / 16 + 1e-9, 101.0 / 103, -15.0 / 16}) {
     const Divergence other = found(world(), times(factor));
     CHECK_THAT(other.pattern, Catch::Contains("a scale is wrong that is no size of the mesh"));
@@ -108,46 +104,6 @@ TEST_CASE("one rank only, and the ranks of one coordinate, are told apart", "[di
   CHECK_THAT(found(world(), on({3, 4, 5})).pattern, Catch::Contains("on ranks 3, 4, 5 (dp 1)"));
 }
 
-TEST_CASE("a missing sum is found from the pieces of the ranks", "[diagnose]") {
-  const Divergence missing = found(world(), in("grad.b", [](int64_t rank, const at::Tensor& t) {
-                                     const at::Tensor part = numbered({12}, 77);
-                                     return rank < 3 ? part : t - part;  // dp 0 and dp 1
-                                   }));
-  CHECK_THAT(missing.pattern, Catch::Contains("sum of the ranks' values over dp is the golden"));
-  CHECK(missing.likely == "the sum over dp is missing");
-  const Divergence mean = found(world(), in("grad.b", [](int64_t rank, const at::Tensor& t) {
-                                  const at::Tensor part = numbered({12}, 77);
-                                  return rank < 3 ? part : 2 * t - part;
-                                }));
-  CHECK(mean.likely == "the mean over dp is missing");
-}
-
-TEST_CASE("zeros, NaN and infinities say so", "[diagnose]") {
-  CHECK_THAT(found(world(), in(kGrad, [](int64_t, const at::Tensor& t) { return t * 0; })).pattern,
-             Catch::Contains("every element is 0 on all ranks"));
-  CHECK_THAT(found(world(), in(kGrad,
-                               [](int64_t rank, at::Tensor t) {
-                                 if (rank == 5) t[0][3] = NAN;
-                                 return t;
-                               }))
-                 .pattern,
-             Catch::Contains("1 NaN and 0 infinite of 40 elements on rank 5 only"));
-}
-
-TEST_CASE("a shift is seen across the shards", "[diagnose]") {
-  const JudgedWorld judged = world();
-  const auto shift = [&](int64_t by, int64_t dim) {
-    return full(judged, kGrad, rows_over_tp(), [=](const at::Tensor& t) {
-      at::Tensor out = numbered({12, 10}, 50);  // arbitrary values at the border
-      const int64_t size = t.size(dim) - by;
-      out.narrow(dim, by, size).copy_(t.narrow(dim, 0, size));
-      return out;
-    });
-  };
-  CHECK_THAT(found(judged, shift(1, 1)).pattern, Catch::Contains("shifted by 1 along dim 1"));
-  CHECK_THAT(found(judged, shift(2, 0)).pattern, Catch::Contains("shifted by 2 along dim 0"));
-}
-
 TEST_CASE("permuted chunks name their order", "[diagnose]") {
   const JudgedWorld judged = world();
   const auto reorder = [&](const std::vector<int64_t>& order) {
@@ -165,30 +121,12 @@ TEST_CASE("permuted chunks name their order", "[diagnose]") {
   CHECK_THAT(found(judged, reorder({0, 1, 3, 2, 4, 5})).pattern, Catch::Contains("0 1 3 2 4 5"));
 }
 
-TEST_CASE("a transposed square is recognised", "[diagnose]") {
-  JudgedWorld judged(spec_of(1, 2), {seen("grad.square", numbered({6, 6}))});
-  judged.cut_as("grad.square", rows_over_tp());
-  CHECK_THAT(found(judged, full(judged, "grad.square", rows_over_tp(),
-                                [](const at::Tensor& t) { return t.t(); }))
-                 .pattern,
-             Catch::Contains("dims 0 and 1 are transposed"));
-}
-
-TEST_CASE("wrong in a part only: which indices, and what stands there", "[diagnose]") {
-  CHECK_THAT(found(world(), in("x.output",
-                               [](int64_t, at::Tensor t) {
-                                 t.narrow(1, 4, 2).zero_();
+TEST_CASE("NaN is counted and located", "[diagnose]") {
+  const Divergence nan = found(world(), in(kGrad, [](int64_t rank, at::Tensor t) {
+                                 if (rank == 5) t[0][3] = NAN;
                                  return t;
-                               }))
-                 .pattern,
-             Catch::Contains("wrong only at dim 1 4..5 (the part of tp 2), which are all zero"));
-  CHECK_THAT(found(world(), in("x.output",
-                               [](int64_t, at::Tensor t) {
-                                 t[2].mul_(3);
-                                 return t;
-                               }))
-                 .pattern,
-             Catch::Contains("wrong only at dim 0 2"));
+                               }));
+  CHECK_THAT(nan.pattern, Catch::Contains("1 NaN and 0 infinite of 40 elements on rank 5 only"));
 }
 
 TEST_CASE("padding that is not zero is called padding", "[diagnose]") {
@@ -197,7 +135,7 @@ TEST_CASE("padding that is not zero is called padding", "[diagnose]") {
   logprobs[1].narrow(0, 3, 2).zero_();
   const JudgedWorld judged(spec_of(1, 2), {seen("logprobs", logprobs, Phase::kForward)});
   const Divergence padding = found(judged, in("logprobs", [](int64_t, at::Tensor t) {
-                                     t[1][3] = -1e-14;
+                                     t[1][3] = -1e-14;  // within the allowance
                                      return t;
                                    }));
   CHECK_THAT(padding.pattern,
@@ -205,21 +143,10 @@ TEST_CASE("padding that is not zero is called padding", "[diagnose]") {
   CHECK_THAT(padding.likely, Catch::Contains("padding or dropped positions are counted"));
 }
 
-TEST_CASE("a parameter that was not updated, a swapped one, a rounded one", "[diagnose]") {
-  const at::Tensor before = numbered({6}, 8), after = numbered({6}, 9), other = numbered({6}, 10);
-  const JudgedWorld judged(spec_of(1, 2), {seen("param.a", before, Phase::kStep, 1),
-                                           seen("param.a", after, Phase::kStep, 2),
-                                           seen("param.b", other, Phase::kStep, 2)});
-  const auto second = [](const at::Tensor& value) {
-    return [=](int64_t, Observation& seen) {
-      if (seen.step == 2 && seen.name == "param.a") seen.tensor = value.clone();
-    };
-  };
-  CHECK_THAT(found(judged, second(before)).pattern,
-             Catch::Contains("equals the golden of step 1: stale"));
-  CHECK_THAT(found(judged, second(other)).pattern, Catch::Contains("equals the golden's param.b"));
-  CHECK_THAT(found(judged, second(after.to(at::kFloat).to(at::kDouble))).pattern,
-             Catch::Contains("every value is exactly a float32"));
-  CHECK_THAT(found(judged, second(after.to(at::kBFloat16).to(at::kDouble))).pattern,
-             Catch::Contains("every value is exactly a bfloat16"));
+TEST_CASE("a parameter that holds another one's values names it", "[diagnose]") {
+  const at::Tensor other = numbered({6}, 10);
+  const JudgedWorld judged(spec_of(1, 2),
+                           {seen("param.a", numbered({6}, 9)), seen("param.b", other)});
+  const auto swapped = in("param.a", [=](int64_t, const at::Tensor&) { return other; });
+  CHECK_THAT(found(judged, swapped).pattern, Catch::Contains("equals the golden's param.b"));
 }

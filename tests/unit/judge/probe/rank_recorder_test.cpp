@@ -10,13 +10,6 @@ using namespace shardproof::sim;
 
 namespace {
 
-RankReport observe_all(const CaseSpec& spec, const GoldenRecord& golden,
-                       const std::vector<Observation>& observations, int64_t rank = 0) {
-  RankRecorder recorder(spec, spec.parallel.mesh(), rank, &golden, {});
-  for (const Observation& observation : observations) recorder.observe(observation);
-  return recorder.finish();
-}
-
 ResultRow observe_one(const CaseSpec& spec, const GoldenRecord& golden, const Observation& one) {
   return observe_all(spec, golden, {one}).rows.at(0);
 }
@@ -56,16 +49,6 @@ TEST_CASE("a wrong element is found with its global and local index", "[recorder
   REQUIRE(report.pieces.size() == 1);
   CHECK(report.pieces[0].actual[7] - report.pieces[0].golden[7] == Approx(0.5));
   CHECK(report.pieces[0].dims[0] == std::vector<int64_t>{4, 5});
-}
-
-TEST_CASE("non-contiguous tensors and gradients inside a backward are read right", "[recorder]") {
-  const CaseSpec spec = spec_of(1, 1);
-  const auto golden = golden_from({seen("x.grad_input", numbered({4, 3}), Phase::kBackward)});
-  at::Tensor turned = numbered({4, 3}).t().contiguous().t();
-  REQUIRE_FALSE(turned.is_contiguous());
-  turned.requires_grad_(true);
-  CHECK(observe_one(spec, golden, seen("x.grad_input", turned, Phase::kBackward)).outcome ==
-        Outcome::kMatch);
 }
 
 TEST_CASE("problems name what is wrong before any value is compared", "[recorder]") {
@@ -278,14 +261,8 @@ TEST_CASE("a skip that the parts of a sum decide is unresolved, and all that fol
   CHECK(observe_all(spec, golden_with_member(exact, exact), taken).rows[0].is_wrong());
   // Ranks decide together.
   const auto ended = [&](double of_rank_1) {
-    std::vector<RankEnding> endings(2);
-    for (int64_t rank = 0; rank < 2; ++rank) {
-      auto& ending = endings[static_cast<size_t>(rank)];
-      ending.rank = rank;
-      const double yes = rank == 0 ? 0 : of_rank_1;
-      ending.bytes = encode(observe_all(spec, parted, {skipped(yes), later}, rank));
-    }
-    return judge(spec, endings);
+    return judge(spec, {finished(0, observe_all(spec, parted, {skipped(0), later}, 0)),
+                        finished(1, observe_all(spec, parted, {skipped(of_rank_1), later}, 1))});
   };
   CHECK(ended(0).verdict == Verdict::kMatch);
   const CaseResult alone = ended(1);

@@ -62,9 +62,7 @@ Observation piece_of(const at::Tensor& full, const Layout& layout, const Mesh& m
 
 ResultRow judged(const GoldenRecord& golden, const Observation& one, int64_t tp, int64_t rank) {
   const CaseSpec spec = spec_of(1, tp);
-  RankRecorder recorder(spec, spec.parallel.mesh(), rank, &golden, {});
-  recorder.observe(one);
-  return recorder.finish().rows.at(0);
+  return observe_all(spec, golden, {one}, rank).rows.at(0);
 }
 
 std::string fault_of(const Reference& reference) {

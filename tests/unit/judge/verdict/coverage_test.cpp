@@ -26,12 +26,7 @@ std::vector<RankReport> reports_of_two() {
 
 CaseResult verdict_of(const std::vector<RankReport>& reports, const CaseSpec& spec = kTwoRanks) {
   std::vector<RankEnding> endings;
-  for (const RankReport& report : reports) {
-    RankEnding ending;
-    ending.rank = report.rank;
-    ending.bytes = encode(report);
-    endings.push_back(std::move(ending));
-  }
+  for (const RankReport& report : reports) endings.push_back(finished(report.rank, report));
   return judge(spec, endings);
 }
 
@@ -127,11 +122,9 @@ TEST_CASE("a tensor of which every rank holds padding alone is not judged", "[co
   const auto golden = golden_from({seen("x.output", numbered({1, 2, 2}), Phase::kForward)});
   std::vector<RankReport> reports;
   for (int64_t rank = 0; rank < 2; ++rank) {
-    RankRecorder recorder(spec, spec.parallel.mesh(), rank, &golden, {});
     Observation dummy = seen("x.output", numbered({1, 2, 2}, 90 + rank), Phase::kForward);
     dummy.token_map = at::full({1, 2}, -1, at::kLong);
-    recorder.observe(dummy);
-    reports.push_back(recorder.finish());
+    reports.push_back(observe_all(spec, golden, {dummy}, rank));
   }
   const CaseResult result = verdict_of(reports, spec);
   check_not_judged(result, "no rank holds an element of it");
@@ -144,9 +137,8 @@ TEST_CASE("an allowance that is not finite judges nothing", "[coverage]") {
   GoldenRecord golden = world.golden();
   const_cast<GoldenTensor&>(golden.tensors()[0]).phase_scale =
       std::numeric_limits<double>::infinity();
-  RankRecorder recorder(spec, spec.parallel.mesh(), 0, &golden, {});
-  recorder.observe(seen("grad.a", numbered({6}, 5)));
-  check_not_judged(verdict_of({recorder.finish()}, spec), "its allowance is inf");
+  const RankReport report = observe_all(spec, golden, {seen("grad.a", numbered({6}, 5))});
+  check_not_judged(verdict_of({report}, spec), "its allowance is inf");
 }
 
 TEST_CASE("state of steps that only some correct runs skip is unresolved", "[coverage]") {
@@ -154,9 +146,9 @@ TEST_CASE("state of steps that only some correct runs skip is unresolved", "[cov
   JudgedWorld world(spec, {seen("exp_avg.a", numbered({6}), Phase::kStep)});
   GoldenRecord golden = world.golden();
   const_cast<GoldenTensor&>(golden.tensors()[0]).scatter = std::numeric_limits<double>::infinity();
-  RankRecorder recorder(spec, spec.parallel.mesh(), 0, &golden, {});
-  recorder.observe(seen("exp_avg.a", numbered({6}, 5), Phase::kStep));
-  const CaseResult result = verdict_of({recorder.finish()}, spec);
+  const RankReport report =
+      observe_all(spec, golden, {seen("exp_avg.a", numbered({6}, 5), Phase::kStep)});
+  const CaseResult result = verdict_of({report}, spec);
   CHECK(result.verdict == Verdict::kMatch);
   REQUIRE(result.account.unresolved.size() == 1);
   CHECK(result.account.unresolved[0].tensor == "exp_avg.a");
@@ -168,11 +160,10 @@ TEST_CASE("padding and what the case does not record are excused, and counted", 
   const auto golden = golden_from({seen("logprobs", full, Phase::kForward),
                                    seen("x.grad_input", numbered({5}), Phase::kBackward)});
   spec.record_activations = false;
-  RankRecorder recorder(spec, spec.parallel.mesh(), 0, &golden, {});
   Observation padded = seen("logprobs", at::cat({full, full.narrow(0, 0, 1)}), Phase::kForward);
   padded.token_map = at::tensor({0, 1, 2, 3, -1, -1}, at::kLong).view({3, 2});
-  recorder.observe(padded);
-  const CaseResult result = verdict_of({recorder.finish()}, spec);
+  const RankReport report = observe_all(spec, golden, {padded});
+  const CaseResult result = verdict_of({report}, spec);
   CHECK(result.verdict == Verdict::kMatch);
   CHECK(result.account.elements.demanded == 12 + 5);
   CHECK(result.account.elements.judged == 8);

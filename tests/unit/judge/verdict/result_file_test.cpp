@@ -1,9 +1,9 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
-#include <filesystem>
 
 #include "tensor/safetensors.h"
+#include "tests/support/scratch_folder.h"
 #include "tests/unit/judge/judged_world.h"
 
 using namespace shardproof;
@@ -13,8 +13,7 @@ namespace {
 
 // A golden of one step, and a folder for result files.
 struct ResultCase {
-  ResultCase() : folder(std::filesystem::temp_directory_path() / "shardproof_result_file_test") {
-    std::filesystem::create_directories(folder);
+  ResultCase() {
     GoldenRecorder recorder(true);
     at::Tensor logprobs = numbered({2, 3});
     logprobs.select(1, 0).zero_();
@@ -30,10 +29,9 @@ struct ResultCase {
     spec.steps = 1;
     spec.file = "cases/a";
   }
-  ~ResultCase() { std::filesystem::remove_all(folder); }
 
   FileJudgement judgement(const NamedTensors& tensors) {
-    const std::string path = (folder / "result.safetensors").string();
+    const std::string path = folder.path() + "/result.safetensors";
     write_safetensors(path, tensors);
     return judge_result_file(spec, file.fd(), path);
   }
@@ -47,7 +45,7 @@ struct ResultCase {
   }
 
   MemoryFile file;
-  std::filesystem::path folder;
+  ScratchFolder folder;
   NamedTensors right;
   CaseSpec spec;
 };

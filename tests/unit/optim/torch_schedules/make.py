@@ -81,6 +81,11 @@ def rates(case, initial):
     return seen
 
 
+def text_of(made):
+    """JSON with a line for each case."""
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(case)}" for name, case in made.items()) + "\n}\n"
+
+
 def main():
     warnings.simplefilter("ignore")
     made = {name: {"scheduler": case, "lr": 0.003, "rates": rates(case, 0.003)}
@@ -90,7 +95,7 @@ def main():
         same = json.loads(path.read_text()) == made
         print("the same" if same else "rates differ from what is stored")
         return 0 if same else 1
-    path.write_text(json.dumps(made, indent=1) + "\n")
+    path.write_text(text_of(made))
     return 0
 
 

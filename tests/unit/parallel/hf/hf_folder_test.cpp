@@ -1,11 +1,8 @@
-// Hugging Face folders and meshes: rank 0 alone reads a folder and every rank gets its cut; any
-// mesh writes the model that it was given.
-#include <unistd.h>
-
+// The files of Hugging Face folders that a mesh writes. Scenarios (policy/life_cycle, from_folder)
+// show that every rank gets its cut of a folder's weights.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 #include <set>
 
 #include "base/error.h"
@@ -15,138 +12,60 @@
 #include "parallel/hf/scatter_weights.h"
 #include "parallel/registry/styles.h"
 #include "tensor/safetensors.h"
-#include "tensor/shard.h"
 #include "tests/support/rank_results.h"
-#include "tests/support/run_gloo_ranks.h"
+#include "tests/support/scratch_folder.h"
 
 namespace shardproof::tests {
 namespace {
 
-namespace fs = std::filesystem;
-using RunRanks = std::function<void(const Mesh&, const RankFunction&)>;
+// No degree divides the vocabulary and the MLP; two ranks of tp share a kv head.
+const nlohmann::json kConfig = {{"model_type", "gemma3_text"}, {"vocab_size", 37},
+                                {"hidden_size", 12},           {"intermediate_size", 14},
+                                {"num_hidden_layers", 2},      {"num_attention_heads", 4},
+                                {"num_key_value_heads", 2},    {"head_dim", 4},
+                                {"sliding_window", 3},         {"tie_word_embeddings", false}};
 
-// A folder that is deleted with the test.
-class Folder {
- public:
-  explicit Folder(const std::string& name)
-      : path_((fs::temp_directory_path() / (name + std::to_string(::getpid()))).string()) {
-    fs::remove_all(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-// No degree divides the vocabulary and the MLP, and ranks of tp = 4 share kv heads.
-nlohmann::json config_json(const std::string& model_type) {
-  const nlohmann::json window = model_type == "llama" ? nlohmann::json() : nlohmann::json(3);
-  return {{"model_type", model_type}, {"vocab_size", 37},
-          {"hidden_size", 12},        {"intermediate_size", 14},
-          {"num_hidden_layers", 2},   {"num_attention_heads", 4},
-          {"num_key_value_heads", 2}, {"head_dim", 4},
-          {"sliding_window", window}, {"tie_word_embeddings", model_type == "qwen2"}};
+WeightMap bfloat16_weights() {
+  WeightMap full = *seeded_weights(ModelConfig::from_json(kConfig), 9);
+  for (auto& [name, tensor] : full) tensor = tensor.to(at::kBFloat16);
+  return full;
 }
 
-// A decoder cut over the mesh; with shard_dp, dp ranks cut the parts again, as fsdp does.
-struct Cut3 {
-  Cut3(const nlohmann::json& json, MeshComm& comm, bool shard_dp)
-      : config(ModelConfig::from_json(json)), model(config, weights_to_come(config)) {
+// Deals weights to ranks of tp, whose parts dp ranks cut again as fsdp does, and writes them.
+void deal_and_save(const WeightMap& full, const std::string& folder, int64_t max_file_bytes) {
+  run_emulated_ranks(Mesh::training({.dp = 5, .tp = 4}), [&](MeshComm& comm, int64_t rank) {
+    const ModelConfig config = ModelConfig::from_json(kConfig);
+    Decoder model(config, weights_to_come(config));
     make_styles({}).apply(model, comm);
-    parameters = model.parameters();
-    for (const ParameterPtr& parameter : parameters) {
-      if (shard_dp) parameter->layout.append(Cut::chunk(0, "dp"));
-    }
-  }
-  ModelConfig config;
-  Decoder model;
-  std::vector<ParameterPtr> parameters;
-};
-
-struct Trip {
-  Mesh mesh;
-  bool shard_dp = false;
-  int64_t max_file_bytes = int64_t{1} << 30;
-  at::ScalarType dtype = at::kDouble;
-};
-
-// Distributes `full` over the mesh and writes it from there. Returns the errors of the ranks.
-std::string deal_and_save(const Trip& trip, const nlohmann::json& json, const WeightMap& full,
-                          const std::string& folder, const RunRanks& run) {
-  std::vector<std::string> complaints(static_cast<size_t>(trip.mesh.world_size()));
-  run(trip.mesh, [&](MeshComm& comm, int64_t rank) {
-    Cut3 cut_model(json, comm, trip.shard_dp);
-    const std::vector<at::Tensor> pieces =
-        scatter_weights(cut_model.parameters, rank == 0 ? &full : nullptr, comm);
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      const Parameter& parameter = *cut_model.parameters[i];
-      const at::Tensor wanted = cut(full.at(parameter.name), parameter.layout, trip.mesh, rank);
-      if (!at::equal(pieces[i], wanted)) {
-        complaints[static_cast<size_t>(rank)] += parameter.name + " is another piece\n";
-      }
-    }
-    save_weights(folder, json, cut_model.parameters, pieces,
-                 {.max_file_bytes = trip.max_file_bytes, .dtype = trip.dtype}, comm);
+    const std::vector<ParameterPtr> parameters = model.parameters();
+    for (const ParameterPtr& parameter : parameters) parameter->layout.append(Cut::chunk(0, "dp"));
+    const auto pieces = scatter_weights(parameters, rank == 0 ? &full : nullptr, comm);
+    save_weights(folder, kConfig, parameters, pieces,
+                 {.max_file_bytes = max_file_bytes, .dtype = at::kBFloat16}, comm);
   });
-  return std::accumulate(complaints.begin(), complaints.end(), std::string());
-}
-
-std::string wrong_trip(const Trip& trip, const std::string& model_type,
-                       const RunRanks& run = run_emulated_ranks) {
-  const nlohmann::json json = config_json(model_type);
-  const ModelConfig config = ModelConfig::from_json(json);
-  WeightMap full = *seeded_weights(config, 9);
-  for (auto& [name, tensor] : full) tensor = tensor.to(trip.dtype);
-  const Folder folder("shardproof_hf_");
-  std::string wrong = deal_and_save(trip, json, full, folder.path(), run);
-  std::ifstream in(folder.path() + "/config.json");
-  const ModelConfig saved = ModelConfig::from_json(nlohmann::json::parse(in));
-  const auto loaded = load_weights(folder.path(), saved);
-  if (loaded->size() != full.size()) wrong += "another number of tensors\n";
-  for (const auto& [name, tensor] : full) {
-    if (!at::equal(loaded->at(name), tensor)) wrong += name + " came back as another\n";
-  }
-  return wrong;
 }
 
 }  // namespace
 
-TEST_CASE("each rank is given its cut, and any mesh writes the whole model", "[MP-2]") {
-  for (const char* model_type : {"llama", "qwen2", "qwen3", "gemma3_text"}) {
-    INFO(model_type);
-    CHECK(wrong_trip({.mesh = Mesh()}, model_type) == "");
-    CHECK(wrong_trip({.mesh = Mesh::training({.tp = 4})}, model_type) == "");
-    CHECK(wrong_trip({.mesh = Mesh::training({.dp = 2, .cp = 2, .tp = 2}), .shard_dp = true},
-                     model_type) == "");
-    CHECK(wrong_trip({.mesh = Mesh::training({.dp = 5, .tp = 2}), .shard_dp = true}, model_type) ==
-          "");
-  }
-}
-
-TEST_CASE("over Gloo, in bfloat16, in many files", "[MP-2]") {
-  const Trip trip{.mesh = Mesh::training({.dp = 2, .tp = 2}),
-                  .shard_dp = true,
-                  .max_file_bytes = 1000,
-                  .dtype = at::kBFloat16};
-  CHECK(wrong_trip(trip, "gemma3_text", run_gloo_ranks) == "");
-}
-
 TEST_CASE("many files have an index, and replace a single one; and the other way", "[MP-2]") {
-  const nlohmann::json json = config_json("qwen3");
-  const WeightMap full = *seeded_weights(ModelConfig::from_json(json), 9);
-  const Folder folder("shardproof_hf_files_");
-  const auto has = [&](const std::string& name) { return fs::exists(folder.path() + "/" + name); };
+  const WeightMap full = bfloat16_weights();
+  const sim::ScratchFolder folder;
+  const auto path_of = [&](const std::string& name) { return folder.path() + "/" + name; };
+  const auto has = [&](const std::string& name) { return std::filesystem::exists(path_of(name)); };
   const auto save = [&](int64_t max_file_bytes) {
-    const Trip trip{.mesh = Mesh::training({.tp = 2}), .max_file_bytes = max_file_bytes};
-    CHECK(deal_and_save(trip, json, full, folder.path(), run_emulated_ranks) == "");
+    deal_and_save(full, folder.path(), max_file_bytes);
+    std::ifstream in(path_of("config.json"));
+    const auto loaded =
+        load_weights(folder.path(), ModelConfig::from_json(nlohmann::json::parse(in)));
+    CHECK(loaded->size() == full.size());
+    for (const auto& [name, tensor] : full) CHECK(loaded->at(name).equal(tensor));
   };
   save(1 << 30);
   CHECK(has("model.safetensors"));
   CHECK_FALSE(has("model.safetensors.index.json"));
-  save(4000);
+  save(1000);
   CHECK_FALSE(has("model.safetensors"));
-  std::ifstream in(folder.path() + "/model.safetensors.index.json");
+  std::ifstream in(path_of("model.safetensors.index.json"));
   const nlohmann::json index = nlohmann::json::parse(in);
   CHECK(index["weight_map"].size() == full.size());
   std::set<std::string> files;
@@ -154,7 +73,7 @@ TEST_CASE("many files have an index, and replace a single one; and the other way
   CHECK(files.size() > 3);
   for (const std::string& file : files) {
     CHECK(has(file));
-    CHECK(fs::file_size(folder.path() + "/" + file) < 6000);
+    CHECK(std::filesystem::file_size(path_of(file)) < 3000);
   }
   int64_t bytes = 0;
   for (const auto& [name, tensor] : full) bytes += static_cast<int64_t>(tensor.nbytes());
@@ -165,10 +84,7 @@ TEST_CASE("many files have an index, and replace a single one; and the other way
 }
 
 TEST_CASE("a folder that cannot be made is bad input", "[MP-2]") {
-  const nlohmann::json json = config_json("llama");
-  const WeightMap full = *seeded_weights(ModelConfig::from_json(json), 9);
-  CHECK_THROWS_AS(deal_and_save({.mesh = Mesh()}, json, full, "/dev/null/x", run_emulated_ranks),
-                  Error);
+  CHECK_THROWS_AS(deal_and_save(bfloat16_weights(), "/dev/null/x", 1 << 30), Error);
 }
 
 }  // namespace shardproof::tests

@@ -29,43 +29,33 @@ Trial with_parked_norms(const Mesh& mesh, const ParallelOptions& options = {}) {
   return trial;
 }
 
-Trained golden() { return train({.mesh = Mesh(), .options = {.micro_batch_size = 1}}); }
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const std::exception& error) {
-    return error.what();
+// A new model, and the layers that it had.
+struct FreshModel {
+  Decoder model{small_model(), seeded_weights(small_model(), 3)};
+  std::vector<const Layer*> plain = layers();
+  std::vector<const Layer*> layers() {
+    std::vector<const Layer*> now;
+    for (const Slot* slot : model.slots()) now.push_back(slot->layer.get());
+    return now;
   }
-  return "";
-}
+};
 
 TEST_CASE("a style leaves a mesh on which its axes have one rank as it is", "[parallel][style]") {
+  const Mesh mesh = mesh_of(1, 1, 1, 1);
   for (const auto& style : all_styles({.tensor = {.sequence_parallel = true}})) {
     INFO(style->name());
-    const Mesh mesh = mesh_of(1, 1, 1, 1);
-    std::vector<std::string> calls;
-    CallLog log;
-    rethrow_first(try_emulated_ranks(mesh,
-                                     [&](MeshComm& comm, int64_t) {
-                                       Decoder model(small_model(),
-                                                     seeded_weights(small_model(), 3));
-                                       std::vector<const Layer*> plain;
-                                       for (const Slot* slot : model.slots())
-                                         plain.push_back(slot->layer.get());
-                                       style->place(model, mesh);
-                                       style->install(model, comm);
-                                       for (size_t i = 0; i < plain.size(); ++i) {
-                                         CHECK(model.slots()[i]->layer.get() == plain[i]);
-                                         CHECK(model.slots()[i]->output_layout.replicated());
-                                       }
-                                       for (const ParameterPtr& parameter : model.parameters()) {
-                                         CHECK(parameter->layout.replicated());
-                                         CHECK(parameter->rule.sum_over.empty());
-                                       }
-                                     },
-                                     {&log}));
-    CHECK(log.calls.empty());
+    const auto calls = calls_of_ranks(mesh, [&](MeshComm& comm, int64_t) {
+      FreshModel fresh;
+      style->place(fresh.model, mesh);
+      style->install(fresh.model, comm);
+      CHECK(fresh.layers() == fresh.plain);
+      for (const Slot* slot : fresh.model.slots()) CHECK(slot->output_layout.replicated());
+      for (const ParameterPtr& parameter : fresh.model.parameters()) {
+        CHECK(parameter->layout.replicated());
+        CHECK(parameter->rule.sum_over.empty());
+      }
+    });
+    CHECK(calls[0].empty());
     TokenCuts cuts;
     style->cut_tokens(cuts, mesh);
     CHECK(cuts.row_multiple == 1);
@@ -76,23 +66,15 @@ TEST_CASE("a style leaves a mesh on which its axes have one rank as it is", "[pa
 TEST_CASE("a style places without replacing layers, and installs without communication",
           "[parallel][style]") {
   const Mesh mesh({{"xp", 2}, {"dp", 1}, {"cp", 2}, {"ulysses", 1}, {"tp", 3}});
-  std::vector<CallLog> logs(static_cast<size_t>(mesh.world_size()));
-  std::vector<CallListener*> listeners;
-  for (CallLog& log : logs) listeners.push_back(&log);
-  rethrow_first(try_emulated_ranks(
-      mesh,
-      [&](MeshComm& comm, int64_t) {
-        Decoder model(small_model(), seeded_weights(small_model(), 3));
-        std::vector<const Layer*> plain;
-        for (const Slot* slot : model.slots()) plain.push_back(slot->layer.get());
-        for (const auto& style : all_styles()) style->place(model, mesh);
-        for (size_t i = 0; i < plain.size(); ++i) {
-          CHECK(model.slots()[i]->layer.get() == plain[i]);
-        }
-        for (const auto& style : all_styles()) style->install(model, comm);
-      },
-      listeners));
-  for (const CallLog& log : logs) CHECK(log.calls.empty());
+  std::vector<int> kept(static_cast<size_t>(mesh.world_size()));
+  const auto calls = calls_of_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
+    FreshModel fresh;
+    for (const auto& style : all_styles()) style->place(fresh.model, mesh);
+    kept[static_cast<size_t>(rank)] = fresh.layers() == fresh.plain;
+    for (const auto& style : all_styles()) style->install(fresh.model, comm);
+  });
+  CHECK(kept == std::vector<int>(kept.size(), 1));
+  for (const auto& of_rank : calls) CHECK(of_rank.empty());
 }
 
 TEST_CASE("styles own different axes, and a mesh axis without a style is refused",
@@ -104,8 +86,8 @@ TEST_CASE("styles own different axes, and a mesh axis without a style is refused
   }
   CHECK_THROWS_WITH(ParallelStyles({std::make_shared<Ulysses>(), std::make_shared<Ulysses>()}),
                     Catch::Contains("two styles own the axis ulysses"));
-  const std::string refused = error_of([] { train({.mesh = mesh_of(2, 1, 1, 1)}); });
-  CHECK_THAT(refused, Catch::Contains("no parallel style uses the 2 ranks of axis xp"));
+  CHECK_THROWS_WITH(train({.mesh = mesh_of(2, 1, 1, 1)}),
+                    Catch::Contains("no parallel style uses the 2 ranks of axis xp"));
 }
 
 TEST_CASE("the table of axes has those of all styles, with what their ranks have shares of",
@@ -158,7 +140,7 @@ TEST_CASE("the actions of a step", "[parallel][style]") {
 
 TEST_CASE("a style of the tests trains on an axis of its own, with all others beside it",
           "[parallel][style]") {
-  const Trained expected = golden();
+  const Trained expected = train({.mesh = Mesh(), .options = {.micro_batch_size = 1}});
   for (const Mesh& mesh : {mesh_of(2, 1, 1, 1), mesh_of(3, 1, 1, 1), mesh_of(2, 2, 1, 1),
                            mesh_of(2, 1, 2, 1), mesh_of(2, 1, 1, 3), mesh_of(2, 2, 1, 3)}) {
     INFO(mesh.describe());
@@ -175,14 +157,13 @@ TEST_CASE("without its rule a weight that some ranks do not hold is averaged by 
   trial.prepare = [](Decoder& model, int64_t) {
     for (const ParameterPtr& parameter : model.parameters()) parameter->rule.summed_over.clear();
   };
-  CHECK_THAT(error_of([&] { train(trial); }), Catch::Contains("disagree on call"));
+  CHECK_THROWS_WITH(train(trial), Catch::Contains("disagree on call"));
 }
 
 TEST_CASE("fsdp refuses a parameter whose gradient is no mean over all axes of tokens",
           "[parallel][style][fsdp]") {
   const Trial trial = with_parked_norms(mesh_of(2, 2, 1, 1), {.data = fsdp()});
-  CHECK_THAT(error_of([&] { train(trial); }),
-             Catch::Contains("a gradient that is no mean over all axes of"));
+  CHECK_THROWS_WITH(train(trial), Catch::Contains("a gradient that is no mean over all axes of"));
 }
 
 }  // namespace

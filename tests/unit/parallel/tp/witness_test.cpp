@@ -1,7 +1,8 @@
-// The tensor-parallel layers against values and gradients of plain PyTorch, which are in
-// golden/witness with their script.
+// The tensor-parallel layers against plain PyTorch's, to float64 rounding, and against
+// megatron-core's, to float32 rounding. The results of both are in golden/witness with the scripts.
 #include <catch2/catch.hpp>
 
+#include "parallel/tp/blocks.h"
 #include "parallel/tp/column_parallel.h"
 #include "parallel/tp/row_parallel.h"
 #include "parallel/tp/vocab_parallel_embedding.h"
@@ -11,173 +12,155 @@
 namespace shardproof::tests {
 namespace {
 
-SafetensorsFile witness() { return SafetensorsFile::open("golden/witness/layers.safetensors"); }
+// The inputs of both. Those of megatron-core were rounded to float32; ours compute in float64.
+struct Inputs {
+  bool rounded;
+  SafetensorsFile file = SafetensorsFile::open("golden/witness/layers.safetensors");
+  at::Tensor operator()(const std::string& name) const {
+    const at::Tensor values = file.get(name);
+    return rounded && values.is_floating_point() ? values.to(at::kFloat).to(at::kDouble) : values;
+  }
+};
 
-at::Tensor of_rank(const at::Tensor& full, int64_t dim, const Communicator& tp) {
-  return part_at(full, dim, static_cast<size_t>(tp.rank()), static_cast<size_t>(tp.size()));
+struct OnRank {
+  const Inputs& inputs;
+  Communicator& tp;
+  bool sp;
+  at::Tensor tokens(const at::Tensor& full) const { return sp ? own_part(full, 0, tp) : full; }
+  at::Tensor whole(const at::Tensor& local) const {
+    return sp ? tp.all_gather(local, 0, "whole") : local.clone();
+  }
+  at::Tensor joined(const at::Tensor& local, int64_t dim,
+                    const std::vector<int64_t>& blocks) const {
+    return in_full_order(tp.all_gather(local, dim, "joined"), dim, blocks, tp.size());
+  }
+};
+
+NamedResults linear_of(const OnRank& on, const std::string& name,
+                       const std::vector<int64_t>& blocks) {
+  const ParameterPtr weight = cut_parameter(on.inputs("column.weight"), 0, on.tp, blocks);
+  const ParameterPtr bias = cut_parameter(on.inputs("column.bias"), 0, on.tp, blocks);
+  ColumnParallelLinear layer(
+      weight, bias, on.tp,
+      {.label = "l", .sequence_parallel = on.sp, .blocks = blocks, .async_grad = true});
+  const at::Tensor x = on.tokens(on.inputs("column.x")).clone().requires_grad_();
+  const at::Tensor y = run_tokens_first(layer, x);
+  y.backward(own_part(on.inputs("column.grad"), -1, on.tp, blocks));
+  return {{name + ".y", on.joined(y.detach(), 2, blocks)},
+          {name + ".grad_x", on.whole(x.grad())},
+          {name + ".grad_weight", on.joined(weight->tensor.grad(), 0, blocks)},
+          {name + ".grad_bias", on.joined(bias->tensor.grad(), 0, blocks)}};
 }
 
-at::Tensor leaf_of(const at::Tensor& values) { return values.clone().requires_grad_(); }
+NamedResults column(const OnRank& on) { return linear_of(on, "column", {24}); }
 
-TEST_CASE("ColumnParallelLinear is PyTorch's linear", "[tp][TP-1][witness]") {
-  const SafetensorsFile file = witness();
-  const auto of = [&](const char* name) { return file.get("column." + std::string(name)); };
-  for (const bool sp : {false, true}) {
-    on_every_group(
-        {1, 2, 3, 4},
-        [&](Communicator& tp) -> NamedResults {
-          const ParameterPtr weight = cut_parameter(of("weight"), 0, tp);
-          const ParameterPtr bias = cut_parameter(of("bias"), 0, tp);
-          ColumnParallelLinear layer(weight, bias, tp,
-                                     {.label = "l", .sequence_parallel = sp, .async_grad = true});
-          const at::Tensor x = leaf_of(sp ? of_rank(of("x"), 0, tp) : of("x"));
-          const at::Tensor y = run_tokens_first(layer, x);
-          y.backward(of_rank(of("grad"), -1, tp));
-          return {{"y", y.detach()},
-                  {"x", x.grad()},
-                  {"weight", weight->tensor.grad()},
-                  {"bias", bias->tensor.grad()}};
-        },
-        [&](const std::vector<NamedResults>& group) {
-          for (size_t rank = 0; rank < group.size(); ++rank) {
-            const auto own = [&](const at::Tensor& full, int64_t dim) {
-              return part_at(full, dim, rank, group.size());
-            };
-            const NamedResults& result = group[rank];
-            CHECK(difference(own(of("y"), -1), result.at("y")) == "");
-            CHECK(difference(sp ? own(of("grad_x"), 0) : of("grad_x"), result.at("x")) == "");
-            CHECK(difference(own(of("grad_weight"), 0), result.at("weight")) == "");
-            CHECK(difference(own(of("grad_bias"), 0), result.at("bias")) == "");
-          }
-        });
+// The same with megatron-core's stride of 2.
+NamedResults gate_up(const OnRank& on) { return linear_of(on, "gate_up", {12, 12}); }
+
+NamedResults row(const OnRank& on) {
+  const ParameterPtr weight = cut_parameter(on.inputs("row.weight"), 1, on.tp);
+  const ParameterPtr bias = cut_parameter(on.inputs("row.bias"), -1, on.tp);
+  RowParallelLinear layer(weight, bias, on.tp, {.label = "l", .sequence_parallel = on.sp});
+  const at::Tensor x = own_part(on.inputs("row.x"), -1, on.tp).requires_grad_();
+  const at::Tensor y = run_tokens_first(layer, x);
+  y.backward(on.tokens(on.inputs("row.grad")));
+  const at::Tensor own = bias->tensor.grad();
+  return {{"row.y", on.whole(y.detach())},
+          {"row.grad_x", on.joined(x.grad(), 2, {24})},
+          {"row.grad_weight", on.joined(weight->tensor.grad(), 1, {24})},
+          {"row.grad_bias", on.sp ? on.tp.all_reduce(own, ReduceOp::kSum, "bias") : own}};
+}
+
+NamedResults embedding(const OnRank& on) {
+  const ParameterPtr weight = cut_parameter(on.inputs("embedding.weight"), 0, on.tp);
+  VocabParallelEmbedding layer(weight, on.tp, {.label = "l", .sequence_parallel = on.sp});
+  // Megatron-LM's scattered output is [S, B, E].
+  const at::Tensor y = run_layer(layer, on.inputs("embedding.ids")).transpose(0, 1);
+  y.backward(on.tokens(on.inputs("embedding.grad").transpose(0, 1)));
+  return {{"embedding.y", on.whole(y.detach()).transpose(0, 1)},
+          {"embedding.grad_weight", on.joined(weight->tensor.grad(), 0, {36})}};
+}
+
+NamedResults mlp(const OnRank& on) {
+  const std::vector<int64_t> halves = {24, 24};
+  const ParameterPtr fused = cut_parameter(on.inputs("mlp.gate_up"), 0, on.tp, halves);
+  const ParameterPtr narrowing = cut_parameter(on.inputs("mlp.down"), 1, on.tp);
+  ColumnParallelLinear up(
+      fused, nullptr, on.tp,
+      {.label = "l", .sequence_parallel = on.sp, .blocks = halves, .async_grad = true});
+  RowParallelLinear down(narrowing, nullptr, on.tp, {.label = "l", .sequence_parallel = on.sp});
+  const at::Tensor x = on.tokens(on.inputs("mlp.x")).clone().requires_grad_();
+  const auto both = run_tokens_first(up, x).chunk(2, -1);
+  const at::Tensor y = run_tokens_first(down, at::silu(both[0]) * both[1]);
+  y.backward(on.tokens(on.inputs("mlp.grad")));
+  return {{"mlp.y", on.whole(y.detach())},
+          {"mlp.grad_x", on.whole(x.grad())},
+          {"mlp.grad_gate_up", on.joined(fused->tensor.grad(), 0, halves)},
+          {"mlp.grad_down", on.joined(narrowing->tensor.grad(), 1, {24})}};
+}
+
+// The main gradient of one weight of embedding and output layer, over three microbatches.
+NamedResults tied(const OnRank& on) {
+  const ParameterPtr shared = cut_parameter(on.inputs("tied.weight"), 0, on.tp);
+  const at::Tensor ids = on.inputs("tied.ids"), grad = on.inputs("tied.grad");
+  shared->main_gradient = std::make_shared<MainGradient>(
+      MainGradient{.sum = at::zeros_like(shared->tensor), .wants_dummy = true, .zero_dummy = true});
+  VocabParallelEmbedding lookup(shared, on.tp, {.label = "l", .sequence_parallel = on.sp});
+  ColumnParallelLinear head(shared, nullptr, on.tp, {.label = "l", .sequence_parallel = on.sp});
+  for (int64_t i = 0; i < 3; ++i) {
+    const at::Tensor y = run_layer(head, run_layer(lookup, ids[i]).tanh());
+    y.backward(own_part(grad[i] * (i + 1), -1, on.tp));
+    finish_main_gradient(shared->tensor, *shared->main_gradient);
+  }
+  return {{"tied.grad_weight", on.joined(shared->main_gradient->sum, 0, {36})}};
+}
+
+// The named results of each rank, whole.
+std::vector<NamedResults> results_of(const std::vector<NamedResults (*)(const OnRank&)>& layers,
+                                     const Inputs& inputs, int64_t tp, bool sp) {
+  return on_every_rank(Mesh({{"tp", tp}}), [&](MeshComm& comm, int64_t) {
+    NamedResults all;
+    for (const auto layer : layers) all.merge(layer({inputs, comm.along("tp"), sp}));
+    return all;
+  });
+}
+
+TEST_CASE("the layers are PyTorch's, to float64 rounding",
+          "[tp][TP-1][TP-2][TP-3][TP-4][witness]") {
+  const Inputs inputs{.rounded = false};
+  for (const int64_t tp : {1, 2, 3, 4}) {
+    for (const bool sp : {false, true}) {
+      for (const auto& all : results_of({column, row, embedding, mlp, tied}, inputs, tp, sp)) {
+        CHECK(all.size() == 15);
+        for (const auto& [name, value] : all) {
+          INFO("tp" << tp << (sp ? "_sp." : ".") << name);
+          CHECK(difference(inputs.file.get(name), value) == "");
+        }
+      }
+    }
   }
 }
 
-TEST_CASE("RowParallelLinear is PyTorch's linear", "[tp][TP-2][witness]") {
-  const SafetensorsFile file = witness();
-  const auto of = [&](const char* name) { return file.get("row." + std::string(name)); };
-  for (const bool sp : {false, true}) {
-    on_every_group(
-        {1, 2, 3, 4},
-        [&](Communicator& tp) -> NamedResults {
-          const ParameterPtr weight = cut_parameter(of("weight"), 1, tp);
-          const ParameterPtr bias = cut_parameter(of("bias"), -1, tp);
-          RowParallelLinear layer(weight, bias, tp, {.label = "l", .sequence_parallel = sp});
-          const at::Tensor x = leaf_of(of_rank(of("x"), -1, tp));
-          const at::Tensor y = run_tokens_first(layer, x);
-          y.backward(sp ? of_rank(of("grad"), 0, tp) : of("grad"));
-          const at::Tensor own = bias->tensor.grad();
-          return {{"y", y.detach()},
-                  {"x", x.grad()},
-                  {"weight", weight->tensor.grad()},
-                  {"bias", sp ? tp.all_reduce(own, ReduceOp::kSum, "bias") : own}};
-        },
-        [&](const std::vector<NamedResults>& group) {
-          for (size_t rank = 0; rank < group.size(); ++rank) {
-            const auto own = [&](const at::Tensor& full, int64_t dim) {
-              return part_at(full, dim, rank, group.size());
-            };
-            const NamedResults& result = group[rank];
-            CHECK(difference(sp ? own(of("y"), 0) : of("y"), result.at("y")) == "");
-            CHECK(difference(own(of("grad_x"), -1), result.at("x")) == "");
-            CHECK(difference(own(of("grad_weight"), 1), result.at("weight")) == "");
-            CHECK(difference(of("grad_bias"), result.at("bias")) == "");
-          }
-        });
+TEST_CASE("the layers are megatron-core's, to float32 rounding",
+          "[tp][TP-1][TP-2][TP-3][witness]") {
+  const SafetensorsFile file = SafetensorsFile::open("golden/witness/megatron.safetensors");
+  const Inputs inputs{.rounded = true};
+  size_t compared = 0;
+  for (const auto& [tp, sp] : std::vector<std::pair<int64_t, bool>>{
+           {1, false}, {2, false}, {2, true}, {4, false}, {4, true}}) {
+    const auto results = results_of({column, gate_up, row, embedding}, inputs, tp, sp);
+    for (const NamedResults& result : results) {
+      for (const auto& [name, value] : result) {
+        const std::string key = "tp" + std::to_string(tp) + (sp ? "_sp." : ".") + name;
+        INFO(key);
+        const at::Tensor golden = file.get(key);
+        REQUIRE(golden.scalar_type() == at::kFloat);
+        CHECK(difference(golden.to(at::kDouble), value, 3e-6) == "");
+      }
+    }
+    compared += results[0].size();
   }
-}
-
-TEST_CASE("VocabParallelEmbedding is PyTorch's embedding", "[tp][TP-3][witness]") {
-  const SafetensorsFile file = witness();
-  const auto of = [&](const char* name) { return file.get("embedding." + std::string(name)); };
-  on_every_group(
-      {1, 2, 3, 4},
-      [&](Communicator& tp) -> NamedResults {
-        const ParameterPtr weight = cut_parameter(of("weight"), 0, tp);
-        VocabParallelEmbedding layer(weight, tp, {.label = "l"});
-        const at::Tensor y = run_layer(layer, of("ids"));
-        y.backward(of("grad"));
-        return {{"y", y.detach()}, {"weight", weight->tensor.grad()}};
-      },
-      [&](const std::vector<NamedResults>& group) {
-        for (size_t rank = 0; rank < group.size(); ++rank) {
-          CHECK(difference(of("y"), group[rank].at("y")) == "");
-          CHECK(difference(part_at(of("grad_weight"), 0, rank, group.size()),
-                           group[rank].at("weight")) == "");
-        }
-      });
-}
-
-TEST_CASE("a fused gate and up with a row-parallel down is PyTorch's MLP",
-          "[tp][TP-1][TP-2][witness]") {
-  const SafetensorsFile file = witness();
-  const auto of = [&](const char* name) { return file.get("mlp." + std::string(name)); };
-  for (const bool sp : {false, true}) {
-    on_every_group(
-        {1, 2, 3, 4},
-        [&](Communicator& tp) -> NamedResults {
-          const ParameterPtr fused = cut_parameter(of("gate_up"), 0, tp, {24, 24});
-          const ParameterPtr narrowing = cut_parameter(of("down"), 1, tp);
-          ColumnParallelLinear gate_up(fused, nullptr, tp,
-                                       {.label = "gate_up",
-                                        .sequence_parallel = sp,
-                                        .blocks = {24, 24},
-                                        .async_grad = true});
-          RowParallelLinear down(narrowing, nullptr, tp,
-                                 {.label = "down", .sequence_parallel = sp});
-          const at::Tensor x = leaf_of(sp ? of_rank(of("x"), 0, tp) : of("x"));
-          const auto halves = run_tokens_first(gate_up, x).chunk(2, -1);
-          const at::Tensor y = run_tokens_first(down, at::silu(halves[0]) * halves[1]);
-          y.backward(sp ? of_rank(of("grad"), 0, tp) : of("grad"));
-          return {{"y", y.detach()},
-                  {"x", x.grad()},
-                  {"gate_up", fused->tensor.grad()},
-                  {"down", narrowing->tensor.grad()}};
-        },
-        [&](const std::vector<NamedResults>& group) {
-          for (size_t rank = 0; rank < group.size(); ++rank) {
-            const auto tokens = [&](const at::Tensor& full) {
-              return sp ? part_at(full, 0, rank, group.size()) : full;
-            };
-            const NamedResults& result = group[rank];
-            CHECK(difference(tokens(of("y")), result.at("y")) == "");
-            CHECK(difference(tokens(of("grad_x")), result.at("x")) == "");
-            CHECK(difference(part_at(of("grad_gate_up"), 0, rank, group.size(), {24, 24}),
-                             result.at("gate_up")) == "");
-            CHECK(difference(part_at(of("grad_down"), 1, rank, group.size()), result.at("down")) ==
-                  "");
-          }
-        });
-  }
-}
-
-TEST_CASE("a tied weight's main gradient over microbatches is PyTorch's gradient",
-          "[tp][TP-4][witness]") {
-  const SafetensorsFile file = witness();
-  const at::Tensor ids = file.get("tied.ids"), grad = file.get("tied.grad");
-  on_every_group(
-      {1, 2, 3, 4},
-      [&](Communicator& tp) -> NamedResults {
-        const ParameterPtr shared = cut_parameter(file.get("tied.weight"), 0, tp);
-        const at::Tensor& weight = shared->tensor;
-        const auto main = std::make_shared<MainGradient>(
-            MainGradient{.sum = at::zeros_like(weight), .wants_dummy = true, .zero_dummy = true});
-        shared->main_gradient = main;
-        VocabParallelEmbedding embedding(shared, tp, {.label = "embedding"});
-        ColumnParallelLinear head(shared, nullptr, tp, {.label = "head"});
-        for (int64_t i = 0; i < 3; ++i) {
-          const at::Tensor y = run_layer(head, run_layer(embedding, ids[i]).tanh());
-          y.backward(of_rank(grad[i] * (i + 1), -1, tp));
-          finish_main_gradient(weight, *main);
-        }
-        return {{"main", main->sum}};
-      },
-      [&](const std::vector<NamedResults>& group) {
-        for (size_t rank = 0; rank < group.size(); ++rank) {
-          CHECK(difference(part_at(file.get("tied.grad_weight"), 0, rank, group.size()),
-                           group[rank].at("main")) == "");
-        }
-      });
+  CHECK(compared == file.names().size());
 }
 
 }  // namespace

@@ -3,91 +3,63 @@
 
 #include <catch2/catch.hpp>
 
-#include "tests/support/rank_results.h"
-#include "tests/support/run_gloo_ranks.h"
+#include "tests/unit/logprob/worlds.h"
 
 namespace shardproof::tests {
 namespace {
 
-using RunRanks = std::function<void(const Mesh&, const RankFunction&)>;
-
 struct Trade {
   std::vector<int64_t> shape;  // of one rank
   int64_t scatter_dim, gather_dim;
-};
 
-at::Tensor own(const Trade& trade, int64_t rank, int64_t seed) {
-  return random_tensor(trade.shape, 100 * seed + rank);
-}
-
-// Rank `rank` gets part `rank` of every rank's scatter dim, concatenated along the gather dim.
-at::Tensor traded(const std::vector<at::Tensor>& all, int64_t scatter, int64_t gather,
-                  int64_t rank) {
-  std::vector<at::Tensor> parts;
-  const auto size = static_cast<int64_t>(all.size());
-  for (const at::Tensor& tensor : all) {
-    const int64_t share = tensor.size(scatter) / size;
-    parts.push_back(tensor.narrow(scatter, rank * share, share));
+  at::Tensor of_rank(int64_t rank) const { return random_tensor(shape, shape[0] + 100 * rank); }
+  // Part `rank` of every rank's scatter dim, concatenated along the gather dim.
+  at::Tensor traded(int64_t ranks, int64_t rank) const {
+    std::vector<at::Tensor> parts;
+    for (int64_t from = 0; from < ranks; ++from) {
+      parts.push_back(of_rank(from).chunk(ranks, scatter_dim)[static_cast<size_t>(rank)]);
+    }
+    return at::cat(parts, gather_dim);
   }
-  return at::cat(parts, gather);
-}
-
-// "" if all trades in one call give the golden's tensors and gradients on every rank.
-std::string wrong_trades(const std::vector<Trade>& trades, int64_t size, const RunRanks& run) {
-  std::vector<std::string> wrong(static_cast<size_t>(size));
-  run(Mesh({{"ulysses", size}}), [&](MeshComm& comm, int64_t rank) {
-    std::vector<DimTrade> inputs;
-    for (size_t i = 0; i < trades.size(); ++i) {
-      inputs.push_back({own(trades[i], rank, static_cast<int64_t>(i)).requires_grad_(),
-                        trades[i].scatter_dim, trades[i].gather_dim});
-    }
-    const auto results = sequence_all_to_all(inputs, comm.along("ulysses"), "here");
-    at::Tensor loss = at::zeros({}, at::kDouble);
-    // The gradient of rank r's i-th result, different at each position.
-    const auto grad_of = [&](size_t i, int64_t of) {
-      return random_tensor(results[i].sizes(), 5000 + 100 * static_cast<int64_t>(i) + of);
-    };
-    for (size_t i = 0; i < trades.size(); ++i) loss = loss + (results[i] * grad_of(i, rank)).sum();
-    loss.backward();
-    std::string& text = wrong[static_cast<size_t>(rank)];
-    for (size_t i = 0; i < trades.size(); ++i) {
-      std::vector<at::Tensor> all, grads;
-      for (int64_t other = 0; other < size; ++other) {
-        all.push_back(own(trades[i], other, static_cast<int64_t>(i)));
-        grads.push_back(grad_of(i, other));
-      }
-      text +=
-          difference(traded(all, trades[i].scatter_dim, trades[i].gather_dim, rank).contiguous(),
-                     results[i].detach(), 0);
-      text += difference(traded(grads, trades[i].gather_dim, trades[i].scatter_dim, rank),
-                         inputs[i].tensor.grad(), 0);
-    }
-  });
-  std::string text;
-  for (const std::string& one : wrong) text += one;
-  return text;
-}
+};
 
 }  // namespace
 
-TEST_CASE("one and many tensors, each with its own dims, on 1 to 4 ranks", "[US-3]") {
-  for (const int64_t size : {1, 2, 3, 4}) {
-    INFO("U=" << size);
-    const Trade heads{{2, 3, 12, 5}, 2, 1}, back{{2, 24, 1, 5}, 1, 2};
-    const Trade last{{12, 2, 7}, 0, 2}, first{{3, 1, 12}, -1, 0};
-    for (const RunRanks& run : {RunRanks(run_emulated_ranks), RunRanks(run_gloo_ranks)}) {
-      CHECK(wrong_trades({heads}, size, run) == "");
-      CHECK(wrong_trades({back}, size, run) == "");
-      CHECK(wrong_trades({heads, back, last}, size, run) == "");
+TEST_CASE("many tensors, each with its own dims, on 1 to 4 ranks", "[US-3]") {
+  const std::vector<Trade> trades = {{{2, 3, 12, 5}, 2, 1},
+                                     {{2, 24, 1, 5}, 1, 2},
+                                     {{12, 2, 7}, 0, 2},
+                                     {{3, 1, 12}, -1, 0},
+                                     {{3, 1, 12}, 2, -3}};
+  const auto trade_all = [&](MeshComm& comm, int64_t rank) -> NamedResults {
+    std::vector<DimTrade> inputs;
+    for (const Trade& trade : trades) {
+      inputs.push_back({trade.of_rank(rank).requires_grad_(), trade.scatter_dim, trade.gather_dim});
     }
-    std::vector<DimTrade> counted_from_the_end;
-    run_emulated_ranks(Mesh({{"ulysses", size}}), [&](MeshComm& comm, int64_t rank) {
-      const at::Tensor x = own(first, rank, 1);
-      const auto& ulysses = comm.along("ulysses");
-      const at::Tensor a = sequence_all_to_all({{x, -1, 0}}, comm.along("ulysses"), "a")[0];
-      const at::Tensor b = sequence_all_to_all({{x, 2, -3}}, comm.along("ulysses"), "b")[0];
-      if (!at::equal(a, b) || a.size(0) != 3 * ulysses.size()) throw std::runtime_error("dims");
-    });
+    const auto outs = sequence_all_to_all(inputs, comm.along("ulysses"), "here");
+    // Each result is its own gradient, which must come back as the input.
+    at::Tensor loss = at::zeros({}, at::kDouble);
+    for (const at::Tensor& out : outs) loss = loss + (out * out.detach()).sum();
+    loss.backward();
+    NamedResults results;
+    for (size_t i = 0; i < trades.size(); ++i) {
+      results["out " + std::to_string(i)] = outs[i].detach();
+      results["grad " + std::to_string(i)] = inputs[i].tensor.grad();
+    }
+    return results;
+  };
+  for (const World world : {World::kEmulated, World::kGloo}) {
+    for (const int64_t size : {1, 2, 3, 4}) {
+      const auto results = on_every_rank_of(world, Mesh({{"ulysses", size}}), trade_all);
+      for (int64_t rank = 0; rank < size; ++rank) {
+        for (size_t i = 0; i < trades.size(); ++i) {
+          INFO("trade " << i << " on rank " << rank << " of " << size);
+          const NamedResults& found = results[static_cast<size_t>(rank)];
+          CHECK(found.at("out " + std::to_string(i)).equal(trades[i].traded(size, rank)));
+          CHECK(found.at("grad " + std::to_string(i)).equal(trades[i].of_rank(rank)));
+        }
+      }
+    }
   }
 }
 
@@ -110,14 +82,11 @@ TEST_CASE("the next exchange starts before the last one is waited for", "[US-3]"
     std::vector<std::string> events;
   };
   std::vector<Log> logs(2);
-  rethrow_first(try_emulated_ranks(Mesh({{"ulysses", 2}}),
-                                   [&](MeshComm& comm, int64_t rank) {
-                                     std::vector<DimTrade> trades;
-                                     for (int64_t i = 0; i < 3; ++i)
-                                       trades.push_back({random_tensor({1, 3, 4}, i), 2, 1});
-                                     sequence_all_to_all(trades, comm.along("ulysses"), "t");
-                                   },
-                                   {&logs[0], &logs[1]}));
+  const RankFunction exchange = [](MeshComm& comm, int64_t) {
+    sequence_all_to_all(std::vector<DimTrade>(3, {at::ones({1, 3, 4}), 2, 1}),
+                        comm.along("ulysses"), "t");
+  };
+  rethrow_first(try_emulated_ranks(Mesh({{"ulysses", 2}}), exchange, {&logs[0], &logs[1]}));
   CHECK(logs[1].events == std::vector<std::string>{"call t 0 forward", "call t 1 forward",
                                                    "wait t 0 forward", "call t 2 forward",
                                                    "wait t 1 forward", "wait t 2 forward"});

@@ -5,12 +5,12 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "sim/judge/verdict/call_digest.h"
+#include "sim/world/calls/call_trace.h"
 #include "sim/world/calls/fault_injection.h"
-#include "sim/world/emulated/emulated_world.h"
+#include "tests/support/configured_world.h"
 
 namespace shardproof::sim {
 namespace {
@@ -40,40 +40,37 @@ void call_everything(Communicator& tp, int64_t rank) {
   sum.wait();
 }
 
-struct Listener final : CallListener {
-  explicit Listener(FaultInjection& given) : injection(given) {}
-  void before_call(const Call& call) override { injection.before_call(call); }
-  FaultInjection& injection;
-};
-
 struct DigestedRuns {
   explicit DigestedRuns(const std::vector<FaultSpec>& faults) : calls(kRanks) {
-    EmulatedWorld world(kRanks);
-    std::vector<std::thread> threads;
-    for (int64_t rank = 0; rank < kRanks; ++rank) {
-      threads.emplace_back([&, rank] {
-        FaultInjection injection(faults, rank, {});
-        CallDigests digests;
-        digests.on_step(4);
-        Listener listener(injection);
-        const auto factory = intercepted(
-            world.factory(rank),
-            {[&](CallInProgress& call) { return digests.before_call(call); },
-             [&](CallInProgress& call) { return injection.before_backend_call(call); }});
-        Communicator tp("tp", {0, 1, 2}, rank, factory("tp", {0, 1, 2}), &listener);
-        call_everything(tp, rank);
-        calls[static_cast<size_t>(rank)] = digests.take();
-        if (!injection.notes().empty()) fired = injection.notes()[0].fired;
-        world.rank_ended(rank);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    tests::run_configured({}, Mesh({{"tp", kRanks}}), [&](tests::ConfiguredRank& rank) {
+      FaultInjection injection(faults, rank.rank, {});
+      CallDigests digests;
+      digests.on_step(4);
+      CallTrace listener([&](const Call& call) { injection.before_call(call); });
+      const auto factory =
+          intercepted(rank.backend,
+                      {[&](CallInProgress& call) { return digests.before_call(call); },
+                       [&](CallInProgress& call) { return injection.before_backend_call(call); }});
+      Communicator tp("tp", {0, 1, 2}, rank.rank, factory("tp", {0, 1, 2}), &listener);
+      call_everything(tp, rank.rank);
+      calls[static_cast<size_t>(rank.rank)] = digests.take();
+      if (!injection.notes().empty()) fired = injection.notes()[0].fired;
+    });
   }
   std::vector<DigestFinding> findings() const { return digest_findings(calls); }
 
   std::vector<std::vector<CallDigest>> calls;
   bool fired = false;
 };
+
+// The lowest bit of an element flips on this rank.
+FaultSpec flip(int64_t rank, const std::string& label, const std::string& op, FaultSide side) {
+  FaultSpec fault{.kind = FaultKind::kCorrupt, .rank = rank, .label = label, .op = op};
+  fault.side = side;
+  fault.bit = 0;
+  fault.element = 1;
+  return fault;
+}
 
 TEST_CASE("calls that work have hashes that agree", "[digests]") {
   const DigestedRuns clean({});
@@ -91,11 +88,7 @@ TEST_CASE("one bit that flips in what arrives is found in every op that copies",
       GENERATE(as<std::string>{}, "sum", "gathered", "gathered uneven", "exchanged",
                "exchanged uneven", "told", "dealt", "passed on", "largest");
   const std::string op = label == "passed on" ? "recv" : label == "sum" ? "all_reduce" : "";
-  FaultSpec fault{.kind = FaultKind::kCorrupt, .rank = 0, .label = label, .op = op};
-  fault.side = FaultSide::kOutput;
-  fault.bit = 0;
-  fault.element = 1;
-  const DigestedRuns spoilt({fault});
+  const DigestedRuns spoilt({flip(0, label, op, FaultSide::kOutput)});
   CAPTURE(label);
   CHECK(spoilt.fired);
   const auto findings = spoilt.findings();
@@ -112,10 +105,7 @@ TEST_CASE("one bit that flips in what is sent is found by those that get it", "[
                                                          {"told", "broadcast", 0},
                                                          {"collected", "gather", 0},
                                                          {"passed on", "send", 2}}));
-  FaultSpec fault{.kind = FaultKind::kCorrupt, .rank = 1, .label = label, .op = op};
-  fault.bit = 0;
-  fault.element = 1;
-  const DigestedRuns spoilt({fault});
+  const DigestedRuns spoilt({flip(1, label, op, FaultSide::kInput)});
   CAPTURE(label);
   CHECK(spoilt.fired);
   const auto findings = spoilt.findings();
@@ -125,10 +115,7 @@ TEST_CASE("one bit that flips in what is sent is found by those that get it", "[
 }
 
 TEST_CASE("one bit in an addend is a rounding more, the same for all: no hash tells", "[digests]") {
-  FaultSpec fault{.kind = FaultKind::kCorrupt, .rank = 1, .label = "sum", .op = "all_reduce"};
-  fault.bit = 0;
-  fault.element = 1;
-  const DigestedRuns spoilt({fault});
+  const DigestedRuns spoilt({flip(1, "sum", "all_reduce", FaultSide::kInput)});
   CHECK(spoilt.fired);
   CHECK(spoilt.findings().empty());
 }

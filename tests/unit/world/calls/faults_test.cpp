@@ -3,14 +3,13 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
+#include "sim/world/calls/call_trace.h"
 #include "sim/world/calls/fault_injection.h"
-#include "sim/world/calls/fault_selection.h"
 #include "sim/world/calls/spoil.h"
-#include "sim/world/emulated/emulated_world.h"
+#include "tests/support/configured_world.h"
 
 namespace shardproof::sim {
 namespace {
@@ -91,94 +90,54 @@ TEST_CASE("one bit flips in one element, wherever it lies", "[faults]") {
   const at::Tensor half = at::ones({2}, at::kBFloat16);
   flip({half}, 1, 15);
   CHECK(half[1].item<float>() == -1);
+  FaultSpec output{.kind = FaultKind::kCorrupt, .rank = 0, .label = ""};
+  output.side = FaultSide::kOutput;
+  output.element = 0;
+  output.bit = 15;
+  CHECK(spoil(output, {half}, {}) == "output bit 15 of element 0: 1 became -1");
   CHECK_THROWS_AS(flip({half}, 2, 0), Error);
   CHECK_THROWS_AS(flip({half}, 0, 16), Error);
   const FaultSpec stale{.kind = FaultKind::kStale, .rank = 0, .label = ""};
   CHECK_THROWS_AS(spoil(stale, {half}, {first}), Error);
 }
 
-// Results of two ranks after `calls` sums of rank + 1 + 10 * call, with faults on rank 1.
-struct TwoRanks {
-  explicit TwoRanks(std::vector<FaultSpec> faults, int64_t calls = 3) : results(2) {
-    EmulatedWorld world(2);
-    std::vector<std::thread> threads;
-    for (int64_t rank = 0; rank < 2; ++rank) {
-      threads.emplace_back([&, rank] {
-        FaultInjection injection(faults, rank, {});
-        const auto backend = intercepted(world.factory(rank), {[&](CallInProgress& call) {
-                                           return injection.before_backend_call(call);
-                                         }})("tp", {0, 1});
-        struct Listener final : CallListener {
-          explicit Listener(FaultInjection& given) : injection(given) {}
-          void before_call(const Call& call) override { injection.before_call(call); }
-          FaultInjection& injection;
-        } listener(injection);
-        Communicator tp("tp", {0, 1}, rank, backend, &listener);
-        for (int64_t call = 0; call < calls; ++call) {
-          const at::Tensor mine = at::full({2}, rank + 1 + 10.0 * call, at::kDouble);
-          const at::Tensor before = mine.clone();
-          const std::string label = "call " + std::to_string(call);
-          const at::Tensor sum = tp.all_reduce(mine, ReduceOp::kSum, label);
-          const at::Tensor all = tp.all_gather_async(mine, 0, label).wait();
-          results[static_cast<size_t>(rank)].push_back(at::cat({sum, all}));
-          if (!at::equal(mine, before)) inputs_kept = false;
-        }
-        if (rank == 1) notes = injection.notes();
-        world.rank_ended(rank);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-  // The sum, then both parts of the gathered tensor.
-  std::vector<double> values(size_t rank, size_t call) const {
-    const at::Tensor all = results[rank][call];
-    return {all[0].item<double>(), all[2].item<double>(), all[4].item<double>()};
-  }
-  std::vector<std::vector<at::Tensor>> results;
-  std::vector<FaultNote> notes;
-  std::atomic<bool> inputs_kept = true;
-};
-
-using Values = std::vector<double>;
-
-TEST_CASE("drop, duplicate and stale change what one rank sends, and nothing else", "[faults]") {
-  FaultSpec fault{.kind = FaultKind::kDrop, .rank = 1, .label = "call 1"};
-  const TwoRanks dropped({fault});
-  for (size_t rank = 0; rank < 2; ++rank) {
-    CHECK(dropped.values(rank, 0) == Values{3, 1, 2});
-    CHECK(dropped.values(rank, 1) == Values{11, 11, 12});  // the first matching call: the sum
-    CHECK(dropped.values(rank, 2) == Values{43, 21, 22});
-  }
-  CHECK(dropped.inputs_kept);
-  REQUIRE(dropped.notes.size() == 1);
-  CHECK(dropped.notes[0].fired);
-  CHECK(dropped.notes[0].calls == 6);
-  CHECK(dropped.notes[0].matches == 2);
-  CHECK_THAT(dropped.notes[0].call, Catch::Contains("all_reduce(sum) tp[0,1]"));
-
-  fault.kind = FaultKind::kDuplicate;
-  const TwoRanks doubled({fault});
-  CHECK(doubled.values(0, 1) == Values{35, 11, 12});
-  CHECK(doubled.values(1, 1) == Values{35, 11, 12});
-
+// scenarios/faults/values.yaml has what the other kinds change.
+TEST_CASE("a fault changes what one rank sends in one call, and not the rank's own tensor",
+          "[faults]") {
   const FaultSpec stale{
       .kind = FaultKind::kStale, .rank = 1, .label = "", .at_call = 2, .op = "all_gather"};
-  const TwoRanks outdated({stale});
-  CHECK(outdated.values(0, 2) == Values{43, 21, 12});
-  CHECK(outdated.values(1, 2) == Values{43, 21, 12});
-  CHECK(outdated.inputs_kept);
-}
-
-TEST_CASE("an output is spoilt on one rank only", "[faults]") {
-  FaultSpec fault{
-      .kind = FaultKind::kCorrupt, .rank = 1, .label = "", .at_call = 1, .op = "all_gather"};
-  fault.side = FaultSide::kOutput;
-  fault.bit = 63;
-  fault.element = 2;
-  const TwoRanks spoilt({fault});
-  CHECK(spoilt.values(0, 1) == Values{23, 11, 12});
-  CHECK(spoilt.values(1, 1) == Values{23, 11, -12});
-  CHECK(spoilt.notes[0].effect == "output bit 63 of element 2: 12 became -12");
+  const FaultSpec drop{.kind = FaultKind::kDrop, .rank = 1, .label = "call 1"};
+  std::vector<std::vector<double>> gathered(2);
+  std::vector<FaultNote> notes;
+  std::atomic<bool> inputs_kept = true;
+  tests::run_configured({}, Mesh({{"tp", 2}}), [&](tests::ConfiguredRank& rank) {
+    FaultInjection injection({stale, drop}, rank.rank, {});
+    CallTrace listener([&](const Call& call) { injection.before_call(call); });
+    const auto factory = intercepted(
+        rank.backend, {[&](CallInProgress& call) { return injection.before_backend_call(call); }});
+    Communicator tp("tp", {0, 1}, rank.rank, factory("tp", {0, 1}), &listener);
+    for (int64_t call = 0; call < 3; ++call) {
+      const double value = static_cast<double>(rank.rank + 1 + 10 * call);
+      const at::Tensor mine = at::full({1}, value, at::kDouble);
+      const std::string label = "call " + std::to_string(call);
+      const at::Tensor sum = tp.all_reduce(mine, ReduceOp::kSum, label);
+      const at::Tensor all = tp.all_gather_async(mine, 0, label).wait();
+      for (const at::Tensor& result : {sum[0], all[0], all[1]}) {
+        gathered[static_cast<size_t>(rank.rank)].push_back(result.item<double>());
+      }
+      if (mine.item<double>() != value) inputs_kept = false;
+    }
+    if (rank.rank == 1) notes = injection.notes();
+  });
+  // By call: the sum, then both parts of the gathered tensor. The sum is the first that drop names.
+  const std::vector<double> expected = {3, 1, 2, 11, 11, 12, 43, 21, 12};
+  CHECK(gathered == std::vector<std::vector<double>>{expected, expected});
+  CHECK(inputs_kept);
+  REQUIRE(notes.size() == 2);
+  CHECK(notes[1].fired);
+  CHECK(notes[1].calls == 6);
+  CHECK(notes[1].matches == 2);
+  CHECK_THAT(notes[1].call, Catch::Contains("all_reduce(sum) tp[0,1]"));
 }
 
 TEST_CASE("a fault of a link acts before the call, or says why it cannot", "[faults]") {
@@ -215,19 +174,6 @@ TEST_CASE("a fault of a link acts before the call, or says why it cannot", "[fau
     CHECK(injection.before_call(call));
     CHECK(injection.notes().front().problem == "no tbf");
   }
-}
-
-TEST_CASE("a fault that finds no call, or no such element, says so", "[faults]") {
-  FaultSpec far{.kind = FaultKind::kDrop, .rank = 1, .label = "", .at_call = 6};
-  FaultSpec element{.kind = FaultKind::kCorrupt, .rank = 1, .label = ""};
-  element.element = 2;
-  const TwoRanks untouched({far, element});
-  CHECK(untouched.values(0, 2) == Values{43, 21, 22});
-  REQUIRE(untouched.notes.size() == 2);
-  CHECK_FALSE(untouched.notes[0].fired);
-  CHECK(untouched.notes[0].matches == 6);
-  CHECK_FALSE(untouched.notes[1].fired);
-  CHECK_THAT(untouched.notes[1].problem, Catch::Contains("no element 2 in a buffer of 2"));
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
-// Virtual time: overlapping, waiting, and equal times in every run.
+// Virtual time: overlapping, waiting, and equal times in every schedule. (tests/cli/clock_test.py
+// has whole scenarios: synchronous calls, equal times in every run, nodes with one link for their
+// ranks.)
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
@@ -20,7 +22,8 @@ sim::WorldSpec timed_world() {
   return world;
 }
 
-at::Tensor kilo() { return at::ones({1000}, at::kDouble); }  // its all_reduce over two takes 28 us
+// Its all_reduce over two takes 28 us.
+at::Tensor kilo() { return at::ones({1000}, at::kDouble); }
 
 double total_us(const std::vector<nlohmann::json>& timeline) {
   return time_of(timeline, "compute") + time_of(timeline, "waiting") + time_of(timeline, "exposed");
@@ -50,17 +53,6 @@ TEST_CASE("an all_reduce hides behind computing exactly as long as both last", "
     CHECK(time_of(runs.timelines[rank], "waiting") == 0);
     CHECK(total_us(runs.timelines[rank]) == Approx(runs.times_us[rank]).epsilon(1e-12));
   }
-}
-
-TEST_CASE("a synchronous call hides nothing", "[clock]") {
-  const auto runs = run_two([&](ConfiguredRank& rank, Communicator& tp) {
-    rank.clock.advance(7);
-    tp.all_reduce(kilo(), ReduceOp::kSum, "sum");
-    rank.clock.advance(5);
-  });
-  CHECK(runs.times_us == std::vector<double>{40, 40});
-  CHECK(time_of(runs.timelines[0], "exposed") == 28);
-  CHECK(time_of(runs.timelines[0], "compute") == 12);
 }
 
 TEST_CASE("a rank that computes slowly makes the others wait, and is named", "[clock]") {
@@ -94,19 +86,6 @@ TEST_CASE("transfers of one group follow each other, those of two groups share t
     CHECK(time_of(runs.timelines[0], "exposed") == 56);
   }
   SECTION("two groups") {
-    const auto runs = run_two([&](ConfiguredRank& rank, Communicator& tp) {
-      Communicator& other = rank.comm.world();
-      PendingCollective first = tp.all_reduce_async(kilo(), ReduceOp::kSum, "first");
-      PendingCollective second = other.all_reduce_async(kilo(), ReduceOp::kSum, "second");
-      second.wait();
-      first.wait();
-    });
-    // The two latencies of 20 overlap; then the bytes, 8 each, share the ports.
-    CHECK(runs.times_us == std::vector<double>{36, 36});
-    CHECK(time_of(runs.timelines[0], "exposed") == 36);
-    CHECK(time_of(runs.timelines[0], "communication") == 72);
-  }
-  SECTION("two groups, one later") {
     std::vector<double> first_over_us(2);
     const auto runs = run_two([&](ConfiguredRank& rank, Communicator& tp) {
       PendingCollective first = tp.all_reduce_async(kilo(), ReduceOp::kSum, "first");
@@ -124,32 +103,17 @@ TEST_CASE("transfers of one group follow each other, those of two groups share t
   }
 }
 
-// Two nodes of two ranks; 8000 bytes between nodes take 2 rounds of 50 + 4000 / 500.
-sim::WorldSpec two_nodes(bool per_node) {
+// Two nodes of two ranks with one link each.
+sim::WorldSpec two_nodes() {
   sim::WorldSpec world = timed_world();
   world.ranks_per_node = 2;
-  world.inter_node = {.latency_us = 50, .gb_per_s = 0.5, .per_node = per_node};
+  world.inter_node = {.latency_us = 50, .gb_per_s = 0.5, .per_node = true};
   return world;
-}
-
-TEST_CASE("what the ranks of a node send to another node shares its link, or has its own",
-          "[clock]") {
-  const bool per_node = GENERATE(false, true);
-  const auto run = [&](bool only_first) {
-    return run_configured(two_nodes(per_node), Mesh({{"dp", 2}, {"tp", 2}}),
-                          [&](ConfiguredRank& rank) {
-                            if (only_first && rank.rank % 2 == 1) return;
-                            rank.comm.along("dp").all_reduce(kilo(), ReduceOp::kSum, "gradient");
-                          });
-  };
-  const double both = per_node ? 100 + 2 * 16 : 100 + 16;
-  CHECK(run(false).times_us == std::vector<double>{both, both, both, both});
-  CHECK(run(true).times_us == std::vector<double>{116, 0, 116, 0});
 }
 
 TEST_CASE("groups that meet on the links take the same times in every schedule", "[clock]") {
   const auto run = [](int64_t slow) {
-    return run_configured(two_nodes(true), Mesh({{"dp", 2}, {"tp", 2}}), [&](ConfiguredRank& rank) {
+    return run_configured(two_nodes(), Mesh({{"dp", 2}, {"tp", 2}}), [&](ConfiguredRank& rank) {
       for (int64_t step = 0; step < 12; ++step) {
         const std::string label = "step " + std::to_string(step);
         if (rank.rank == slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -197,29 +161,6 @@ TEST_CASE("calls before the clock runs and while it pauses take no time", "[cloc
   });
   CHECK(runs.times_us == std::vector<double>{13, 13});
   CHECK(runs.timelines[0].size() == 3);  // computing, the barrier's exposed time, the barrier
-}
-
-TEST_CASE("fixed costs of ops are the same in every run", "[clock]") {
-  sim::WorldSpec world = timed_world();
-  world.op_us = 2;
-  world.gflop_per_s = 1e-3;  // one operation per us
-  const auto run = [&] {
-    return run_two(
-        [](ConfiguredRank& rank, Communicator& tp) {
-          at::Tensor x = at::ones({4, 5}, at::kDouble).mul(0.5);
-          for (int step = 0; step < 20; ++step) {
-            const at::Tensor y = x.matmul(at::ones({5, 6}, at::kDouble));
-            PendingCollective sum = tp.all_reduce_async(y, ReduceOp::kSum, "y");
-            x = x.add(1).div(2 + static_cast<double>(rank.rank));
-            sum.wait();
-          }
-        },
-        world);
-  };
-  const auto first = run(), second = run();
-  CHECK(first.times_us == second.times_us);
-  CHECK(first.timelines == second.timelines);
-  CHECK(first.times_us[0] > 20 * 240);  // each product has 2 * 4 * 5 * 6 operations
 }
 
 TEST_CASE("an op is counted once, a product with its operations", "[clock]") {

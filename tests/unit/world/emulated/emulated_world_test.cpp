@@ -1,9 +1,10 @@
-// Properties of the emulated world alone: sums in rank order, results hidden until wait(), reset.
+// Properties of the emulated world alone: sums in rank order, refusals, waits without an end,
+// reset.
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
+#include <future>
 #include <thread>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
 #include "tests/support/ones.h"
@@ -83,69 +84,63 @@ TEST_CASE("no result shares memory with an input, not even alone in a group", "[
   CHECK(shared == std::vector<int64_t>(static_cast<size_t>(size), 0));
 }
 
-TEST_CASE("an average of integers is refused", "[comm][emulated]") {
-  const RankRuns runs = try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t rank) {
+TEST_CASE("calls that no world can make are refused", "[comm][emulated]") {
+  const RankRuns average = try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t) {
     comm.along("tp").all_reduce(ones(2).to(at::kLong), ReduceOp::kAvg, "tokens");
   });
-  CHECK_THAT(runs.error_text(0) + runs.error_text(1),
+  CHECK_THAT(average.error_text(0) + average.error_text(1),
              Contains("'tokens' averages a tensor of int64"));
-}
-
-TEST_CASE("asynchronous calls overlap others and are waited for in any order", "[comm][emulated]") {
-  std::vector<double> gathered(3), reduced(3);
-  run_emulated_ranks(Mesh({{"tp", 3}}), [&](MeshComm& comm, int64_t rank) {
-    Communicator& tp = comm.along("tp");
-    at::Tensor input = ones(2) * static_cast<double>(rank + 1);
-    PendingCollective gather = tp.all_gather_async(input, 0, "gather");
-    PendingCollective reduce = tp.all_reduce_async(input, ReduceOp::kSum, "reduce");
-    sum(tp, "between");
-    const auto index = static_cast<size_t>(rank);
-    reduced[index] = reduce.wait().sum().item<double>();  // not in the order of the calls
-    gathered[index] = gather.wait().sum().item<double>();
+  const RankRuns sizes = try_emulated_ranks(Mesh({{"tp", 2}}), [](MeshComm& comm, int64_t) {
+    comm.along("tp").all_gather(ones(4), 0, "gather", {4, 3});
   });
-  CHECK(gathered == std::vector<double>{12, 12, 12});
-  CHECK(reduced == std::vector<double>{12, 12, 12});
+  CHECK_THAT(sizes.error_text(1), Contains("rank 1 has size 4 where the sizes [4,3] say 3"));
 }
 
-TEST_CASE("c10d's own calls hide the result until wait() and bump the version counter",
-          "[comm][emulated]") {
-  std::vector<double> early(2), late(2);
-  std::vector<int64_t> bumps(2);
-  sim::EmulatedWorld world(2);
-  std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto index = static_cast<size_t>(rank);
-      auto backend = world.factory(rank)("pair", {0, 1});
-      std::vector<at::Tensor> tensors{ones(2) * static_cast<double>(rank + 1)};
-      const auto version = tensors[0]._version();
-      auto work = backend->allreduce(tensors);
-      auto barrier = backend->barrier();
-      barrier->wait();  // both ranks have called, so the sum exists
-      early[index] = tensors[0][0].item<double>();
-      work->wait();
-      late[index] = tensors[0][0].item<double>();
-      bumps[index] = tensors[0]._version() > version ? 1 : 0;
-      world.rank_ended(rank);
-    });
+TEST_CASE("a wait that cannot end is found while other ranks still run", "[comm][emulated]") {
+  sim::EmulatedWorld world(4);  // ranks 2 and 3 make no calls
+  const auto error_of = [&](int64_t rank) {
+    MeshComm comm(Mesh({{"cp", 4}}), rank, world.factory(rank), nullptr);
+    try {
+      comm.along("cp").send(ones(2), 1 - rank, "kv");
+    } catch (const Error& error) {
+      return error.fact();
+    }
+    return std::string();
+  };
+  SECTION("for a rank that had ended") {
+    world.rank_ended(1);
+    CHECK_THAT(error_of(0), Contains("rank 1 has ended; rank 0 waits for rank 1"));
   }
-  for (auto& thread : threads) thread.join();
-  CHECK((std::isnan(early[0]) && std::isnan(early[1])));
-  CHECK(late == std::vector<double>{3, 3});
-  CHECK(bumps == std::vector<int64_t>{1, 1});
+  SECTION("for a rank that ends") {
+    std::future<std::string> waits = std::async(std::launch::async, error_of, 0);
+    while (world.call_count(0) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    world.rank_ended(1);
+    CHECK_THAT(waits.get(), Contains("rank 1 has ended; rank 0 waits for rank 1"));
+  }
+  SECTION("in a cycle") {
+    std::future<std::string> one = std::async(std::launch::async, error_of, 0);
+    std::future<std::string> other = std::async(std::launch::async, error_of, 1);
+    CHECK(other.wait_for(std::chrono::seconds(5)) == std::future_status::ready);
+    world.abort("hung", "the test is over");  // without effect if the cycle was found
+    const std::string message = one.get();
+    CHECK_THAT(message, Contains("ranks wait for each other: rank 0 waits for rank 1 in send"));
+    CHECK(other.get() == message);
+  }
+  REQUIRE(world.failure());
+  CHECK(world.failure()->ranks == std::vector<int64_t>{0, 1});
 }
 
 TEST_CASE("a world is new after reset, and older communicators are refused", "[comm][emulated]") {
   sim::EmulatedWorld world(2);
   const Mesh mesh({{"tp", 2}});
-  std::unique_ptr<MeshComm> old = std::make_unique<MeshComm>(mesh, 0, world.factory(0), nullptr);
-  Communicator& old_tp = old->along("tp");
+  MeshComm old(mesh, 0, world.factory(0), nullptr);
+  Communicator& old_tp = old.along("tp");
   world.rank_threw(0, "first case failed");
   world.rank_ended(1);
-  CHECK_THROWS_AS(sum(old_tp, "x"), Error);
+  CHECK_THROWS_AS(old_tp.barrier("x"), Error);
   world.reset();
   CHECK(!world.failure());
-  CHECK_THROWS_WITH(sum(old_tp, "x"), Contains("earlier case"));
+  CHECK_THROWS_WITH(old_tp.barrier("x"), Contains("earlier case"));
   std::vector<std::thread> threads;
   std::vector<double> sums(2);
   for (int64_t rank = 0; rank < 2; ++rank) {
@@ -190,18 +185,6 @@ TEST_CASE("a hundred and twenty ranks meet on two cores", "[comm][emulated]") {
     results[static_cast<size_t>(rank)] = value[0].item<double>();
   });
   CHECK(results == std::vector<double>(120, 1.0));
-}
-
-TEST_CASE("the ranks that hold the same repeated part are one group", "[comm][emulated]") {
-  const Mesh mesh({{"dp", 2}, {"tp", 4}});
-  std::vector<std::vector<int64_t>> groups(8);
-  run_emulated_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
-    Communicator& repeats = comm.along("tp%2");
-    groups[static_cast<size_t>(rank)] = repeats.ranks();
-    sum(repeats, "kv heads");
-  });
-  CHECK(groups[1] == std::vector<int64_t>{0, 1});
-  CHECK(groups[6] == std::vector<int64_t>{6, 7});
 }
 
 }  // namespace

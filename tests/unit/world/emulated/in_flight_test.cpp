@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <ATen/native/Resize.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -39,104 +40,80 @@ void check_found(const ConfiguredRuns& runs, const std::string& code,
   for (const std::string& word : words) CHECK_THAT(runs.failure->message, Contains(word));
 }
 
-TEST_CASE("an input that is written before the wait is found, with rank and label", "[in_flight]") {
-  const auto written = [](PendingCollective pending, at::Tensor& input, bool odd) {
-    if (odd) input.fill_(7);
-    pending.wait();
+PendingCollective gather(Communicator& tp, const at::Tensor& input) {
+  return tp.all_gather_async(input, 0, "weights");
+}
+PendingCollective reduce(Communicator& tp, const at::Tensor& input) {
+  return tp.all_reduce_async(input, ReduceOp::kSum, "bucket 5");
+}
+PendingCollective scatter(Communicator& tp, const at::Tensor& input) {
+  return tp.reduce_scatter_async(input, 0, ReduceOp::kSum, "rows");
+}
+PendingCollective exchange(Communicator& tp, const at::Tensor& input) {
+  return tp.all_to_all_async(input, "tokens");
+}
+
+at::Tensor whole(const at::Tensor& buffer) { return buffer; }
+at::Tensor piece(const at::Tensor& buffer) { return buffer.slice(0, 8, 38); }
+at::Tensor rows(const at::Tensor& buffer) { return buffer.view({3, 2}); }
+at::Tensor columns(const at::Tensor& buffer) { return buffer.view({3, 4}).slice(1, 0, 2); }
+
+void fill(const at::Tensor& buffer) { buffer.fill_(7); }
+void poke(const at::Tensor& buffer) { buffer.mutable_data_ptr<double>()[37] = 1.0000001; }
+void write_the_same(const at::Tensor& buffer) { buffer.mul_(2).mul_(0.5); }
+void give_away(const at::Tensor& buffer) { at::native::resize_bytes_nocuda(buffer.storage(), 0); }
+void fill_and_give_away(const at::Tensor& buffer) {
+  fill(buffer);
+  give_away(buffer);
+}
+
+struct Misuse {
+  const char* what;
+  int64_t count;  // elements of the buffer
+  at::Tensor (*input)(const at::Tensor& buffer);
+  PendingCollective (*start)(Communicator& tp, const at::Tensor& input);
+  void (*deed)(const at::Tensor& buffer);  // of rank 1, before it waits
+  bool let_go;                             // whether every rank drops the buffer before it waits
+  const char* words;
+};
+
+TEST_CASE("an input that is written or freed before the wait is found, with rank and label",
+          "[in_flight]") {
+  const Misuse misuses[] = {
+      {"where the backend reads it", 4, whole, gather, fill, false,
+       "wrote to the input of all_gather tp[0,1,2] [4] float64 'weights' (call 0) before it "
+       "waited"},
+      {"where the communicator copies it", 4, whole, reduce, fill, false,
+       "wrote to the input of all_reduce(sum) tp[0,1,2] [4] float64 'bucket 5'"},
+      {"not contiguous", 12, columns, scatter, fill, false,
+       "wrote to the input of reduce_scatter(sum) tp[0,1,2]"},
+      {"past every version counter", 64, piece, exchange, poke, false,
+       "wrote to the input of all_to_all tp[0,1,2] [30] float64 'tokens'"},
+      {"with the same bytes, as far as its counter tells", 4, whole, gather, write_the_same, false,
+       "wrote to the input of all_gather"},
+      {"its memory is given away", 4, whole, gather, give_away, false,
+       "freed the input of all_gather"},
+      {"the same after a write", 6, rows, scatter, fill_and_give_away, false,
+       "wrote to the input of reduce_scatter(sum)"},
+      // At the wait the rank no longer holds the buffer, and its peers may have read it.
+      {"a piece, let go", 64, piece, exchange, poke, true, "wrote to the input of all_to_all"},
+      {"a buffer, let go", 4, whole, reduce, fill, true, "wrote to the input of all_reduce(sum)"},
+      {"a large buffer, let go, as far as its counter tells", 40000, whole, reduce, fill, true,
+       "wrote to the input of all_reduce(sum)"},
   };
-  SECTION("the backend reads it where it is") {
+  for (const Misuse& misuse : misuses) {
+    INFO(misuse.what);
     const auto runs = run_three([&](Communicator& tp, bool odd) {
-      at::Tensor input = ones(4);
-      written(tp.all_gather_async(input, 0, "layers.2 weights"), input, odd);
+      at::Tensor buffer = ones(misuse.count);
+      at::Tensor input = misuse.input(buffer);
+      PendingCollective pending = misuse.start(tp, input);
+      if (odd) misuse.deed(buffer);
+      if (misuse.let_go) buffer = input = at::Tensor();
+      pending.wait();
     });
-    check_found(runs, "in_flight",
-                {"rank 1 wrote to the input of all_gather tp[0,1,2] [4] float64 "
-                 "'layers.2 weights' (call 0) before it waited"});
+    check_found(runs, "in_flight", {std::string("rank 1 ") + misuse.words});
     CHECK_THAT(runs.errors[1], Contains("wait() for the call before its buffers are used"));
     CHECK(runs.errors[0] != runs.errors[1]);
-  }
-  SECTION("the communicator copies it, as it happens") {
-    check_found(run_three([&](Communicator& tp, bool odd) {
-                  at::Tensor input = ones(4);
-                  written(tp.all_reduce_async(input, ReduceOp::kSum, "bucket 5"), input, odd);
-                }),
-                "in_flight", {"all_reduce(sum)", "bucket 5"});
-  }
-  SECTION("it is not contiguous") {
-    check_found(run_three([&](Communicator& tp, bool odd) {
-                  at::Tensor input = ones(12).view({3, 4}).slice(1, 0, 2);
-                  written(tp.reduce_scatter_async(input, 0, ReduceOp::kSum, "rows"), input, odd);
-                }),
-                "in_flight", {"reduce_scatter(sum)", "'rows'"});
-  }
-  SECTION("past every version counter") {
-    check_found(run_three([&](Communicator& tp, bool odd) {
-                  at::Tensor buffer = ones(64);
-                  const at::Tensor input = buffer.slice(0, 8, 38);
-                  PendingCollective pending = tp.all_to_all_async(input, "tokens");
-                  if (odd) buffer.mutable_data_ptr<double>()[37] = 1.0000001;
-                  pending.wait();
-                }),
-                "in_flight", {"wrote to the input of all_to_all", "'tokens'"});
-  }
-  SECTION("with the same bytes, as far as its counter tells") {
-    check_found(run_three([&](Communicator& tp, bool odd) {
-                  at::Tensor input = ones(4);
-                  PendingCollective pending = tp.all_gather_async(input, 0, "weights");
-                  if (odd) input.mul_(2).mul_(0.5);
-                  pending.wait();
-                }),
-                "in_flight", {"wrote to the input of all_gather"});
-  }
-}
-
-TEST_CASE("an input whose memory is given away before the wait is found", "[in_flight]") {
-  check_found(run_three([](Communicator& tp, bool odd) {
-                at::Tensor input = ones(4);
-                PendingCollective pending = tp.all_gather_async(input, 0, "shard");
-                if (odd) at::native::resize_bytes_nocuda(input.storage(), 0);
-                pending.wait();
-              }),
-              "in_flight", {"rank 1 freed the input of all_gather", "'shard'"});
-}
-
-// At the wait the rank no longer holds the buffer, and its peers may have read it.
-TEST_CASE("an input that is written and let go before the wait is found", "[in_flight]") {
-  SECTION("a piece of a buffer, past every version counter") {
-    check_found(run_three([](Communicator& tp, bool odd) {
-                  at::Tensor buffer = ones(64);
-                  PendingCollective pending =
-                      tp.all_to_all_async(buffer.slice(0, 8, 38), "layers.1 tokens");
-                  if (odd) buffer.mutable_data_ptr<double>()[37] = 1.0000001;
-                  buffer = at::Tensor();
-                  pending.wait();
-                }),
-                "in_flight",
-                {"rank 1 wrote to the input of all_to_all tp[0,1,2] [30] float64 "
-                 "'layers.1 tokens' (call 0) before it waited"});
-  }
-  SECTION("a whole buffer of any size, as far as its counter tells") {
-    const int64_t count = GENERATE(4, 40000);
-    check_found(run_three([count](Communicator& tp, bool odd) {
-                  at::Tensor input = ones(count);
-                  PendingCollective pending =
-                      tp.all_reduce_async(input, ReduceOp::kSum, "bucket 5");
-                  if (odd) input.fill_(7);
-                  input = at::Tensor();
-                  pending.wait();
-                }),
-                "in_flight", {"rank 1 wrote to the input of all_reduce(sum)", "'bucket 5'"});
-  }
-  SECTION("its memory is given away under the tensor") {
-    check_found(run_three([](Communicator& tp, bool odd) {
-                  at::Tensor input = ones(6);
-                  PendingCollective pending = tp.reduce_scatter_async(
-                      input.view({3, 2}), 0, ReduceOp::kSum, "layers.2 reduce");
-                  if (odd) input.mul_(2);
-                  if (odd) at::native::resize_bytes_nocuda(input.storage(), 0);
-                  pending.wait();
-                }),
-                "in_flight", {"rank 1 wrote to the input of reduce_scatter(sum)"});
   }
 }
 
@@ -149,8 +126,9 @@ TEST_CASE("freed memory that somebody else got is no buffer of a call in flight"
   CHECK(!watched.overlaps(next));
 }
 
-TEST_CASE("what harms nobody is no finding", "[in_flight]") {
-  const auto runs = run_three([](Communicator& tp, bool) {
+TEST_CASE("what harms nobody is no finding, nor are waits in another order", "[in_flight]") {
+  std::vector<std::vector<double>> sums(3);
+  const auto runs = run_three([&](Communicator& tp, bool) {
     at::Tensor buffer = ones(12);
     PendingCollective first = tp.all_gather_async(buffer.slice(0, 0, 4), 0, "first bucket");
     buffer.slice(0, 4, 8).fill_(3);  // the next bucket of one storage
@@ -162,70 +140,47 @@ TEST_CASE("what harms nobody is no finding", "[in_flight]") {
     at::Tensor large = ones(40000);
     PendingCollective whole = tp.all_gather_async(large, 0, "let go, too large to be kept");
     large = at::Tensor();
-    second.wait();
-    whole.wait();
-    sum.wait();
-    first.wait();
-    copied.wait();
+    for (PendingCollective* pending : {&second, &whole, &sum, &first, &copied}) {
+      sums[static_cast<size_t>(tp.rank())].push_back(pending->wait().sum().item<double>());
+    }
     buffer.fill_(0);
   });
   CHECK(!runs.failure);
+  CHECK(sums == std::vector<std::vector<double>>(3, {36, 120000, 18, 12, 9}));
   for (const std::string& error : runs.errors) CHECK(error == "");
 }
 
-TEST_CASE("a wait that is missing is found when the rank ends", "[in_flight]") {
-  SECTION("the pending call was dropped") {
-    check_found(run_three([](Communicator& tp, bool odd) {
-                  PendingCollective pending =
-                      tp.all_reduce_async(ones(2), ReduceOp::kSum, "grad bucket 0");
-                  if (!odd) pending.wait();
-                }),
-                "never_waited",
-                {"rank 1 started all_reduce(sum) tp[0,1,2] [2] float64 'grad bucket 0' (call 0) "
-                 "and never waited for it"});
-  }
-  SECTION("it is held for ever, and others were waited for") {
-    std::vector<PendingCollective> held;
-    check_found(run_three([&](Communicator& tp, bool odd) {
-                  PendingCollective first = tp.all_gather_async(ones(2), 0, "layers.0");
-                  PendingCollective second = tp.all_gather_async(ones(2), 0, "layers.1");
-                  second.wait();
-                  if (odd)
-                    held.push_back(std::move(first));
-                  else
-                    first.wait();
-                }),
-                "never_waited", {"rank 1 started all_gather", "'layers.0' (call 0)"});
-    held.clear();
-  }
+TEST_CASE("a call that is held and not waited for is found when the rank ends", "[in_flight]") {
+  std::vector<PendingCollective> held;
+  check_found(run_three([&](Communicator& tp, bool odd) {
+                PendingCollective first = tp.all_gather_async(ones(2), 0, "layers.0");
+                tp.all_gather_async(ones(2), 0, "layers.1").wait();
+                if (odd)
+                  held.push_back(std::move(first));
+                else
+                  first.wait();
+              }),
+              "never_waited",
+              {"rank 1 started all_gather tp[0,1,2] [2] float64 'layers.0' (call 0) and never "
+               "waited for it"});
 }
 
-TEST_CASE("two calls of one shape in another order on one rank are named by their labels",
-          "[in_flight]") {
-  const auto runs = run_three([](Communicator& tp, bool odd) {
-    const char* labels[2] = {"grad of layers.1", "grad of layers.0"};
-    PendingCollective first = tp.all_reduce_async(ones(2), ReduceOp::kSum, labels[odd ? 1 : 0]);
-    PendingCollective second = tp.all_reduce_async(ones(2), ReduceOp::kSum, labels[odd ? 0 : 1]);
-    first.wait();
-    second.wait();
-  });
-  REQUIRE(runs.failure);
-  CHECK(runs.failure->code == "disagreement");
-  CHECK_THAT(runs.failure->message,
-             Contains("'grad of layers.1'") && Contains("'grad of layers.0'"));
-}
-
-TEST_CASE("a result that is read before the wait is poison", "[in_flight]") {
+TEST_CASE("a result is poison until the wait, which bumps its version", "[in_flight]") {
   const at::ScalarType dtype = GENERATE(at::kDouble, at::kBFloat16, at::kLong, at::kInt, at::kByte);
   std::vector<double> early(2), late(2);
+  std::atomic<int> bumped = 0;
   const auto runs = run_pair([&](c10d::Backend& pair, int64_t rank) {
     Tensors tensors{at::full({3}, rank + 1, dtype)};
+    const auto version = tensors[0]._version();
     auto work = pair.allreduce(tensors);
+    pair.barrier()->wait();  // both ranks have called, so the sum exists
     early[static_cast<size_t>(rank)] = tensors[0][0].to(at::kDouble).item<double>();
     work->wait();
     late[static_cast<size_t>(rank)] = tensors[0][2].to(at::kDouble).item<double>();
+    if (tensors[0]._version() > version) ++bumped;
   });
   CHECK(!runs.failure);
+  CHECK(bumped == 2);
   CHECK(late == std::vector<double>{3, 3});
   if (at::isFloatingType(dtype)) CHECK(std::isnan(early[0]));
   if (dtype == at::kLong) CHECK(early[1] == -9223372036854775808.0);
@@ -263,39 +218,38 @@ TEST_CASE("one byte written into a result before the wait is found, wherever it 
 }
 
 TEST_CASE("a call on a buffer of a call in flight is found when it is made", "[in_flight]") {
-  SECTION("its output is the other's input") {
-    check_found(run_pair([&](c10d::Backend& pair, int64_t rank) {
-                  at::Tensor shard = ones(4), full = ones(8);
-                  auto gather = pair._allgather_base(full, shard);
-                  Tensors sums{rank == 1 ? shard.slice(0, 2, 4) : ones(2)};
-                  auto sum = pair.allreduce(sums);
-                  gather->wait();
-                  sum->wait();
-                }),
-                "in_flight",
-                {"rank 1 calls all_reduce(sum) pair", "on a buffer of all_gather",
-                 "its output is the input of the call in flight"});
-  }
-  SECTION("its input is the other's output") {
-    check_found(run_pair([&](c10d::Backend& pair, int64_t rank) {
-                  Tensors sums{ones(4)};
-                  auto sum = pair.allreduce(sums);
-                  at::Tensor full = ones(8), shard = rank == 1 ? sums[0] : ones(4);
-                  auto gather = pair._allgather_base(full, shard);
-                  sum->wait();
-                  gather->wait();
-                }),
-                "in_flight", {"its input is the output of the call in flight"});
-  }
-  SECTION("both write to one") {
-    check_found(run_pair([&](c10d::Backend& pair, int64_t rank) {
-                  Tensors first{ones(4)}, second{rank == 1 ? first[0] : ones(4)};
-                  auto one = pair.allreduce(first);
-                  auto two = pair.allreduce(second);
-                  one->wait();
-                  two->wait();
-                }),
-                "in_flight", {"an output of the one is an output of the other"});
+  struct Clash {
+    std::string how;
+    void (*calls)(c10d::Backend& pair, bool odd);
+  };
+  const Clash clashes[] = {
+      {"its output is the input of the call in flight",
+       [](c10d::Backend& pair, bool odd) {
+         at::Tensor shard = ones(4), full = ones(8);
+         auto gather = pair._allgather_base(full, shard);
+         Tensors sums{odd ? shard.slice(0, 2, 4) : ones(2)};
+         pair.allreduce(sums)->wait();
+         gather->wait();
+       }},
+      {"its input is the output of the call in flight",
+       [](c10d::Backend& pair, bool odd) {
+         Tensors sums{ones(4)};
+         auto sum = pair.allreduce(sums);
+         at::Tensor full = ones(8), shard = odd ? sums[0] : ones(4);
+         pair._allgather_base(full, shard)->wait();
+         sum->wait();
+       }},
+      {"an output of the one is an output of the other",
+       [](c10d::Backend& pair, bool odd) {
+         Tensors first{ones(4)}, second{odd ? first[0] : ones(4)};
+         auto sum = pair.allreduce(first);
+         pair.allreduce(second)->wait();
+         sum->wait();
+       }},
+  };
+  for (const Clash& clash : clashes) {
+    check_found(run_pair([&](c10d::Backend& pair, int64_t rank) { clash.calls(pair, rank == 1); }),
+                "in_flight", {"rank 1 calls ", "on a buffer of all_", clash.how});
   }
 }
 

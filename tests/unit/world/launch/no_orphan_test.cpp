@@ -1,9 +1,11 @@
-// No process of a launcher outlives it, however it ends. Each test forks a launcher.
+// Processes of a launcher that are killed or stopped from outside.
+// (tests/multirank/endings_test.py: no process of a launcher outlives it.)
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
@@ -52,83 +54,27 @@ bool eventually(const std::function<bool()>& condition) {
   return condition();
 }
 
-bool all_gone(const std::set<pid_t>& pids) {
-  for (const pid_t pid : pids) {
-    if (::kill(pid, 0) == 0) return false;
-  }
-  return true;
-}
-
-// Of processes that became ours when their parent ended.
+// Whether these processes, which became ours when their parent ended, have ended too.
 bool all_reaped(const std::set<pid_t>& pids) {
   while (::waitpid(-1, nullptr, WNOHANG) > 0) {
   }
-  return all_gone(pids);
+  return std::none_of(pids.begin(), pids.end(), [](pid_t pid) { return ::kill(pid, 0) == 0; });
 }
 
-// A launcher that runs one case and exits with 130 when it was interrupted, else with 0.
-pid_t fork_launcher(const CaseSpec& spec) {
-  const pid_t pid = ::fork();
-  if (pid != 0) return pid;
-  int status = 0;
-  {
-    WorldPool pool(toy_workers());
-    pool.run_case(toy_case("emulated", 2), -1, false);  // leaves a warm world
-    pool.run_case(spec, -1, false);
-    status = pool.interrupted() ? 130 : 0;
-    if (descendants(::getpid()).empty()) status = 99;  // the warm world and the zygote must exist
-  }
-  if (!descendants(::getpid()).empty()) status = 98;
-  ::_exit(status);
-}
-
-CaseSpec endless_case(const std::string& backend) {
-  CaseSpec spec =
-      toy_case(backend, 3, {{"rank 0", "deaf"}, {"rank 1", "loop"}, {"rank 2", "wait"}});
-  spec.world.deadline_s = 60;
-  return spec;
-}
-
-TEST_CASE("a launcher killed by SIGKILL leaves no process", "[launch][orphan]") {
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // orphans of the launcher become our children
-  for (const std::string backend : {"gloo", "emulated"}) {
-    INFO(backend);
-    const pid_t launcher = fork_launcher(endless_case(backend));
-    const size_t expected = backend == "gloo" ? 5 : 3;  // zygote, warm world, ranks
-    REQUIRE(eventually([&] { return descendants(launcher).size() == expected; }));
-    const std::set<pid_t> family = descendants(launcher);
-    ::kill(launcher, SIGKILL);
-    CHECK(eventually([&] { return all_reaped(family); }));
-  }
-  ::prctl(PR_SET_CHILD_SUBREAPER, 0);
-}
-
-TEST_CASE("Ctrl-C ends the case, the worlds and the launcher", "[launch][orphan]") {
-  for (const int signal : {SIGINT, SIGTERM}) {
-    for (const std::string backend : {"gloo", "emulated"}) {
-      const pid_t launcher = fork_launcher(endless_case(backend));
-      const size_t expected = backend == "gloo" ? 5 : 3;
-      REQUIRE(eventually([&] { return descendants(launcher).size() == expected; }));
-      const std::set<pid_t> family = descendants(launcher);
-      ::kill(launcher, signal);
-      int status = 0;
-      ::waitpid(launcher, &status, 0);
-      REQUIRE(WIFEXITED(status));
-      CHECK((WEXITSTATUS(status) == 130 || WEXITSTATUS(status) == 99));
-      CHECK(WEXITSTATUS(status) == 130);
-      CHECK(all_gone(family));
-    }
-  }
+// The zygote, as long as the pool has no workers.
+pid_t only_child() {
+  const std::set<pid_t> children = descendants(::getpid());
+  REQUIRE(children.size() == 1);
+  return *children.begin();
 }
 
 TEST_CASE("when the zygote is killed the case fails and the next one has a new zygote",
           "[launch][orphan]") {
   WorldPool pool(toy_workers());
-  const std::set<pid_t> zygote = descendants(::getpid());
-  REQUIRE(zygote.size() == 1);
+  const pid_t zygote = only_child();
   std::thread killer([&] {
     eventually([] { return descendants(::getpid()).size() == 3; });
-    ::kill(*zygote.begin(), SIGKILL);
+    ::kill(zygote, SIGKILL);
   });
   const auto endings =
       pool.run_case(toy_case("gloo", 2, {{"rank 0", "deaf"}, {"rank 1", "deaf"}}), -1, false);
@@ -143,12 +89,11 @@ TEST_CASE("when the zygote is killed or stays stopped before it forks, another o
   for (const bool kill : {false, true}) {
     for (const bool golden : {false, true}) {
       WorldPool pool(toy_workers());
-      const std::set<pid_t> zygote = descendants(::getpid());
-      REQUIRE(zygote.size() == 1);
-      ::kill(*zygote.begin(), SIGSTOP);  // it exists, but starts no worker
-      std::thread killer([kill, pid = *zygote.begin()] {
+      const pid_t zygote = only_child();
+      ::kill(zygote, SIGSTOP);  // it exists, but starts no worker
+      std::thread killer([kill, zygote] {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        if (kill) ::kill(pid, SIGKILL);
+        if (kill) ::kill(zygote, SIGKILL);
       });
       if (golden) {
         const OwnedFd blob(::memfd_create("golden", 0));
@@ -162,11 +107,10 @@ TEST_CASE("when the zygote is killed or stays stopped before it forks, another o
 
 TEST_CASE("a zygote that is stopped holds no case up", "[launch][orphan]") {
   WorldPool pool(toy_workers());
-  const std::set<pid_t> zygote = descendants(::getpid());
-  REQUIRE(zygote.size() == 1);
+  const pid_t zygote = only_child();
   std::thread stopper([&] {
     eventually([] { return descendants(::getpid()).size() == 3; });
-    ::kill(*zygote.begin(), SIGSTOP);
+    ::kill(zygote, SIGSTOP);
   });
   CaseSpec spec = toy_case("gloo", 2, {{"rank 0", "deaf"}, {"rank 1", "deaf"}});
   spec.world.hang_s = 60;
@@ -181,12 +125,12 @@ TEST_CASE("a zygote that is stopped holds no case up", "[launch][orphan]") {
 TEST_CASE("a golden hears that the zygote has gone though other cases have a new one",
           "[launch][orphan]") {
   WorldPool pool(toy_workers());
-  const std::set<pid_t> zygote = descendants(::getpid());
+  const pid_t zygote = only_child();
   const CaseSpec endless = toy_case("gloo", 2, {{"golden", "loop"}});
   ResultKind golden_kind = ResultKind::kNone;
   pool.start_golden(to_json(endless).dump(), STDERR_FILENO, "",
                     [&](const TaskOutcome& outcome) { golden_kind = outcome.kind; });
-  ::kill(*zygote.begin(), SIGKILL);
+  ::kill(zygote, SIGKILL);
   int ended = 0, finished = 0;
   for (int i = 0; i < 2; ++i) {  // the loop is not served between them
     pool.start_case(toy_case("gloo", 2), -1, true, [&](const WorldRun& run) {
@@ -202,11 +146,11 @@ TEST_CASE("a golden hears that the zygote has gone though other cases have a new
 
 TEST_CASE("a golden that is stopped fails, and the next one runs", "[launch][orphan]") {
   WorldPool pool(toy_workers());
-  const std::set<pid_t> zygote = descendants(::getpid());
+  const pid_t zygote = only_child();
   std::thread stopper([&] {
     eventually([] { return descendants(::getpid()).size() == 2; });
     for (const pid_t pid : descendants(::getpid())) {
-      if (!zygote.count(pid)) ::kill(pid, SIGSTOP);
+      if (pid != zygote) ::kill(pid, SIGSTOP);
     }
   });
   const OwnedFd blob(::memfd_create("golden", 0));
@@ -230,7 +174,7 @@ TEST_CASE("a rank that is stopped is the hung one, not those who wait for it", "
 
 TEST_CASE("signals end the workers of a second zygote as those of the first", "[launch][orphan]") {
   WorldPool pool(toy_workers());
-  ::kill(*descendants(::getpid()).begin(), SIGKILL);
+  ::kill(only_child(), SIGKILL);
   const auto endings = pool.run_case(toy_case("gloo", 2), -1, false);
   REQUIRE(endings[1].kind == ResultKind::kFinished);
   const pid_t rank = std::stoi(endings[1].bytes);

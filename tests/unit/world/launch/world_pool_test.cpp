@@ -9,8 +9,6 @@
 #include <new>
 #include <set>
 
-#include "sim/report/rank_log.h"
-#include "sim/report/results_json.h"
 #include "tests/unit/world/launch/toy_workers.h"
 
 namespace shardproof::sim {
@@ -46,22 +44,11 @@ std::set<std::string> pids_of(const std::vector<RankEnding>& endings) {
   return pids;
 }
 
-TEST_CASE("every rank of a world runs the case, one process each or all in one", "[launch]") {
-  WorldPool pool(toy_workers());
-  const auto processes = pool.run_case(toy_case("gloo", 3), -1, false);
-  REQUIRE(processes.size() == 3);
-  for (int64_t rank = 0; rank < 3; ++rank) {
-    CHECK(processes[static_cast<size_t>(rank)].rank == rank);
-    CHECK(processes[static_cast<size_t>(rank)].kind == ResultKind::kFinished);
-  }
-  CHECK(pids_of(processes).size() == 3);
-  CHECK(pids_of(pool.run_case(toy_case("emulated", 3), -1, false)).size() == 1);
-}
-
 TEST_CASE("a world is used again after a case that finished, unless it must be fresh", "[launch]") {
   WorldPool pool(toy_workers());
   for (const std::string backend : {"gloo", "emulated"}) {
     const auto first = pids_of(pool.run_case(toy_case(backend, 2), -1, false));
+    CHECK(first.size() == (backend == "gloo" ? 2 : 1));  // a process each, or one for all
     CHECK(pids_of(pool.run_case(toy_case(backend, 2), -1, false)) == first);
     const auto fresh = pids_of(pool.run_case(toy_case(backend, 2), -1, true));
     CHECK(fresh != first);
@@ -91,14 +78,6 @@ TEST_CASE("a refusal before the first collective keeps the world", "[launch]") {
   CHECK(refused[0].kind == ResultKind::kRefused);
   CHECK(refused[1].message == "toy refusal");
   CHECK(pids_of(pool.run_case(toy_case("gloo", 2), -1, false)) == first);
-}
-
-TEST_CASE("a rank that refuses while another goes on is not waited for", "[launch]") {
-  WorldPool pool(toy_workers());
-  const auto endings =
-      pool.run_case(toy_case("gloo", 2, {{"rank 0", "refuse"}, {"rank 1", "wait"}}), -1, false);
-  CHECK(endings[0].kind == ResultKind::kRefused);
-  CHECK(endings[1].kind == ResultKind::kAborted);
 }
 
 TEST_CASE("the rank that died is named with how and with its last words", "[launch]") {
@@ -131,32 +110,62 @@ TEST_CASE("the rank that died is named with how and with its last words", "[laun
   CHECK(whole[1].printed == "");
 }
 
-TEST_CASE("three lines of a dead process are in the terminal, results.json and the rank's log",
-          "[launch]") {
+TEST_CASE("each rank of a case that fails has its own ending, and the next case runs", "[launch]") {
+  using enum ResultKind;
+  struct Failing {
+    std::string backend;
+    std::vector<std::string> acts;  // by rank
+    std::vector<ResultKind> kinds;  // by rank; kNone: any
+    size_t told;                    // the rank whose message has the words
+    std::string words;
+  };
+  const std::string by_the_hang_rule = "for 0.4 s no rank entered a collective";
+  const std::string by_the_deadline = "did not end within its deadline of 1 s";
+  const Failing cases[] = {
+      {"gloo", {"refuse", "wait"}, {kRefused, kAborted}, 0, "toy refusal"},
+      {"gloo", {"wait", "wait", "throw"}, {kAborted, kAborted, kThrew}, 2, "toy error"},
+      // The one that sleeps outside of any collective, not those who wait.
+      {"gloo", {"wait", "sleep", "wait"}, {kAborted, kHung, kAborted}, 1, by_the_hang_rule},
+      {"emulated", {"wait", "sleep", "wait"}, {kAborted, kHung, kAborted}, 1, by_the_hang_rule},
+      {"gloo", {"loop", "wait"}, {kHung, kAborted}, 0, by_the_deadline},
+      {"emulated", {"loop", "wait"}, {kNone, kAborted}, 1, by_the_deadline},
+      {"emulated", {"deaf", "echo"}, {kHung, kNone}, 0, ""},  // it is killed
+      // At once, before the hang rule applies to the third.
+      {"gloo",
+       {"wait", "gather", "sleep"},
+       {kDisagreement, kDisagreement, kAborted},
+       0,
+       "op all_reduce against all_gather"},
+  };
+  WorldPool pool(toy_workers());
+  for (const Failing& failing : cases) {
+    const auto size = static_cast<int64_t>(failing.acts.size());
+    CaseSpec spec = toy_case(failing.backend, size);
+    for (size_t rank = 0; rank < failing.acts.size(); ++rank) {
+      spec.options["rank " + std::to_string(rank)] = failing.acts[rank];
+    }
+    if (failing.acts[0] == "loop") spec.world.deadline_s = 1;
+    INFO(failing.backend << " " << spec.options);
+    const auto endings = pool.run_case(spec, -1, false);
+    for (size_t rank = 0; rank < failing.kinds.size(); ++rank) {
+      if (failing.kinds[rank] != kNone) CHECK(endings[rank].kind == failing.kinds[rank]);
+    }
+    CHECK_THAT(endings[failing.told].message, Catch::Contains(failing.words));
+    CHECK(pool.run_case(toy_case(failing.backend, size), -1, false)[0].kind == kFinished);
+  }
+}
+
+TEST_CASE("the last lines of a dead process are in its message and kept for the log", "[launch]") {
   WorldPool pool(toy_workers());
   for (const std::string backend : {"gloo", "emulated"}) {
     INFO(backend);
     const CaseSpec spec = toy_case(backend, 2, {{"rank 0", "wait"}, {"rank 1", "last words"}});
-    const CaseResult result = judge(spec, pool.run_case(spec, -1, false));
-    CHECK(result.kind == ResultKind::kDied);
-    const auto check_lines = [](const std::string& text) {
-      for (const char* line : {"one <b>", "two & more", "three"}) {
-        CHECK_THAT(text, Catch::Contains(line));
-      }
-    };
-    check_lines(describe_result(result, false));
-    const RankEnding* dead = nullptr;
-    for (const RankEnding& ending : result.endings) {
-      if (!ending.printed.empty() && ending.kind == ResultKind::kDied) dead = &ending;
-    }
-    REQUIRE(dead != nullptr);
-    check_lines(rank_log(result, dead->rank, dead, nullptr));
-    const auto json = nlohmann::json::parse(results_entry(0, result, {}));
-    const std::string printed = json["ranks"][dead->rank]["printed"];
-    check_lines(printed);
-    if (backend == "gloo") {  // the ranks of an emulated world share one stream
-      CHECK_THAT(printed, Catch::EndsWith("one <b>\ntwo & more\nthree"));
-    }
+    const auto endings = pool.run_case(spec, -1, false);
+    // The ranks of an emulated world share one stream.
+    const RankEnding& dead = endings[backend == "gloo" ? 1 : 0];
+    CHECK(dead.kind == ResultKind::kDied);
+    CHECK_THAT(dead.message, Catch::Contains("one <b>\ntwo & more\nthree"));
+    CHECK_THAT(dead.printed, Catch::Contains("one <b>\ntwo & more\nthree"));
   }
 }
 
@@ -173,72 +182,6 @@ TEST_CASE("a crash in an emulated world names the rank whose thread it was", "[l
   const auto killed = pool.run_case(toy_case("emulated", 2, {{"rank 1", "sigkill"}}), -1, false);
   CHECK(killed[1].kind == ResultKind::kDied);
   CHECK(pool.run_case(toy_case("emulated", 3), -1, false)[0].kind == ResultKind::kFinished);
-}
-
-TEST_CASE("a rank that threw ends the others", "[launch]") {
-  WorldPool pool(toy_workers());
-  const auto endings = pool.run_case(
-      toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", "wait"}, {"rank 2", "throw"}}), -1,
-      false);
-  CHECK(endings[2].kind == ResultKind::kThrew);
-  CHECK(endings[2].message == "toy error");
-  CHECK(endings[0].kind == ResultKind::kAborted);
-  CHECK(endings[1].kind == ResultKind::kAborted);
-}
-
-TEST_CASE("a rank that sleeps outside any collective is the hung one, not those who wait",
-          "[launch]") {
-  WorldPool pool(toy_workers());
-  for (const std::string backend : {"gloo", "emulated"}) {
-    INFO(backend);
-    const auto endings = pool.run_case(
-        toy_case(backend, 3, {{"rank 0", "wait"}, {"rank 1", "sleep"}, {"rank 2", "wait"}}), -1,
-        false);
-    CHECK(endings[1].kind == ResultKind::kHung);
-    CHECK(endings[0].kind == ResultKind::kAborted);
-    CHECK(endings[2].kind == ResultKind::kAborted);
-    // The hang rule ended it before the deadline of 20 s.
-    CHECK_THAT(endings[1].message, Catch::Contains("for 0.4 s no rank entered a collective"));
-  }
-}
-
-TEST_CASE("an emulated world that does not hear an abort is killed", "[launch]") {
-  WorldPool pool(toy_workers());
-  const auto endings = pool.run_case(toy_case("emulated", 2, {{"rank 0", "deaf"}}), -1, false);
-  CHECK(endings[0].kind == ResultKind::kHung);
-  CHECK(pool.run_case(toy_case("emulated", 2), -1, false)[0].kind == ResultKind::kFinished);
-}
-
-TEST_CASE("an endless loop runs until the deadline", "[launch]") {
-  WorldPool pool(toy_workers());
-  for (const std::string backend : {"gloo", "emulated"}) {
-    CaseSpec spec = toy_case(backend, 2, {{"rank 0", "loop"}, {"rank 1", "wait"}});
-    spec.world.deadline_s = 1.0;
-    const auto endings = pool.run_case(spec, -1, false);
-    CHECK(endings[1].kind == ResultKind::kAborted);
-    if (backend == "gloo") CHECK(endings[0].kind == ResultKind::kHung);
-    CHECK_THAT(endings[backend == "gloo" ? 0 : 1].message,
-               Catch::Contains("did not end within its deadline of 1 s"));
-  }
-}
-
-TEST_CASE("ranks that make different calls are both named at once", "[launch]") {
-  WorldPool pool(toy_workers());
-  const auto endings = pool.run_case(
-      toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", "gather"}, {"rank 2", "sleep"}}), -1,
-      false);
-  CHECK(endings[0].kind == ResultKind::kDisagreement);
-  CHECK(endings[1].kind == ResultKind::kDisagreement);
-  CHECK_THAT(endings[0].message, Catch::Contains("all_reduce") && Catch::Contains("all_gather"));
-  CHECK(endings[2].kind == ResultKind::kAborted);  // before the hang rule applies
-  CHECK_THAT(endings[2].message, !Catch::Contains("no rank entered a collective"));
-}
-
-TEST_CASE("a rank that ended without a call that others wait in is named at once", "[launch]") {
-  WorldPool pool(toy_workers());
-  const auto endings = pool.run_case(toy_case("gloo", 2, {{"rank 0", "wait"}}), -1, false);
-  CHECK(endings[0].kind == ResultKind::kDeadlock);
-  CHECK_THAT(endings[0].message, Catch::Contains("rank 1 has ended; rank 0 waits for rank 1"));
 }
 
 TEST_CASE("a golden runs in a worker of its own and stays warm", "[launch]") {

