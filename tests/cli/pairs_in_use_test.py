@@ -91,6 +91,8 @@ NEEDS = {
     "run.max_grad_norm": TRAINS,
     "run.grad_norm": TRAINS,
     "run.noise_std": [{"workload": "train"}],
+    "model.init": [{TP: MORE, "workload": "train"}, {TP: MORE, "workload": "logprobs"}],
+    "run.scoring": [{"workload": "logprobs"}],
     "run.loss": TRAINS,
     "run.scheduler": TRAINS,
     "run.optimizer": TRAINS,

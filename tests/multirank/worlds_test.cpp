@@ -92,7 +92,8 @@ TEST_CASE("a wrong call is the same finding on every world", "[multirank][fault]
 TEST_CASE("a buffer that is written before the wait is named with its rank and call",
           "[multirank][fault]") {
   WorldPool pool(small_workers());
-  const CaseSpec spec = small_case("emulated", 2, {{"rank 1", "write early"}});
+  const CaseSpec spec =
+      small_case("emulated", 2, {{"rank 0", "gather"}, {"rank 1", "write early"}});
   CHECK_THAT(finding_of(pool.run_case(spec, -1, false)),
              Catch::Contains("in_flight | rank 1 wrote to the input of all_gather world[0,1]") &&
                  Catch::Contains("'layer 1'") && Catch::Contains("wait() for the call"));

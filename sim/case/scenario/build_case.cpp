@@ -194,20 +194,19 @@ void check_fused_norm(const Settings& settings, const CaseSpec& spec) {
 // The golden draws the parts of the plan that every architecture has.
 void check_init(const Settings& settings, const CaseSpec& spec) {
   if (spec.init == WeightInit::kMaster) return;
-  const auto fail = [&](const std::string& what, const std::string& fix) {
-    settings.fail("model.init", "model.init: own_stream " + what, fix);
+  const auto fail = [&](const char* what, const char* fix) {
+    settings.fail("model.init", what, fix);
   };
   if (spec.is(ModelWorkload::kPolicy)) {
-    fail("with workload policy, whose stages may change tp", "use workload: train or logprobs");
-  }
-  if (!spec.weights_folder.empty()) {
-    fail("draws weights, but a folder has them", "remove one of them");
+    fail("stages of workload policy may change tp, on which weights of own streams depend",
+         "use workload: train or logprobs");
   }
   if (!spec.parallel.custom_plan.is_null()) {
-    fail("with a custom plan, of which the golden does not know the cuts", "remove one of them");
+    fail("the golden of own_stream does not know what a custom plan cuts", "remove one of them");
   }
   if (spec.reference.is_set()) {
-    fail("gives another layout other weights, so that it is no reference", "remove one of them");
+    fail("with own_stream another layout has other weights, so it cannot be the reference",
+         "remove one of them");
   }
 }
 

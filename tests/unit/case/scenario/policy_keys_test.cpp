@@ -62,6 +62,18 @@ TEST_CASE("Activation checkpointing is true, false or a name", "[scenario][PW-12
                  {"run: {loss: {kind: true}}\n", "it must be a name"}});
 }
 
+TEST_CASE("first values from own streams, and fused norms, are refused where they cannot be") {
+  const std::string own = "model: {init: own_stream}\n";
+  check_refused(
+      {{own + "workload: policy\nrun: {stages: [{do: score}]}\n",
+        "may change tp, on which weights of own streams depend"},
+       {own + "parallel: {custom_parallel_plan: {lm_head: Replicate}}\n",
+        "does not know what a custom plan cuts"},
+       {own + "reference: {mesh: {tp: 2}}\n", "so it cannot be the reference"},
+       {"model: {init: own_stream, folder: ../../smoke}\n", "model.folder are both given"},
+       {"run: {scoring: {fused_norm: true}}\n", "workload train needs gradients"}});
+}
+
 TEST_CASE("Temperature has two names, and one value", "[scenario][PW-12]") {
   CHECK(only_case("run: {generation: {temperature: 0.5}}").loss.temperature == 0.5);
   CHECK(only_case("run: {temperature: 0.5}").loss.temperature == 0.5);
