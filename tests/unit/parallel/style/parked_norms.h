@@ -1,4 +1,5 @@
-// A throw-away style that shows what an axis of its own costs: one folder, and no line elsewhere.
+// A throw-away style with an axis of its own. In src/parallel it would be a folder, a line of the
+// registry, and rows of tables (docs/adding/style.md).
 //
 // Ranks of the axis xp work on different samples. The weight of each layer's norms is parked on one
 // of them (layer i on i % size) and exists nowhere else: a forward sums it over xp with the zeros
