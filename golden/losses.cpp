@@ -95,12 +95,6 @@ at::Tensor preference(const at::Tensor& logprobs, const Batch& batch, const at::
   return count == 0 ? sum : sum / count;
 }
 
-at::Tensor per_token(const at::Tensor& logprobs, const Batch& batch, const at::Tensor& mask,
-                     const LossOptions& loss, const at::Tensor& doubt) {
-  if (loss.kind == LossKind::kNll) return -counted(logprobs, mask);
-  return clipped_policy_gradient(logprobs, batch, mask, loss, doubt);
-}
-
 }  // namespace
 
 at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch) {
@@ -120,8 +114,18 @@ at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch) {
 at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const LossOptions& loss,
                       const at::Tensor& doubt) {
   const at::Tensor mask = batch.loss_mask().to(logprobs.options());
-  if (loss.kind == LossKind::kPreference) return preference(logprobs, batch, mask, loss);
-  const at::Tensor values = per_token(logprobs, batch, mask, loss, doubt) * mask;
+  at::Tensor per_token;
+  switch (loss.kind) {
+    case LossKind::kNll:
+      per_token = -counted(logprobs, mask);
+      break;
+    case LossKind::kClippedPolicyGradient:
+      per_token = clipped_policy_gradient(logprobs, batch, mask, loss, doubt);
+      break;
+    case LossKind::kPreference:
+      return preference(logprobs, batch, mask, loss);
+  }
+  const at::Tensor values = per_token * mask;
   if (loss.normalization == LossNormalization::kToken) {
     const double tokens = mask.sum().item<double>();
     return tokens == 0 ? values.sum() : values.sum() / tokens;

@@ -1,5 +1,9 @@
 #include "train/context_cut.h"
 
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "base/error.h"
 #include "sequence/sequence_shard.h"
 
 namespace shardproof {
@@ -21,7 +25,13 @@ ContextCut::ContextCut(const Mesh& mesh, int64_t rank, const TokenCuts& cuts, Se
       token_rank_(coordinate_of(mesh, axes_, rank)) {}
 
 at::Tensor ContextCut::local(const at::Tensor& row) const {
-  return whole() ? row : sequence_shard(row, tokens_, token_rank_, 1);
+  if (whole()) return row;
+  if (row.size(1) != tokens_.num_positions()) {
+    throw_bad_input(fmt::format("a row of {} positions, where the padded sequence has {}",
+                                row.size(1), tokens_.num_positions()),
+                    "cut each microbatch by its own layout");
+  }
+  return sequence_shard(row, tokens_, token_rank_, 1);
 }
 
 at::Tensor ContextCut::gather(const at::Tensor& local, MeshComm& comm,

@@ -85,12 +85,17 @@ at::Tensor loss_addend(const LossInputs& inputs, const LossCounts& counts,
   const at::Tensor counted = inputs.mask != 0;
   const at::Tensor logprobs = counted_only(inputs.logprobs, counted);
   const at::Tensor mask = inputs.mask.to(logprobs.scalar_type());
-  if (options.kind == LossKind::kPreference) {
-    return preference(inputs, counted, logprobs, counts, options);
+  at::Tensor per_token;
+  switch (options.kind) {
+    case LossKind::kNll:
+      per_token = -logprobs;
+      break;
+    case LossKind::kClippedPolicyGradient:
+      per_token = clipped_policy_gradient(inputs, counted, logprobs, options);
+      break;
+    case LossKind::kPreference:
+      return preference(inputs, counted, logprobs, counts, options);
   }
-  const at::Tensor per_token = options.kind == LossKind::kNll
-                                   ? -logprobs
-                                   : clipped_policy_gradient(inputs, counted, logprobs, options);
   if (options.normalization == LossNormalization::kToken) {
     return (per_token * mask).sum() * weight_of(counts.tokens);
   }
