@@ -109,6 +109,20 @@ class WorkloadFit : private FittedSettings {
     }
   }
 
+  // The shape of a mapping has the dim that is cut, and rows of tokens have no third one.
+  void shapes() {
+    const json shape = value("shape"), mapping = value("mapping"), dim = value("dim");
+    if (workload_ != "mapping" || !mapping.is_string() || !shape.is_array()) return;
+    const bool rows = mapping.get<std::string>().find("hidden") != std::string::npos;
+    if (rows && shape.size() != 2) options_.erase(is_fixed(path_of("shape")) ? "mapping" : "shape");
+    if (rows || !dim.is_number() || dim.get<int64_t>() < std::ssize(shape)) return;
+    if (is_fixed(path_of("dim"))) {
+      options_["shape"] = {4, 2, 5};
+    } else {
+      options_.erase("dim");
+    }
+  }
+
   // Options that repeat the sizes of the mesh.
   void repeat_mesh() {
     std::map<std::string, std::string> axes;
@@ -167,6 +181,7 @@ void fit_workload(CaseSettings& settings, const std::set<std::string>& fixed, co
   WorkloadFit fit(settings, fixed, usual);
   fit.exclude();
   fit.cut_sizes();
+  fit.shapes();
   fit.repeat_mesh();
   fit.receivers();
 }

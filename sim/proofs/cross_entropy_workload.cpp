@@ -5,7 +5,9 @@
 // label_smoothing, gap (between the largest logit of a row and the others), strided,
 // overwrite_logits, read_after (reads the logits after the loss, which shows whether they changed).
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
+#include "base/error.h"
 #include "logprob/vocab_parallel_cross_entropy.h"
 #include "model/precision.h"
 #include "sim/proofs/built_in.h"
@@ -48,6 +50,13 @@ WorkloadTensors plain_loss(const TensorsByName& full, const Options& options) {
 
 WorkloadTensors sharded_loss(const TensorsByName& local, MeshComm& comm, const Options& options) {
   const at::Tensor own = local.at("logits");
+  const int64_t ranks = comm.along("tp").size(), vocab = options["vocab_size"];
+  if (ranks > 1 && own.size(-1) == vocab) {
+    throw_refused(fmt::format("padded_vocab gives each of {} ranks {} columns, as many as there "
+                              "are tokens, and logits with a column for each token count as whole",
+                              ranks, vocab),
+                  "choose a smaller padded_vocab");
+  }
   // A copy, because a leaf may not be overwritten.
   const at::Tensor logits = options["strided"] ? transposed_memory(own) : own * 1;
   const at::Tensor loss = vocab_parallel_cross_entropy(

@@ -62,11 +62,14 @@ bool trades(const MappingKind& kind) {
   return kind.takes == Held::kEach && kind.gives == Held::kEach;
 }
 
-// The dim that is cut; 0 for mappings to or from kHidden, whose rows are tokens.
+// Whether the rows of its tensors are tokens.
+bool maps_rows(const MappingKind& kind) {
+  return kind.takes == Held::kHidden || kind.gives == Held::kHidden;
+}
+
+// The dim that is cut.
 int64_t cut_dim(const Options& options) {
-  const MappingKind& kind = kind_of(options);
-  const bool rows = kind.takes == Held::kHidden || kind.gives == Held::kHidden;
-  return rows ? 0 : options["dim"].get<int64_t>();
+  return maps_rows(kind_of(options)) ? 0 : options["dim"].get<int64_t>();
 }
 
 Layout layout_of(Held held, const Options& options) {
@@ -91,6 +94,18 @@ void check_mapping_options(const MappingKind& kind, const Options& options) {
                     fmt::format("set options.ranks to tensor_parallel_size, 1 to {}", kMostRanks));
   }
   const std::vector<int64_t> shape = options["shape"];
+  const auto dims = std::ssize(shape);
+  if (maps_rows(kind) && dims != 2) {
+    throw_bad_input(fmt::format("option shape is [{}], but mapping {} takes [tokens, hidden]",
+                                fmt::join(shape, ", "), kind.name),
+                    "give two sizes");
+  }
+  const int64_t dim = cut_dim(options);
+  const bool cuts = kind.takes == Held::kPart || kind.gives == Held::kPart;
+  if (cuts && (dim < -dims || dim >= dims)) {
+    throw_bad_input(fmt::format("option dim is {}, but option shape has {} dims", dim, dims),
+                    "choose a dim of the shape");
+  }
   if (trades(kind) && !options["uneven"] && (shape.empty() || shape[0] % ranks != 0)) {
     throw_bad_input(fmt::format("option shape is [{}], whose first dim {} ranks cannot trade "
                                 "in equal parts",
