@@ -55,9 +55,9 @@ json sizes_model(const Settings& settings) {
   const std::string family = settings.get<std::string>("model.family");
   const bool gemma = family == "gemma3";
   model["model_type"] = gemma ? "gemma3_text" : family;  // the sizes are those of the text model
-  for (const Option& key : settings.schema().keys()) {
-    if (!key.path.starts_with("model.") || key.path == "model.family") continue;
-    if (key.path == "model.init") continue;
+  for (const CaseOption& key : settings.schema().keys()) {
+    // A key that sets a member of the case is none of the model's config.
+    if (!key.path.starts_with("model.") || key.path == "model.family" || key.set) continue;
     const json value = settings.value(key.path);
     const std::string name = key.path.substr(key.path.find('.') + 1);
     if (!value.is_null()) model[gemma ? gemma_name(name) : name] = value;

@@ -194,9 +194,15 @@ class CaseRun {
     if (env_.rank != 0) keep_first_shards(trainer);
   }
 
+  // Whether the optimizer is tested with the golden's gradients. Another layout's are never whole
+  // on a rank.
+  bool feeds_optimizer() const {
+    return golden_ && spec_.precision == Precision::kFloat64 && !spec_.reference.is_set();
+  }
+
   // For the optimizer's test, where the weights are not parts of the inputs'.
   void keep_first_shards(const Trainer& trainer) {
-    if (!golden_ || spec_.precision != Precision::kFloat64 || spec_.reference.is_set()) return;
+    if (!feeds_optimizer()) return;
     for (const at::Tensor& master : trainer.masters()) first_shards_.push_back(master.clone());
   }
 
@@ -236,8 +242,7 @@ class CaseRun {
     for (int64_t step = 1; step <= spec_.steps; ++step) {
       if (env_.on_step) env_.on_step(step);
       metrics = trainer.step(batch);
-      // Another layout's gradients are never whole on a rank.
-      if (golden_ && spec_.precision == Precision::kFloat64 && !spec_.reference.is_set()) {
+      if (feeds_optimizer()) {
         const ClockPause pause(env_.clock);
         const auto initial = [&](size_t index) { return first_shard(trainer, setup, index); };
         observe_fed_optimizer(trainer, setup, *golden_, initial, options.optimizer,

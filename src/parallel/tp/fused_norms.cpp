@@ -8,37 +8,38 @@
 namespace shardproof {
 namespace {
 
+// A norm, and what the last pass over the residual before it gave.
+struct FusedNorm {
+  ParameterPtr weight;
+  double eps;
+  AddedNorm result = {};
+};
+
 class AddAndNorm : public Layer {
  public:
-  AddAndNorm(ParameterPtr weight, double eps, std::shared_ptr<AddedNorm> result)
-      : weight_(std::move(weight)), eps_(eps), result_(std::move(result)) {}
+  explicit AddAndNorm(std::shared_ptr<FusedNorm> norm) : norm_(std::move(norm)) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the fused norm has no gradient");
-    *result_ = add_rms_norm(inputs[1], inputs[0], weight_->tensor, eps_);
-    return result_->sum;
+    norm_->result = add_rms_norm(inputs[1], inputs[0], norm_->weight->tensor, norm_->eps);
+    return norm_->result.sum;
   }
 
  private:
-  ParameterPtr weight_;
-  double eps_;
-  std::shared_ptr<AddedNorm> result_;
+  std::shared_ptr<FusedNorm> norm_;
 };
 
 class NormOfSum : public Layer {
  public:
-  NormOfSum(ParameterPtr weight, double eps, std::shared_ptr<AddedNorm> result)
-      : weight_(std::move(weight)), eps_(eps), result_(std::move(result)) {}
+  explicit NormOfSum(std::shared_ptr<FusedNorm> norm) : norm_(std::move(norm)) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    const AddedNorm result = std::exchange(*result_, {});
+    const AddedNorm result = std::exchange(norm_->result, {});
     if (inputs[0].is_same(result.sum)) return result.normed;
-    return inference_rms_norm(inputs[0], weight_->tensor, eps_);
+    return inference_rms_norm(inputs[0], norm_->weight->tensor, norm_->eps);
   }
-  std::vector<ParameterPtr> parameters() const override { return {weight_}; }
+  std::vector<ParameterPtr> parameters() const override { return {norm_->weight}; }
 
  private:
-  ParameterPtr weight_;
-  double eps_;
-  std::shared_ptr<AddedNorm> result_;
+  std::shared_ptr<FusedNorm> norm_;
 };
 
 }  // namespace
@@ -57,11 +58,10 @@ void fuse_norms(Decoder& model) {
                         "by the weight",
                     "leave out run.scoring.fused_norm for this family");
     }
-    const auto result = std::make_shared<AddedNorm>();
-    const ParameterPtr weight = plain->weight;
     const double eps = plain->eps;
-    sum.layer = std::make_unique<AddAndNorm>(weight, eps, result);
-    norm.layer = std::make_unique<NormOfSum>(weight, eps, result);
+    const auto shared = std::make_shared<FusedNorm>(FusedNorm{.weight = plain->weight, .eps = eps});
+    sum.layer = std::make_unique<AddAndNorm>(shared);
+    norm.layer = std::make_unique<NormOfSum>(shared);
     fused = true;
   }
   SHARDPROOF_ASSERT(fused, "a decoder has a norm behind its last residual");

@@ -39,12 +39,7 @@ struct WorkerTrial {
 inline void with_worker(const WorkerTrial& trial, MeshComm& comm, int64_t rank,
                         const std::function<void(PolicyWorker&)>& work) {
   NoProbe nobody;
-  const RankSetup setup{.mesh = trial.mesh,
-                        .rank = rank,
-                        .comm = comm,
-                        .probe = trial.probe ? *trial.probe : nobody,
-                        .dtype = trial.dtype,
-                        .device = at::kCPU};
+  const RankSetup setup = setup_of(trial, comm, rank, nobody);
   PolicyWorker worker(setup, small_model(), seeded_weights(small_model(), 3), trial.options);
   work(worker);
 }

@@ -45,6 +45,17 @@ struct Trial {
   std::function<void(Decoder&, int64_t rank)> prepare = {};  // after the plans; may be empty
 };
 
+// `nobody` must outlive what is made with the setup.
+template <class AnyTrial>
+RankSetup setup_of(const AnyTrial& trial, MeshComm& comm, int64_t rank, NoProbe& nobody) {
+  return {.mesh = trial.mesh,
+          .rank = rank,
+          .comm = comm,
+          .probe = trial.probe ? *trial.probe : nobody,
+          .dtype = trial.dtype,
+          .device = at::kCPU};
+}
+
 // Calls `work` on one rank with a trainer.
 inline void with_trainer(const Trial& trial, MeshComm& comm, int64_t rank,
                          const std::function<void(Trainer&)>& work) {
@@ -53,12 +64,7 @@ inline void with_trainer(const Trial& trial, MeshComm& comm, int64_t rank,
   const ParallelStyles styles = trial.styles.value_or(make_styles(trial.parallel));
   styles.apply(model, comm);
   if (trial.prepare) trial.prepare(model, rank);
-  const RankSetup setup{.mesh = trial.mesh,
-                        .rank = rank,
-                        .comm = comm,
-                        .probe = trial.probe ? *trial.probe : nobody,
-                        .dtype = trial.dtype,
-                        .device = at::kCPU};
+  const RankSetup setup = setup_of(trial, comm, rank, nobody);
   Trainer trainer(setup, model, styles, trial.options);
   work(trainer);
 }
