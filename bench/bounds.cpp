@@ -38,19 +38,19 @@ struct Bare {
   int64_t calls = 0;  // of rank 0
 };
 
-Bare run_bare(const sim::CaseSpec& spec, sim::CaseInputsCache& inputs) {
+Bare run_bare(const sim::CaseSpec& spec, sim::world::CaseInputsCache& inputs) {
   const std::string request = to_json(spec).dump();
   const int64_t world_size = spec.parallel.world_size();
   Bare bare;
   const Clock::time_point start = Clock::now();
   for (int64_t rank = 0; rank < world_size; ++rank) {
-    sim::RankEnv env;
+    sim::world::RankEnv env;
     env.rank = rank;
     env.world_size = world_size;
     env.make_backend = local_copies(rank);
     env.inputs = &inputs;
     env.on_call = [&](const Call&) { bare.calls += rank == 0 ? 1 : 0; };
-    sim::rank_main(request, env);
+    sim::world::rank_main(request, env);
   }
   bare.seconds = seconds_since(start);
   return bare;
@@ -59,8 +59,8 @@ Bare run_bare(const sim::CaseSpec& spec, sim::CaseInputsCache& inputs) {
 // The best of three runs, to exclude other work of the machine.
 int arithmetic(const std::string& file) {
   constexpr int kRepeats = 3;
-  sim::prepare_rank_thread();
-  sim::CaseInputsCache inputs;
+  sim::world::prepare_rank_thread();
+  sim::world::CaseInputsCache inputs;
   for (sim::CaseSpec spec : sim::parse_scenario(file).cases) {
     spec.judged = false;
     Bare best = run_bare(spec, inputs);

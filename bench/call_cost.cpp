@@ -17,7 +17,7 @@
 #include "sim/world/process/call_lines.h"
 #include "tests/multirank/small_ranks.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -102,7 +102,7 @@ int run(int64_t calls) {
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world
 
 int main(int argc, char** argv) {
   const int64_t calls = argc > 1 ? std::atoll(argv[1]) : 1000;

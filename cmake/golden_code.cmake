@@ -19,7 +19,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
   file(CONFIGURE OUTPUT ${OUT} CONTENT [=[
 #include "sim/run/golden_code.h"
 
-const char* shardproof::sim::golden_code() { return "@digest@"; }
+const char* shardproof::sim::run::golden_code() { return "@digest@"; }
 ]=] @ONLY)
   return()
 endif()

@@ -80,15 +80,15 @@ shardproof_folder(sim/world/rank src/base src/tensor src/observe src/comm src/mo
   torch)
 
 # --- Runs that programs of PyTorch recorded.
-shardproof_folder(sim/recorded src/base src/mesh src/tensor/tensor_view.h
+shardproof_folder(sim/uses/recorded src/base src/mesh src/tensor/tensor_view.h
   src/tensor/safetensors_reader.h src/observe/phase.h sim/case
   sim/case/record sim/judge/diff sim/judge/evidence sim/judge/verdict fmt json)
 
 # --- Two files of logprobs, and the cause of their difference.
-shardproof_folder(sim/logprobs src/base src/tensor fmt json torch)
+shardproof_folder(sim/uses/logprobs src/base src/tensor fmt json torch)
 
 # --- The program.
-shardproof_folder(sim/proofs src/base src/mesh src/tensor src/observe src/random src/comm
+shardproof_folder(sim/uses/proofs src/base src/mesh src/tensor src/observe src/random src/comm
   src/collective src/model src/logprob src/parallel/tp src/parallel/ulysses src/parallel/registry src/train src/policy
   sim/case sim/case/scenario sim/case/record sim/case/recorder sim/judge/probe sim/world/clock sim/world/calls
   sim/world/rank fmt json torch)
@@ -101,18 +101,18 @@ shardproof_folder(sim/run src/base src/tensor src/model src/parallel/tp sim/case
 # Reads and checks scenario files.
 shardproof_folder(sim/lint src/base sim/case sim/case/scenario sim/run/case_check.h fmt json)
 # Cases and changed cases whose values follow from one another; who runs them is sim/cli.
-shardproof_folder(sim/relations src/base src/tensor src/model sim/case sim/case/inputs sim/case/record
+shardproof_folder(sim/uses/relations src/base src/tensor src/model sim/case sim/case/inputs sim/case/record
   sim/judge/diff fmt json torch)
 # Draws cases and makes failing ones smaller; who runs them is sim/cli.
-shardproof_folder(sim/explore src/base sim/case sim/case/scenario sim/judge/verdict
+shardproof_folder(sim/uses/explore src/base sim/case sim/case/scenario sim/judge/verdict
   sim/run/case_check.h fmt json)
 # Checks the hosts and links of a job.
-shardproof_folder(sim/validate src/base src/mesh src/tensor src/observe src/comm sim/case sim/case/scenario
+shardproof_folder(sim/uses/validate src/base src/mesh src/tensor src/observe src/comm sim/case sim/case/scenario
   sim/judge/verdict sim/world/calls sim/world/launch sim/world/rank sim/report sim/run fmt json
   sodium torch)
 shardproof_folder(sim/cli src/base src/tensor src/comm src/model src/parallel/tp sim/case
-  sim/case/scenario sim/case/inputs sim/judge/verdict sim/recorded sim/logprobs
+  sim/case/scenario sim/case/inputs sim/judge/verdict sim/uses/recorded sim/uses/logprobs
   sim/world/calls sim/world/external sim/world/nodes sim/world/launch sim/world/rank sim/report sim/run sim/lint
-  sim/describe sim/explore sim/relations sim/validate fmt cli json torch)
+  sim/describe sim/uses/explore sim/uses/relations sim/uses/validate fmt cli json torch)
 # Knows what sim/case/runners.h declares; golden defines it and is linked beside it.
-shardproof_folder(sim/program sim/case sim/proofs sim/world/nodes sim/world/rank sim/run sim/validate sim/cli fmt json)
+shardproof_folder(sim/program sim/case sim/uses/proofs sim/world/nodes sim/world/rank sim/run sim/uses/validate sim/cli fmt json)

@@ -2,7 +2,7 @@
 # ./shardproof judge build it in a folder of its own where the program is not there.
 file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} src/base/*.cpp src/mesh/*.cpp src/model/config*.cpp
   src/parallel/tp/plan*.cpp sim/case/*.cpp sim/case/scenario/*.cpp sim/case/record/*.cpp sim/judge/diff/*.cpp
-  sim/judge/evidence/*.cpp sim/judge/explain/*.cpp sim/judge/verdict/*.cpp sim/recorded/*.cpp sim/lint/*.cpp)
+  sim/judge/evidence/*.cpp sim/judge/explain/*.cpp sim/judge/verdict/*.cpp sim/uses/recorded/*.cpp sim/lint/*.cpp)
 list(REMOVE_ITEM sources sim/judge/verdict/result_file.cpp)
 list(APPEND sources src/tensor/tensor_view.cpp src/tensor/safetensors_header.cpp src/tensor/safetensors_reader.cpp
   src/model/family.cpp sim/run/case_check.cpp sim/report/exit_status.cpp

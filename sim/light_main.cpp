@@ -9,7 +9,7 @@
 #include "sim/lint/lint.h"
 #include "sim/lint/scenario_files.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 std::string version_text() { return "shardproof 0.1.0 (without LibTorch)"; }
 
@@ -40,8 +40,8 @@ int dispatch(const Arguments& arguments) {
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli
 
 int main(int argc, char** argv) {
-  return shardproof::sim::run_command_line(argc, argv, shardproof::sim::dispatch);
+  return shardproof::sim::cli::run_command_line(argc, argv, shardproof::sim::cli::dispatch);
 }

@@ -3,5 +3,6 @@
 
 int main(int argc, char** argv) {
   namespace sim = shardproof::sim;
-  sim::end_program(sim::run_program(argc, argv, sim::built_in_workloads()));
+  sim::program::end_program(
+      sim::program::run_program(argc, argv, sim::proofs::built_in_workloads()));
 }

@@ -16,7 +16,7 @@
 #include "sim/cli/version.h"
 #include "sim/report/summary.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -332,7 +332,7 @@ void add_commands(CLI::App& app, Arguments& arguments) {
   app.set_version_flag("--version", version_text());
   std::string statuses = "Exit status:\n";
   for (const int status : {0, 1, 2, 3, 4, 5, 130})
-    statuses += "  " + exit_status_text(status) + "\n";
+    statuses += "  " + report::exit_status_text(status) + "\n";
   app.footer(statuses);
   for (const Command& command : kCommands) {
     CLI::App* sub = app.add_subcommand(command.name, command.what);
@@ -397,4 +397,4 @@ complete -o filenames -F _shardproof shardproof ./shardproof
                      cases, fmt::join(command_names(), " "));
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -10,7 +10,7 @@
 
 #include "sim/case/scenario/known_workload.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 // How worlds are made and what is kept, for the commands that run ranks.
 struct WorldArguments {
@@ -153,4 +153,4 @@ int run_command_line(int argc, char** argv, const std::function<int(Arguments&)>
 // A script for bash that completes commands, options and files.
 std::string bash_completion();
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -13,7 +13,7 @@
 #include "sim/judge/verdict/endings.h"
 #include "sim/world/calls/spoil.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -26,7 +26,7 @@ using CallsByRank = std::vector<std::vector<MadeCall>>;
 
 // Throws the error with which the case ended.
 void require_finished(const std::vector<RankEnding>& endings) {
-  const std::optional<EndingVerdict> end = judge_endings(endings);
+  const std::optional<judge::EndingVerdict> end = judge::judge_endings(endings);
   if (!end) return;
   const ErrorKind kind = end->verdict == Verdict::kRefused    ? ErrorKind::kRefused
                          : end->verdict == Verdict::kBadInput ? ErrorKind::kBadInput
@@ -36,16 +36,16 @@ void require_finished(const std::vector<RankEnding>& endings) {
 }
 
 // Without planted faults: they are to be placed at what the case calls without them.
-CallsByRank calls_of(CaseSpec spec, const WorkerFunctions& functions) {
+CallsByRank calls_of(CaseSpec spec, const world::WorkerFunctions& functions) {
   spec.judged = false;
   spec.record_activations = false;
   spec.faults.clear();
   const int64_t world_size = spec.parallel.world_size();
   CallsByRank calls(static_cast<size_t>(world_size));
   std::vector<int64_t> steps(calls.size(), 0);
-  WorldSetup setup{.world_size = world_size};
+  world::WorldSetup setup{.world_size = world_size};
   setup.on_step = [&](int64_t rank, int64_t step) { steps[static_cast<size_t>(rank)] = step; };
-  setup.on_call = [&](int64_t rank, const CallLine& line) {
+  setup.on_call = [&](int64_t rank, const world::CallLine& line) {
     auto& own = calls[static_cast<size_t>(rank)];  // of this thread alone
     const auto number = static_cast<int64_t>(own.size());
     if (!line.waiting) own.push_back({line, number, steps[static_cast<size_t>(rank)]});
@@ -59,13 +59,14 @@ void keep_label(const std::string& label, const CaseSpec& spec, CallsByRank& cal
   size_t left = 0;
   for (auto& own : calls) {
     for (const MadeCall& made : own) labels.push_back(made.call.label);
-    std::erase_if(own, [&](const MadeCall& made) { return !occurs_in(made.call.label, label); });
+    std::erase_if(own,
+                  [&](const MadeCall& made) { return !world::occurs_in(made.call.label, label); });
     left += own.size();
   }
   if (left > 0) return;
-  throw_bad_input(
-      fmt::format("no call of {} has a label with '{}'", spec.name, label),
-      labels.empty() ? "it makes no calls" : "its labels are " + nearest_labels(label, labels));
+  throw_bad_input(fmt::format("no call of {} has a label with '{}'", spec.name, label),
+                  labels.empty() ? "it makes no calls"
+                                 : "its labels are " + judge::nearest_labels(label, labels));
 }
 
 std::string axis_of(const Call& call) { return call.group.substr(0, call.group.find('[')); }
@@ -142,7 +143,7 @@ void print_json(const CallsByRank& calls) {
 
 }  // namespace
 
-int calls_command(const RunArguments& given, const WorkerFunctions& functions) {
+int calls_command(const RunArguments& given, const world::WorkerFunctions& functions) {
   RunArguments arguments = given;
   arguments.backends = {"emulated"};
   const CaseSpec spec = select_one_case(arguments);
@@ -156,4 +157,4 @@ int calls_command(const RunArguments& given, const WorkerFunctions& functions) {
   return 0;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -9,7 +9,7 @@
 #include "sim/case/scenario/schema.h"
 #include "sim/cli/outputs.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -67,4 +67,4 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   return spec;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

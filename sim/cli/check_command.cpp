@@ -18,39 +18,40 @@
 #include "sim/run/case_runner.h"
 #include "sim/run/file_judgement.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
 // The case's own answers are a second witness of the golden. They are compared with it before the
 // run, so that a wrong file leaves no result. Returns nothing when there is no such file.
-std::optional<FileJudgement> judge_expected(const CaseSpec& spec, GoldenStore& goldens,
-                                            WorldPool& pool) {
+std::optional<judge::FileJudgement> judge_expected(const CaseSpec& spec, run::GoldenStore& goldens,
+                                                   world::WorldPool& pool) {
   if (spec.expected_file.empty()) return std::nullopt;
-  return judge_file(spec, goldens, pool, spec.expected_file);
+  return run::judge_file(spec, goldens, pool, spec.expected_file);
 }
 
 // Prints what the run was compared with. Returns the first result that does not match.
-CaseResult with_witness(CaseResult result, const std::optional<FileJudgement>& judged, bool color) {
+judge::CaseResult with_witness(judge::CaseResult result,
+                               const std::optional<judge::FileJudgement>& judged, bool color) {
   if (result.verdict != Verdict::kMatch && result.verdict != Verdict::kMismatch) return result;
   if (!judged) {
     std::cout
         << "compared with shardproof's own golden only: the case has no expected.safetensors\n";
     return result;
   }
-  const CaseResult& witness = judged->result;
+  const judge::CaseResult& witness = judged->result;
   if (witness.verdict == Verdict::kMatch) {
     std::cout << fmt::format(
         "expected.safetensors agrees with the golden: {} tensors, at most {:.3g}% of "
         "an allowance used\n{}",
         witness.tensors_compared, 100 * witness.worst_ratio,
-        partial_line(*judged, "expected.safetensors", true));
+        judge::partial_line(*judged, "expected.safetensors", true));
     return result;
   }
   std::cout
       << "expected.safetensors does NOT agree with shardproof's own golden (\"actual\" is the "
          "file):\n"
-      << describe_result(witness, color) << '\n';
+      << judge::describe_result(witness, color) << '\n';
   return result.verdict == Verdict::kMatch ? witness : result;
 }
 
@@ -67,49 +68,51 @@ CaseSpec case_of(const CheckArguments& arguments) {
 
 void require_room_of_check(const CaseSpec& spec, const std::string& folder) {
   namespace fs = std::filesystem;
-  if (!folder.empty()) check_room("--out", folder, report_bytes(spec));
+  if (!folder.empty()) run::check_room("--out", folder, run::report_bytes(spec));
   if (!spec.dump_file.empty()) {
-    check_room("--dump", fs::path(spec.dump_file).parent_path().string(), dump_bytes(spec));
+    run::check_room("--dump", fs::path(spec.dump_file).parent_path().string(),
+                    run::dump_bytes(spec));
   }
-  if (!spec.save_folder.empty()) check_room("--save", spec.save_folder, save_bytes(spec));
+  if (!spec.save_folder.empty()) run::check_room("--save", spec.save_folder, run::save_bytes(spec));
 }
 
 }  // namespace
 
-int check_command(const CheckArguments& arguments, const CommandLine& command, WorldPool& pool) {
+int check_command(const CheckArguments& arguments, const CommandLine& command,
+                  world::WorldPool& pool) {
   const CaseSpec spec = case_of(arguments);
-  check_case(spec);
-  std::cout << unread_keys_note(spec);
+  run::check_case(spec);
+  std::cout << run::unread_keys_note(spec);
   require_can_run(spec.world.backend, spec.world.device);
   const std::string& out = arguments.out;
-  const std::string folder = out.empty() ? "" : create_run_folder(out, arguments.force);
-  const std::optional<MachineLimits> limits = limits_for(arguments.world);
+  const std::string folder = out.empty() ? "" : report::create_run_folder(out, arguments.force);
+  const std::optional<run::MachineLimits> limits = limits_for(arguments.world);
   if (limits) require_room_of_check(spec, folder);
-  GoldenStore goldens(pool, !arguments.world.no_cache, limits);
-  CaseRunner runner(pool, goldens, arguments.world.fresh, limits);
-  const bool color = wants_color();
-  const std::optional<FileJudgement> witness = judge_expected(spec, goldens, pool);
+  run::GoldenStore goldens(pool, !arguments.world.no_cache, limits);
+  run::CaseRunner runner(pool, goldens, arguments.world.fresh, limits);
+  const bool color = report::wants_color();
+  const std::optional<judge::FileJudgement> witness = judge_expected(spec, goldens, pool);
   if (pool.interrupted()) return 130;
   if (witness && witness->result.verdict == Verdict::kBadInput) {
-    std::cout << describe_result(witness->result, color) << '\n';
-    return exit_status({witness->result});
+    std::cout << judge::describe_result(witness->result, color) << '\n';
+    return judge::exit_status({witness->result});
   }
-  CaseResult result = runner.run(spec);
+  judge::CaseResult result = runner.run(spec);
   result.replay = with_replay_flags(result.replay, arguments);
   if (pool.interrupted()) return 130;
-  std::cout << describe_result(result, color) << '\n';
+  std::cout << judge::describe_result(result, color) << '\n';
   result = with_witness(std::move(result), witness, color);
-  const int status = exit_status({result});
+  const int status = judge::exit_status({result});
   if (!folder.empty()) {
-    RunInfo info;
+    report::RunInfo info;
     info.command = command.text;
     info.version = version_text();
     info.seconds = result.seconds;
     info.exit_status = status;
-    write_run_files(folder, {result}, info);
+    report::write_run_files(folder, {result}, info);
     std::cout << "results in " << folder << '\n';
   }
   return status;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

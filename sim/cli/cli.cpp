@@ -11,7 +11,7 @@
 #include "sim/cli/version.h"
 #include "sim/lint/lint.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace fs = std::filesystem;
 
@@ -47,10 +47,10 @@ CommandLine command_line(int argc, char** argv) {
 // Commands that start workers get the pool: it forks the zygote before anything else happens.
 // `rank` makes its own, after its ranks.
 int dispatch(const Arguments& arguments, const CommandLine& line,
-             const WorkerFunctions& functions) {
+             const world::WorkerFunctions& functions) {
   const std::string& command = arguments.command;
   if (command == "list") return list_command(arguments.run);
-  if (command == "lint") return lint(arguments.run.paths, arguments.run.workloads);
+  if (command == "lint") return lint::lint(arguments.run.paths, arguments.run.workloads);
   if (command == "describe") return describe_command(arguments.run);
   if (command == "calls") return calls_command(arguments.run, functions);
   if (command == "report") return report_command(arguments.report);
@@ -74,7 +74,7 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
   }
   if (command == "validate") return validate_command(arguments, line, functions);
   if (command == "rank") return rank_command(arguments.run, line, functions);
-  WorldPool pool(functions);
+  world::WorldPool pool(functions);
   if (command == "run") return run_command(arguments.run, line, pool);
   if (command == "fuzz") return fuzz_command(arguments, line, pool);
   if (command == "shrink") return shrink_command(arguments, pool);
@@ -86,7 +86,7 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
 
 }  // namespace
 
-int run_cli(int argc, char** argv, const WorkerFunctions& functions,
+int run_cli(int argc, char** argv, const world::WorkerFunctions& functions,
             const std::vector<KnownWorkload>& workloads) {
   // All words are those of the Python package, --help and -- too.
   if (argc > 1 && std::string(argv[1]) == "score") {
@@ -98,4 +98,4 @@ int run_cli(int argc, char** argv, const WorkerFunctions& functions,
   });
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

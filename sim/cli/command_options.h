@@ -7,7 +7,7 @@ namespace CLI {
 class App;
 }
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 void add_mutant_options(CLI::App& app, MutantArguments& mutants);
 // --shrink and --relations of `run`.
@@ -17,4 +17,4 @@ void add_fuzz_options(CLI::App& app, Arguments& arguments);
 void add_shrink_options(CLI::App& app, Arguments& arguments);
 void add_validate_options(CLI::App& app, Arguments& arguments);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

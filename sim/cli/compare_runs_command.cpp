@@ -4,17 +4,17 @@
 #include "sim/cli/commands.h"
 #include "sim/report/compare_runs.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 int compare_runs_command(const std::string& a, const std::string& b) {
   if (a.ends_with(".safetensors") && b.ends_with(".safetensors")) {
-    const std::string differences = dump_differences(a, b);
+    const std::string differences = report::dump_differences(a, b);
     std::cout << (differences.empty() ? "all values are equal\n" : differences);
     return differences.empty() ? 0 : 1;
   }
-  const RunComparison comparison = compare_runs(a, b);
-  std::cout << comparison_text(comparison);
+  const report::RunComparison comparison = report::compare_runs(a, b);
+  std::cout << report::comparison_text(comparison);
   return comparison.differs() ? 1 : 0;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -17,7 +17,7 @@
 #include "sim/report/color.h"
 #include "sim/world/rank/fsdp_options.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -76,13 +76,13 @@ std::string model_line(const ModelConfig& config) {
       config.tie_word_embeddings ? ", tied" : "");
 }
 
-std::string rank_line(int64_t rank, const RankMeasurement& measured) {
+std::string rank_line(int64_t rank, const describe::RankMeasurement& measured) {
   std::string line = fmt::format("  rank {:<5}", rank);
   for (const auto& [name, bytes] : measured.bytes) line += fmt::format("  {} {:>12}", name, bytes);
   return line + "\n";
 }
 
-std::string call_lines(const RankMeasurement& measured) {
+std::string call_lines(const describe::RankMeasurement& measured) {
   std::string lines = measured.calls.empty() ? "" : "collectives of rank 0 in these steps\n";
   for (const auto& [call, count] : measured.calls) {
     lines += fmt::format("  {:<12} {:<16} {:>8}\n", call.first, call.second, count);
@@ -92,20 +92,20 @@ std::string call_lines(const RankMeasurement& measured) {
 
 // What the first and the last rank take; the last may hold smaller shards.
 std::string measured_lines(const CaseSpec& spec, const ModelConfig& config, const Batch& batch) {
-  const auto first = measure_rank(spec, config, batch, 0);
+  const auto first = describe::measure_rank(spec, config, batch, 0);
   if (!first) return "memory     not measured: even two layers and samples would take minutes\n";
   const int64_t last = spec.parallel.mesh().world_size() - 1;
   return fmt::format("bytes, measured in {} of one rank alone{}\n",
                      first->steps == 1 ? "1 step" : "2 steps",
                      first->extended ? " with fewer layers or samples, and extended" : "") +
          rank_line(0, *first) +
-         (last > 0 ? rank_line(last, *measure_rank(spec, config, batch, last)) : "") +
+         (last > 0 ? rank_line(last, *describe::measure_rank(spec, config, batch, last)) : "") +
          call_lines(*first);
 }
 
 // What data parallelism cuts beside the plan.
 std::string shard_line(const ParallelSpec& parallel) {
-  const std::string axis = shard_axes_of(parallel).shard;
+  const std::string axis = world::shard_axes_of(parallel).shard;
   if (axis.empty()) return "";
   return fmt::format("dim 0 of every parameter is cut once more: S(0){}\n", axis);
 }
@@ -129,7 +129,7 @@ std::string plan_part(const CaseSpec& spec) {
     const std::string measured = measured_lines(spec, config, batch);
     return model_line(config) + "\nwho holds what\n" +
            describe_plan(config, spec.parallel.mesh(), options) + shard_line(spec.parallel) + "\n" +
-           token_strips(spec, batch, wants_color()) + measured;
+           describe::token_strips(spec, batch, report::wants_color()) + measured;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRefused) throw;
     return fmt::format("refused    {}\n", error.what());
@@ -140,7 +140,7 @@ std::string plan_part(const CaseSpec& spec) {
 std::string describe_case(const CaseSpec& spec, const std::string& about) {
   const bool model = is_model_workload(spec.workload);
   return fmt::format("{}\n{}\n{}{}{}{}{}{}", spec.name, std::string(spec.name.size(), '-'),
-                     mesh_picture(spec.parallel.mesh()), work_line(spec, about),
+                     describe::mesh_picture(spec.parallel.mesh()), work_line(spec, about),
                      model ? batch_line(spec) : "", model ? plan_part(spec) : "",
                      expectation_line(spec.expect),
                      spec.skip.empty() ? "" : "skipped    " + spec.skip + "\n");
@@ -173,4 +173,4 @@ int describe_command(const RunArguments& given) {
   return 0;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

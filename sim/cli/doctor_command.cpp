@@ -16,7 +16,7 @@
 #include "sim/lint/scenario_files.h"
 #include "sim/run/golden_cache.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -47,7 +47,7 @@ std::string kernels_line() {
 }
 
 std::string file_line(const std::string& what, const std::string& path) {
-  const std::string found = find_in_repository(path);
+  const std::string found = lint::find_in_repository(path);
   return fmt::format("{:<10} {}\n", what, found.empty() ? "no " + path + " here" : found);
 }
 
@@ -59,11 +59,11 @@ int doctor_command() {
     for (const std::string& backend : known_backends()) std::cout << world_line(backend, device);
   }
   std::cout << kernels_line();
-  const auto cache = GoldenCache::default_folder();
+  const auto cache = run::GoldenCache::default_folder();
   std::cout << file_line("scenarios", "scenarios") << file_line("reports", "reports/report.py")
             << file_line("python", ".venv/bin/python") << "goldens    "
             << (cache.empty() ? std::string("not kept: HOME is not set") : cache.string()) << '\n';
   return 0;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

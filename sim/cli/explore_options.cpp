@@ -5,7 +5,7 @@
 #include "sim/cli/command_options.h"
 #include "sim/cli/schedule_runs.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -79,4 +79,4 @@ void add_shrink_options(CLI::App& app, Arguments& arguments) {
   add_world_of_explore(app, run, "Backend of the case (default: emulated)");
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -8,16 +8,16 @@
 #include "sim/world/external/external_rank.h"
 #include "sim/world/external/launcher_watch.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
-int run_on_external_ranks(const ExternalPlace& place, Backend backend, DeviceKind device,
-                          const WorkerFunctions& functions,
-                          const std::function<int(WorldPool&)>& run) {
-  if (place.rank != 0) serve_external_rank(place, backend, device, functions);
-  OwnedFd launcher = watch_launcher(place);
-  ExternalHost host(place, backend, device, functions);
-  WorldPool pool(functions);
-  interrupt_without_launcher(place, std::move(launcher));
+int run_on_external_ranks(const world::ExternalPlace& place, Backend backend, DeviceKind device,
+                          const world::WorkerFunctions& functions,
+                          const std::function<int(world::WorldPool&)>& run) {
+  if (place.rank != 0) world::serve_external_rank(place, backend, device, functions);
+  world::OwnedFd launcher = world::watch_launcher(place);
+  world::ExternalHost host(place, backend, device, functions);
+  world::WorldPool pool(functions);
+  world::interrupt_without_launcher(place, std::move(launcher));
   pool.adopt(host, backend, device);
   int status = 0;
   try {
@@ -33,4 +33,4 @@ int run_on_external_ranks(const ExternalPlace& place, Backend backend, DeviceKin
   return status;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

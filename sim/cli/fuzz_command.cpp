@@ -18,12 +18,12 @@
 #include "sim/case/names.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
-#include "sim/explore/draw.h"
-#include "sim/explore/signature.h"
 #include "sim/lint/scenario_files.h"
 #include "sim/report/run_folder.h"
+#include "sim/uses/explore/draw.h"
+#include "sim/uses/explore/signature.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -41,17 +41,17 @@ constexpr int64_t kSampleTries = 20;     // draws before a pair counts as invali
 constexpr size_t kShownUnexpected = 20;
 
 // The settings of the repository's cases that match, for options whose values are texts and maps.
-std::vector<CaseSettings> settings_of_repository(const WorldChoice& world) {
-  std::vector<CaseSettings> all;
-  const std::string folder = find_in_repository("scenarios");
+std::vector<explore::CaseSettings> settings_of_repository(const WorldChoice& world) {
+  std::vector<explore::CaseSettings> all;
+  const std::string folder = lint::find_in_repository("scenarios");
   if (folder.empty()) return all;
-  for (const std::string& file : find_scenario_files({folder})) {
+  for (const std::string& file : lint::find_scenario_files({folder})) {
     Scenario scenario = parse_scenario(file, world);
     for (size_t i = 0; i < scenario.cases.size(); ++i) {
       const CaseSpec& spec = scenario.cases[i];
       if (spec.expect.verdict != Verdict::kMatch || !spec.faults.empty() || !spec.skip.empty())
         continue;
-      CaseSettings settings = std::move(scenario.settings[i]);
+      explore::CaseSettings settings = std::move(scenario.settings[i]);
       for (const char* label : {"name", "tags", "expect.verdict", "expect.collectives", "judged"}) {
         settings.erase(label);
       }
@@ -61,7 +61,7 @@ std::vector<CaseSettings> settings_of_repository(const WorldChoice& world) {
   return all;
 }
 
-Catalog catalog_for(const ExploreArguments& explore, const WorldChoice& world) {
+explore::Catalog catalog_for(const ExploreArguments& explore, const WorldChoice& world) {
   std::vector<std::string> known = known_workloads();
   for (const KnownWorkload& one : world.workloads) known.push_back(one.name);
   for (const std::string& name : explore.workloads) {
@@ -69,7 +69,7 @@ Catalog catalog_for(const ExploreArguments& explore, const WorldChoice& world) {
     throw_bad_input(fmt::format("--workload {}: there is no such workload", name),
                     known_names(name, known));
   }
-  Catalog catalog(world.workloads, settings_of_repository(world));
+  explore::Catalog catalog(world.workloads, settings_of_repository(world));
   if (!explore.precisions.empty()) catalog.restrict_to("precision", explore.precisions);
   if (!explore.workloads.empty()) catalog.restrict_to("workload", explore.workloads);
   return catalog;
@@ -77,7 +77,7 @@ Catalog catalog_for(const ExploreArguments& explore, const WorldChoice& world) {
 
 class Fuzz {
  public:
-  Fuzz(const Arguments& arguments, const CommandLine& command, WorldPool& pool)
+  Fuzz(const Arguments& arguments, const CommandLine& command, world::WorldPool& pool)
       : explore_(arguments.explore),
         run_(arguments.run),
         command_(command),
@@ -96,7 +96,7 @@ class Fuzz {
   int go() {
     if (!explore_.corpus.empty()) read_corpus(explore_.corpus);
     const bool again = !run_.out.empty() && fs::exists(fs::path(run_.out) / "coverage.json");
-    folder_ = create_run_folder(run_.out, again);
+    folder_ = report::create_run_folder(run_.out, again);
     fs::create_directories(folder_ / "corpus");
     while (!is_over()) one_round();
     sample_pairs();
@@ -107,15 +107,15 @@ class Fuzz {
 
  private:
   struct DrawnCase {
-    CaseSettings settings;
+    explore::CaseSettings settings;
     fs::path file;
     bool kept = false;
   };
 
   // The pairs of the cases in a folder have run.
   void read_corpus(const std::string& folder) {
-    for (const std::string& file : find_scenario_files({folder})) {
-      for (const CaseSettings& settings : parse_scenario(file, world_).settings) {
+    for (const std::string& file : lint::find_scenario_files({folder})) {
+      for (const explore::CaseSettings& settings : parse_scenario(file, world_).settings) {
         coverage_.add(catalog_.kinds_in(settings));
       }
     }
@@ -133,7 +133,7 @@ class Fuzz {
   void one_round() {
     const int64_t most = rounds_ < 3 ? kFirstRound << rounds_ : kRound;
     const int64_t left = explore_.minutes > 0 ? most : explore_.count - drawn_;
-    PairCoverage expected = coverage_;  // a draw counts as run until the round ends
+    explore::PairCoverage expected = coverage_;  // a draw counts as run until the round ends
     Selection selection;
     std::map<std::string, DrawnCase> drawn;
     for (int64_t i = 0; i < std::min(left, most); ++i) draw(expected, selection, drawn);
@@ -141,40 +141,42 @@ class Fuzz {
     arguments.out = (folder_ / "rounds" / std::to_string(++rounds_)).string();
     arguments.quiet = arguments.drawn = arguments.allow_partial = arguments.world.no_cache = true;
     if (explore_.minutes > 0) arguments.time_budget_s = std::max(1.0, seconds_left());
-    std::vector<CaseResult> results;
+    std::vector<judge::CaseResult> results;
     run_cases(arguments, command_, std::move(selection), pool_, std::nullopt, &results);
-    for (const CaseResult& result : results) take(result, drawn.at(result.spec.name));
+    for (const judge::CaseResult& result : results) take(result, drawn.at(result.spec.name));
     for (const auto& [name, one] : drawn) {
       if (!one.kept) fs::remove(one.file);
     }
   }
 
-  void draw(PairCoverage& expected, Selection& selection, std::map<std::string, DrawnCase>& drawn) {
+  void draw(explore::PairCoverage& expected, Selection& selection,
+            std::map<std::string, DrawnCase>& drawn) {
     const int64_t number = ++drawn_;
-    std::optional<CaseSettings> found;
+    std::optional<explore::CaseSettings> found;
     if (number % kPairs != 0) {
       found = drawer_.draw_registered(random_);
     } else if (number % (kPairs * kAtEdges) == 0) {
       found = drawer_.draw_at_edge(random_);
     }
-    const CaseSettings settings =
+    const explore::CaseSettings settings =
         found ? *found : drawer_.draw_missing(coverage_, expected, random_);
     expected.add(catalog_.kinds_in(settings));
     const std::string name = fmt::format("{}-{:06}", explore_.seed, number);
     const fs::path file = folder_ / "corpus" / (name + ".yaml");
-    write_text_file(file, scenario_text(settings, fmt::format("shardproof fuzz --seed {}, case {}",
-                                                              explore_.seed, number)));
+    write_text_file(
+        file, explore::scenario_text(settings, fmt::format("shardproof fuzz --seed {}, case {}",
+                                                           explore_.seed, number)));
     for (const std::string& backend : run_.backends) {
       WorldChoice world = world_;
       world.backend = enum_of<Backend>(backend);
-      CheckedCase checked = check_settings(settings, file.string(), world);
+      explore::CheckedCase checked = explore::check_settings(settings, file.string(), world);
       SHARDPROOF_ASSERT(checked.spec.has_value(), "a drawn case is refused: " + checked.sentence);
       drawn[checked.spec->name] = {.settings = settings, .file = file};
       selection.cases.push_back(std::move(*checked.spec));
     }
   }
 
-  void take(const CaseResult& result, DrawnCase& drawn) {
+  void take(const judge::CaseResult& result, DrawnCase& drawn) {
     if (result.verdict == Verdict::kRefused) {
       ++refused_;
       refusals_.try_emplace(result.message.substr(0, result.message.find('\n')),
@@ -185,9 +187,10 @@ class Fuzz {
     drawn.kept = coverage_.add(catalog_.kinds_in(drawn.settings)) > 0 || drawn.kept;
     if (result.as_expected) return;
     drawn.kept = true;
-    unexpected_.push_back(
-        {{"case", result.spec.name}, {"finding", failure_text(result)}, {"replay", result.replay}});
-    CaseResult& kept = status_of_.emplace_back();
+    unexpected_.push_back({{"case", result.spec.name},
+                           {"finding", explore::failure_text(result)},
+                           {"replay", result.replay}});
+    judge::CaseResult& kept = status_of_.emplace_back();
     kept.verdict = result.verdict;
     kept.as_expected = false;
   }
@@ -195,7 +198,7 @@ class Fuzz {
   // Of pairs drawn among all: which are valid, and which of those have run.
   void sample_pairs() {
     for (int64_t i = 0; i < std::min(kSampledPairs, drawn_) && !pool_.interrupted(); ++i) {
-      const KindPair pair = coverage_.any_pair(random_);
+      const explore::KindPair pair = coverage_.any_pair(random_);
       ++sampled_;
       if (coverage_.has_run(pair)) {
         ++sampled_run_;
@@ -221,10 +224,10 @@ class Fuzz {
   json coverage_json() const {
     json values = json::object();
     for (size_t kind = 0; kind < catalog_.kinds().size(); ++kind) {
-      const ValueKind& one = catalog_.kinds()[kind];
+      const explore::ValueKind& one = catalog_.kinds()[kind];
       values[catalog_.options()[one.option].path][one.label] = coverage_.cases_with(kind);
     }
-    const DrawCounts& draws = drawer_.counts();
+    const explore::DrawCounts& draws = drawer_.counts();
     return {{"format", "shardproof-coverage/1"},
             {"seed", explore_.seed},
             {"cases", {{"drawn", drawn_}, {"run", run_count_}, {"refused_by_ranks", refused_}}},
@@ -251,7 +254,7 @@ class Fuzz {
 
   std::string text() const {
     const size_t missing = missing_values().size(), kinds = catalog_.kinds().size();
-    const DrawCounts& draws = drawer_.counts();
+    const explore::DrawCounts& draws = drawer_.counts();
     std::string text = fmt::format(
         "\nfuzz: {} cases drawn from seed {}, {} run, {} refused by their ranks, {} unexpected\n"
         "draws: {:.0f}% of {} were refused before a run\n"
@@ -272,17 +275,17 @@ class Fuzz {
 
   int status() const {
     if (pool_.interrupted()) return 130;
-    return exit_status(status_of_);
+    return judge::exit_status(status_of_);
   }
 
   const ExploreArguments& explore_;
   RunArguments run_;
   const CommandLine& command_;
-  WorldPool& pool_;
+  world::WorldPool& pool_;
   WorldChoice world_;
-  Catalog catalog_;
-  PairCoverage coverage_;
-  Drawer drawer_;
+  explore::Catalog catalog_;
+  explore::PairCoverage coverage_;
+  explore::Drawer drawer_;
   std::mt19937_64 random_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   fs::path folder_;
@@ -291,13 +294,13 @@ class Fuzz {
   std::map<std::string, std::string> refusals_;  // a sentence, and the first case with it
   std::vector<std::string> lacking_;
   std::vector<json> unexpected_;
-  std::vector<CaseResult> status_of_;  // of unexpected cases: what exit_status reads
+  std::vector<judge::CaseResult> status_of_;  // of unexpected cases: what exit_status reads
 };
 
 }  // namespace
 
-int fuzz_command(const Arguments& arguments, const CommandLine& command, WorldPool& pool) {
+int fuzz_command(const Arguments& arguments, const CommandLine& command, world::WorldPool& pool) {
   return Fuzz(arguments, command, pool).go();
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -13,7 +13,7 @@
 #include "sim/run/case_check.h"
 #include "sim/run/golden_store.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -26,7 +26,7 @@ CaseSpec scenario_case(const CheckArguments& arguments) {
   return select_one_case(run);
 }
 
-int status_of_golden(const TaskOutcome& outcome) {
+int status_of_golden(const world::TaskOutcome& outcome) {
   if (outcome.ok) return 0;
   switch (outcome.kind) {
     case ResultKind::kBadInput:
@@ -43,16 +43,16 @@ int status_of_golden(const TaskOutcome& outcome) {
 
 }  // namespace
 
-int golden_command(const CheckArguments& arguments, WorldPool& pool) {
+int golden_command(const CheckArguments& arguments, world::WorldPool& pool) {
   CheckArguments folder = arguments;
   folder.dump = "";
   const bool is_folder = std::filesystem::is_directory(arguments.case_path);
   CaseSpec spec = is_folder ? make_check_case(folder) : scenario_case(arguments);
   set_flags(arguments, spec);
-  check_case(spec);
-  if (is_folder) std::cerr << unread_keys_note(spec);  // of a scenario its reader says it
+  run::check_case(spec);
+  if (is_folder) std::cerr << run::unread_keys_note(spec);  // of a scenario its reader says it
   const std::string dump = output_file("--dump", arguments.dump, inputs_of(spec), arguments.force);
-  GoldenStore goldens(pool, false, limits_for(arguments.world));
+  run::GoldenStore goldens(pool, false, limits_for(arguments.world));
   const auto golden = goldens.make(spec, dump);
   if (pool.interrupted()) return 130;
   if (golden->outcome.ok) {
@@ -63,4 +63,4 @@ int golden_command(const CheckArguments& arguments, WorldPool& pool) {
   return status_of_golden(golden->outcome);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -11,26 +11,26 @@
 #include "sim/run/case_check.h"
 #include "sim/run/file_judgement.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
-int judge_command(const CheckArguments& arguments, WorldPool& pool) {
+int judge_command(const CheckArguments& arguments, world::WorldPool& pool) {
   const CaseSpec spec = make_check_case(arguments);
-  check_case(spec);
-  std::cout << unread_keys_note(spec);
+  run::check_case(spec);
+  std::cout << run::unread_keys_note(spec);
   if (!std::filesystem::is_regular_file(arguments.result_file)) {
     const bool there = std::filesystem::exists(arguments.result_file);
     throw_bad_input(arguments.result_file + (there ? " is no file" : " does not exist"),
                     "name a safetensors file");
   }
-  GoldenStore goldens(pool, !arguments.world.no_cache, limits_for(arguments.world));
-  FileJudgement judgement = judge_file(spec, goldens, pool, arguments.result_file);
+  run::GoldenStore goldens(pool, !arguments.world.no_cache, limits_for(arguments.world));
+  judge::FileJudgement judgement = run::judge_file(spec, goldens, pool, arguments.result_file);
   if (pool.interrupted()) return 130;
-  CaseResult& result = judgement.result;
+  judge::CaseResult& result = judgement.result;
   const std::string partial =
-      partial_line(judgement, arguments.result_file, arguments.allow_partial);
+      judge::partial_line(judgement, arguments.result_file, arguments.allow_partial);
   result.replay = with_replay_flags(result.replay, arguments);
-  std::cout << describe_result(result, wants_color()) << '\n' << partial;
-  return exit_status({result});
+  std::cout << judge::describe_result(result, report::wants_color()) << '\n' << partial;
+  return judge::exit_status({result});
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

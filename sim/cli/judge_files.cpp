@@ -6,11 +6,11 @@
 
 #include "base/error.h"
 #include "sim/case/scenario/case_folder.h"
-#include "sim/recorded/answer_file.h"
-#include "sim/recorded/recorded_judgement.h"
 #include "sim/report/color.h"
+#include "sim/uses/recorded/answer_file.h"
+#include "sim/uses/recorded/recorded_judgement.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -28,16 +28,16 @@ int judge_recorded(const CheckArguments& arguments) {
     throw_bad_input(arguments.case_path + " is a recorded run, and nothing to compare it with",
                     "record the script on one rank, and name that run: --golden RUN");
   }
-  const RecordedRun reference = read_recorded_run(arguments.golden);
+  const recorded::RecordedRun reference = recorded::read_recorded_run(arguments.golden);
   if (reference.world_size > 1 && !arguments.reference) {
     throw_bad_input(fmt::format("{} has {} ranks, so it does not show what one rank computes",
                                 arguments.golden, reference.world_size),
                     "record the script on one rank, or compare two layouts with --reference");
   }
-  const RecordedJudgement judgement =
-      judge_recorded_run(read_recorded_run(arguments.case_path), reference);
-  std::cout << describe_judgement(judgement, wants_color()) << '\n';
-  return exit_status({judgement.result}, arguments.no_unresolved);
+  const recorded::RecordedJudgement judgement =
+      recorded::judge_recorded_run(recorded::read_recorded_run(arguments.case_path), reference);
+  std::cout << recorded::describe_judgement(judgement, report::wants_color()) << '\n';
+  return judge::exit_status({judgement.result}, arguments.no_unresolved);
 }
 
 // The answers are those of the case as its folder has it.
@@ -59,23 +59,24 @@ void refuse_case_flags(const CheckArguments& arguments) {
 int judge_answers(const CheckArguments& arguments) {
   refuse_case_flags(arguments);
   const CaseSpec spec = read_case_folder(arguments.case_path);
-  const RecordedRun golden = read_answers(arguments.golden, spec);
-  const RecordedRun answers = read_answers(arguments.result_file, spec);
-  require_known_answers(answers, golden);
-  FileJudgement held;
+  const recorded::RecordedRun golden = recorded::read_answers(arguments.golden, spec);
+  const recorded::RecordedRun answers = recorded::read_answers(arguments.result_file, spec);
+  recorded::require_known_answers(answers, golden);
+  judge::FileJudgement held;
   held.demanded = std::ssize(golden.pieces);
-  held.lacking = lacking_answers(answers, golden);
-  const RecordedJudgement judgement = judge_recorded_run(answers, golden);
+  held.lacking = recorded::lacking_answers(answers, golden);
+  const recorded::RecordedJudgement judgement = recorded::judge_recorded_run(answers, golden);
   held.result = judgement.result;
-  const std::string partial = partial_line(held, arguments.result_file, arguments.allow_partial);
-  std::cout << describe_judgement(judgement, wants_color()) << '\n' << partial;
-  return exit_status({judgement.result}, arguments.no_unresolved);
+  const std::string partial =
+      judge::partial_line(held, arguments.result_file, arguments.allow_partial);
+  std::cout << recorded::describe_judgement(judgement, report::wants_color()) << '\n' << partial;
+  return judge::exit_status({judgement.result}, arguments.no_unresolved);
 }
 
 }  // namespace
 
 std::optional<int> judge_files(const CheckArguments& arguments) {
-  if (is_recorded_run(arguments.case_path)) return judge_recorded(arguments);
+  if (recorded::is_recorded_run(arguments.case_path)) return judge_recorded(arguments);
   const bool has_golden = !arguments.golden.empty();
   if (has_golden && !looks_like_case_folder(arguments.case_path)) {
     throw_bad_input(arguments.case_path + " is no recorded run: it has no run.json",
@@ -94,4 +95,4 @@ std::optional<int> judge_files(const CheckArguments& arguments) {
   return judge_answers(arguments);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -7,7 +7,7 @@
 #include "sim/cli/commands.h"
 #include "sim/cli/selection.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -33,4 +33,4 @@ int list_command(const RunArguments& arguments) {
   return selection.cases.empty() && selection.skipped.empty() ? 2 : 0;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -8,10 +8,10 @@
 #include "base/error.h"
 #include "base/text_file.h"
 #include "sim/cli/commands.h"
-#include "sim/logprobs/compare.h"
 #include "sim/report/color.h"
+#include "sim/uses/logprobs/compare.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -51,10 +51,10 @@ int logprobs_command(const LogprobsArguments& arguments) {
   for (const auto& [a, b] : pairs_of(arguments.a, arguments.b)) {
     findings.push_back(logprobs::compare(logprobs::read_pair(a, b)));
     status = std::max(status, findings.back().exit_status());
-    std::cout << logprobs::describe(findings.back(), wants_color()) << '\n';
+    std::cout << logprobs::describe(findings.back(), report::wants_color()) << '\n';
   }
   if (!arguments.json.empty()) write_text_file(arguments.json, logprobs::to_json(findings));
   return status;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -6,7 +6,7 @@
 #include "comm/cuda_device.h"
 #include "comm/nccl_backend.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 std::string why_not(Backend backend, DeviceKind device) {
   const bool cuda = device == DeviceKind::kCuda;
@@ -31,8 +31,8 @@ std::vector<Backend> runnable_backends(DeviceKind device) {
   return backends;
 }
 
-std::optional<MachineLimits> limits_for(const WorldArguments& arguments) {
-  return arguments.ignore_limits ? std::nullopt : std::optional(machine_limits());
+std::optional<run::MachineLimits> limits_for(const WorldArguments& arguments) {
+  return arguments.ignore_limits ? std::nullopt : std::optional(run::machine_limits());
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

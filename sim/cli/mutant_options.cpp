@@ -3,7 +3,7 @@
 
 #include "sim/cli/command_options.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 void add_mutant_options(CLI::App& app, MutantArguments& mutants) {
   app.add_option("--filter", mutants.filter, "Only rows whose id or source holds this text");
@@ -22,4 +22,4 @@ void add_mutant_options(CLI::App& app, MutantArguments& mutants) {
       ->type_name("BASE");
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

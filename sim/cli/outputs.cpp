@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "tensor/safetensors.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace fs = std::filesystem;
 
@@ -117,4 +117,4 @@ std::string output_folder(const std::string& option, const std::string& path,
   return whole.string();
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -7,7 +7,7 @@
 
 #include "sim/case/case_spec.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 // The files that a command reads for this case: weights, config, batch, scenario or case.json.
 std::vector<std::filesystem::path> inputs_of(const CaseSpec& spec);
@@ -24,4 +24,4 @@ std::string output_file(const std::string& option, const std::string& path,
 std::string output_folder(const std::string& option, const std::string& path,
                           const std::vector<std::filesystem::path>& inputs, bool force);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -12,7 +12,7 @@
 #include "sim/cli/commands.h"
 #include "sim/lint/scenario_files.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -32,7 +32,7 @@ constexpr const char* kInstall = "install Python 3";
 }  // namespace
 
 std::string script_of_repository(const std::string& path) {
-  std::string script = find_in_repository(path);
+  std::string script = lint::find_in_repository(path);
   if (script.empty()) throw_bad_input(path + " is not here", "run it from the repository");
   return script;
 }
@@ -66,4 +66,4 @@ int mutants_command(const MutantArguments& arguments) {
   exec_program(std::move(words), kInstall);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

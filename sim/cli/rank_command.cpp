@@ -13,7 +13,7 @@
 #include "sim/world/external/external_rank.h"
 #include "sim/world/external/shared_secret.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -30,14 +30,15 @@ Backend backend_of(const RunArguments& arguments, DeviceKind device) {
 }
 
 // One line for each host: ranks that do not come are otherwise seen after minutes only.
-void say_what_it_waits_for(const ExternalPlace& place) {
+void say_what_it_waits_for(const world::ExternalPlace& place) {
   if (place.world_size == 1 || place.local_rank != 0) return;
   std::cerr << fmt::format("shardproof: rank {} of {} waits for {} at {}:{}\n", place.rank,
                            place.world_size, place.rank == 0 ? "the others" : "rank 0",
                            place.master_addr, place.master_port);
 }
 
-int run_selected(const RunArguments& arguments, const CommandLine& command, WorldPool& pool) {
+int run_selected(const RunArguments& arguments, const CommandLine& command,
+                 world::WorldPool& pool) {
   Selection selection = select_cases(arguments);
   if (selection.cases.empty() && !selection.skipped.empty()) {
     throw_bad_input(fmt::format("no selected case is for {} ranks", *arguments.world_size),
@@ -49,9 +50,9 @@ int run_selected(const RunArguments& arguments, const CommandLine& command, Worl
 }  // namespace
 
 int rank_command(const RunArguments& given, const CommandLine& command,
-                 const WorkerFunctions& functions) {
-  ExternalPlace place = external_place(process_environment());
-  place.secret = shared_secret(place, process_environment());
+                 const world::WorkerFunctions& functions) {
+  world::ExternalPlace place = world::external_place(world::process_environment());
+  place.secret = world::shared_secret(place, world::process_environment());
   RunArguments arguments = given;
   const auto device = enum_of<DeviceKind>(given.world.device);
   const Backend backend = backend_of(given, device);
@@ -59,9 +60,9 @@ int rank_command(const RunArguments& given, const CommandLine& command,
   arguments.jobs = 1;
   arguments.world_size = place.world_size;
   say_what_it_waits_for(place);
-  return run_on_external_ranks(place, backend, device, functions, [&](WorldPool& pool) {
+  return run_on_external_ranks(place, backend, device, functions, [&](world::WorldPool& pool) {
     return run_selected(arguments, command, pool);
   });
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

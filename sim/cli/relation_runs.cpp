@@ -11,10 +11,10 @@
 #include "base/elapsed.h"
 #include "base/error.h"
 #include "sim/judge/verdict/replay.h"
-#include "sim/relations/compare.h"
+#include "sim/uses/relations/compare.h"
 #include "tensor/safetensors.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -24,21 +24,21 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kValuesFile = "values.safetensors";
 
 // Copies, as the file goes.
-Values read_values(const std::string& path) {
+relations::Values read_values(const std::string& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
-  Values values;
+  relations::Values values;
   for (const std::string& name : file.names()) values[name] = file.get(name).clone();
   return values;
 }
 
 struct Ran {
-  CaseResult result;
-  Values values;  // empty when the ranks did not finish
+  judge::CaseResult result;
+  relations::Values values;  // empty when the ranks did not finish
 };
 
 bool finished(const Ran& ran) { return ran.result.verdict == Verdict::kMatch; }
 
-Ran ran_with(CaseResult result, const std::string& values_file) {
+Ran ran_with(judge::CaseResult result, const std::string& values_file) {
   Ran ran{.result = std::move(result), .values = {}};
   try {
     if (finished(ran)) ran.values = read_values(values_file);
@@ -51,19 +51,20 @@ Ran ran_with(CaseResult result, const std::string& values_file) {
 }
 
 // Of a case that has not run, or whose values do not fit.
-CaseResult without_values(const CaseSpec& spec, Verdict verdict, const std::string& message) {
-  CaseResult result;
+judge::CaseResult without_values(const CaseSpec& spec, Verdict verdict,
+                                 const std::string& message) {
+  judge::CaseResult result;
   result.spec = spec;
   result.verdict = verdict;
   result.kind = verdict == Verdict::kBadInput ? ResultKind::kBadInput : ResultKind::kInternal;
   result.message = message;
   result.unexpected = message;
-  result.replay = replay_command(spec);
+  result.replay = judge::replay_command(spec);
   return result;
 }
 
 // Of a run that did not finish. A change that the ranks refuse says nothing.
-void take_ending(CaseResult& result, const Ran& ran, const std::string& changed) {
+void take_ending(judge::CaseResult& result, const Ran& ran, const std::string& changed) {
   result.verdict = ran.result.verdict;
   result.kind = ran.result.kind;
   result.message = ran.result.message;
@@ -80,7 +81,7 @@ void take_ending(CaseResult& result, const Ran& ran, const std::string& changed)
 
 struct RelationRuns::Base {
   CaseSpec named;
-  Variant variant;
+  relations::Variant variant;
   std::string folder;
   std::optional<Ran> ran = {};
   bool started = false;
@@ -89,12 +90,12 @@ struct RelationRuns::Base {
 
 struct RelationRuns::Job {
   CaseSpec named;
-  CaseRunner::Done done;
-  const Relation* relation = nullptr;
+  run::CaseRunner::Done done;
+  const relations::Relation* relation = nullptr;
   std::string folder = {};  // of its two cases
   Clock::time_point start = Clock::now();
   std::shared_ptr<Base> base = {};
-  std::optional<RelatedPair> pair = {};
+  std::optional<relations::RelatedPair> pair = {};
   std::optional<Ran> first = {}, second = {};
 };
 
@@ -103,19 +104,20 @@ RelationRuns::~RelationRuns() {
   fs::remove(folder_, error);  // unless a finding is there
 }
 
-void RelationRuns::start(const CaseSpec& named, const CaseRunner::Done& done) {
+void RelationRuns::start(const CaseSpec& named, const run::CaseRunner::Done& done) {
   const auto job = std::make_shared<Job>(Job{.named = named, .done = done});
-  job->relation = relation_of(named.name);
+  job->relation = relations::relation_of(named.name);
   SHARDPROOF_ASSERT(job->relation != nullptr, named.name + " names no relation");
   do {  // another process may have left some, before --resume
     job->folder = (fs::path(folder_) / fmt::format("{:05}", ++count_)).string();
   } while (fs::exists(job->folder));
-  const std::string case_name = name_without_relation(named.name);
+  const std::string case_name = relations::name_without_relation(named.name);
   try {
-    if (!base_ || name_without_relation(base_->named.name) != case_name ||
+    if (!base_ || relations::name_without_relation(base_->named.name) != case_name ||
         base_->named.world.backend != named.world.backend || base_->named.file != named.file) {
-      base_ = std::make_shared<Base>(
-          Base{.named = named, .variant = load_variant(named), .folder = job->folder + ".case"});
+      base_ = std::make_shared<Base>(Base{.named = named,
+                                          .variant = relations::load_variant(named),
+                                          .folder = job->folder + ".case"});
     }
     job->base = base_;
     start_pair(job);
@@ -127,13 +129,14 @@ void RelationRuns::start(const CaseSpec& named, const CaseRunner::Done& done) {
 }
 
 void RelationRuns::start_pair(const std::shared_ptr<Job>& job) {
-  const Relation& relation = *job->relation;
-  job->pair.emplace(related_pair(relation, job->base->variant));
-  const auto start_one = [&](const Variant& variant, const char* name, std::optional<Ran>& ran) {
+  const relations::Relation& relation = *job->relation;
+  job->pair.emplace(relations::related_pair(relation, job->base->variant));
+  const auto start_one = [&](const relations::Variant& variant, const char* name,
+                             std::optional<Ran>& ran) {
     const std::string folder = (fs::path(job->folder) / name).string();
-    CaseSpec spec = write_variant(variant, folder);
+    CaseSpec spec = relations::write_variant(variant, folder);
     spec.dump_file = (fs::path(folder) / kValuesFile).string();
-    runner_.start(spec, [this, job, &ran, file = spec.dump_file](CaseResult result) {
+    runner_.start(spec, [this, job, &ran, file = spec.dump_file](judge::CaseResult result) {
       ran = ran_with(std::move(result), file);
       finish(job);
     });
@@ -158,9 +161,9 @@ void RelationRuns::start_pair(const std::shared_ptr<Job>& job) {
 void RelationRuns::start_base(const std::shared_ptr<Base>& base) {
   base->started = true;
   fs::create_directories(base->folder);
-  CaseSpec spec = plain_run(base->named);
+  CaseSpec spec = relations::plain_run(base->named);
   spec.dump_file = (fs::path(base->folder) / kValuesFile).string();
-  runner_.start(spec, [base, file = spec.dump_file](CaseResult result) {
+  runner_.start(spec, [base, file = spec.dump_file](judge::CaseResult result) {
     base->ran = ran_with(std::move(result), file);
     fs::remove_all(base->folder);
     const auto waiting = std::move(base->waiting);
@@ -171,10 +174,10 @@ void RelationRuns::start_base(const std::shared_ptr<Base>& base) {
 
 void RelationRuns::finish(const std::shared_ptr<Job>& job) {
   if (!job->first || !job->second) return;
-  CaseResult result;
+  judge::CaseResult result;
   result.spec = job->named;
-  result.replay = replay_command(job->named);
-  const Relation& relation = *job->relation;
+  result.replay = judge::replay_command(job->named);
+  const relations::Relation& relation = *job->relation;
   if (!finished(*job->first)) {
     take_ending(result, *job->first, relation.changes_first ? relation.changed : "");
   } else if (!finished(*job->second)) {
@@ -191,11 +194,12 @@ void RelationRuns::finish(const std::shared_ptr<Job>& job) {
   job->done(std::move(result));
 }
 
-void RelationRuns::compare(Job& job, CaseResult& result) {
-  const Relation& relation = *job.relation;
-  Values &first = job.first->values, &second = job.second->values;
-  bring_back(relation, *job.pair, first, second);
-  const Comparison found = compare_values(job.named, first, second, relation.exact);
+void RelationRuns::compare(Job& job, judge::CaseResult& result) {
+  const relations::Relation& relation = *job.relation;
+  relations::Values &first = job.first->values, &second = job.second->values;
+  relations::bring_back(relation, *job.pair, first, second);
+  const relations::Comparison found =
+      relations::compare_values(job.named, first, second, relation.exact);
   result.tensors_compared = found.tensors;
   result.elements_compared = found.elements;
   result.worst_ratio = found.worst_ratio;
@@ -207,10 +211,11 @@ void RelationRuns::compare(Job& job, CaseResult& result) {
   result.kind = ResultKind::kRelation;
   result.as_expected = false;
   result.unexpected = "the relation does not hold";
-  result.message = fmt::format("{}; the two cases are {}/first and second",
-                               difference_text(*found.difference, relation.changed), job.folder);
+  result.message =
+      fmt::format("{}; the two cases are {}/first and second",
+                  relations::difference_text(*found.difference, relation.changed), job.folder);
   if (relation.changes_first) return;
-  write_variant(job.pair->first, (fs::path(job.folder) / "first").string());
+  relations::write_variant(job.pair->first, (fs::path(job.folder) / "first").string());
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -6,7 +6,7 @@
 #include "sim/cli/schedule_runs.h"
 #include "sim/judge/verdict/replay.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 std::string with_replay_flags(const std::string& command, const RunArguments& arguments,
                               int64_t schedules) {
@@ -29,7 +29,7 @@ std::string with_replay_flags(const std::string& command, const CheckArguments& 
     flags += " " + option.flag_name() + " " + text;
   }
   const std::string& plan = arguments.custom_plan;
-  return command + flags + (plan.empty() ? "" : " --custom-plan " + shell_word(plan));
+  return command + flags + (plan.empty() ? "" : " --custom-plan " + judge::shell_word(plan));
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -5,7 +5,7 @@
 
 #include "sim/cli/arguments.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 // `command` (sim/judge/verdict/replay.h) with those flags; "" stays "". `schedules` replaces the
 // count of --schedules; 0: without the flag.
@@ -13,4 +13,4 @@ std::string with_replay_flags(const std::string& command, const RunArguments& ar
                               int64_t schedules);
 std::string with_replay_flags(const std::string& command, const CheckArguments& arguments);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

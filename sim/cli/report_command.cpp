@@ -11,7 +11,7 @@
 #include "sim/report/earlier_run.h"
 #include "sim/report/results_json.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace fs = std::filesystem;
 
@@ -19,8 +19,8 @@ namespace {
 
 // Of a run that was ended: what the cases that had finished say.
 void write_results_of_ended(const std::string& folder) {
-  EarlierRun earlier = read_earlier_run(folder);
-  if (is_being_written(folder)) {
+  report::EarlierRun earlier = report::read_earlier_run(folder);
+  if (report::is_being_written(folder)) {
     throw_bad_input(fmt::format("{}: the run is still going on, {} of {} cases have finished",
                                 folder, earlier.finished.size(), earlier.selected.size()),
                     "wait until it has ended");
@@ -28,7 +28,7 @@ void write_results_of_ended(const std::string& folder) {
   earlier.info.not_run = earlier.missing("the run ended before this case had");
   earlier.info.interrupted = true;
   earlier.info.exit_status = -1;
-  write_results(folder, earlier.results(), earlier.info);
+  report::write_results(folder, earlier.results(), earlier.info);
   std::cout << fmt::format(
       "{} of {} cases had run when the run was ended; shardproof run --resume {} goes on with it\n",
       earlier.finished.size(), earlier.selected.size(), folder);
@@ -39,7 +39,7 @@ void write_results_of_ended(const std::string& folder) {
 
 int report_command(const ReportArguments& arguments) {
   const std::string folder = arguments.folder.empty() ? "runs/latest" : arguments.folder;
-  if (holds_journal(folder) && !has_final_results(folder)) {
+  if (report::holds_journal(folder) && !report::has_final_results(folder)) {
     write_results_of_ended(folder);
   } else if (!fs::is_regular_file(folder + "/results.json") &&
              !fs::is_regular_file(folder + "/validation.json")) {
@@ -47,7 +47,7 @@ int report_command(const ReportArguments& arguments) {
                     "name the folder of a run or of `validate`");
   }
   for (const char* name : {"/results.json", "/timeline.json", "/validation.json"}) {
-    if (fs::exists(folder + name)) check_json_file(folder + name, kMaxResultsBytes);
+    if (fs::exists(folder + name)) check_json_file(folder + name, report::kMaxResultsBytes);
   }
   const std::string script = script_of_repository("reports/report.py");
   // That of the repository which the script is in; a wheel has none and starts with its own on
@@ -59,4 +59,4 @@ int report_command(const ReportArguments& arguments) {
   exec_program(std::move(words), "`shardproof doctor` says what is missing");
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -26,7 +26,7 @@
 #include "sim/report/summary.h"
 #include "sim/run/case_runner.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -38,7 +38,7 @@ constexpr int kBadInput = 2;
 // One run: its cases and its results.
 class Run {
  public:
-  Run(const RunArguments& arguments, WorldPool& pool, Selection selection,
+  Run(const RunArguments& arguments, world::WorldPool& pool, Selection selection,
       const std::optional<ResumedRun>& earlier, const std::string& folder)
       : arguments_(arguments),
         pool_(pool),
@@ -57,8 +57,8 @@ class Run {
   const std::vector<CaseSpec>& cases() const { return cases_; }
 
   // Runs the cases that have no result yet; each is in `files` before it is said to have finished.
-  void run_all(RunFiles& files) {
-    Progress progress(std::cout, progress_style(), missing_count());
+  void run_all(report::RunFiles& files) {
+    report::Progress progress(std::cout, progress_style(), missing_count());
     for (size_t place = 0; place < cases_.size(); ++place) {
       if (is_finished(place)) continue;
       wait_for_room(cases_[place]);
@@ -75,19 +75,19 @@ class Run {
   }
 
   // Of the cases that ran; those as expected without reports, which are in the files.
-  std::vector<CaseResult> results() const {
-    std::vector<CaseResult> finished;
+  std::vector<judge::CaseResult> results() const {
+    std::vector<judge::CaseResult> finished;
     for (size_t place = 0; place < cases_.size(); ++place) {
       if (is_finished(place)) finished.push_back(*results_[place]);
     }
     return finished;
   }
 
-  RunInfo info;
+  report::RunInfo info;
 
  private:
   // The ranks of a launcher may be on other machines.
-  std::optional<MachineLimits> limits_of_worlds() const {
+  std::optional<run::MachineLimits> limits_of_worlds() const {
     return arguments_.world_size ? std::nullopt : limits_;
   }
 
@@ -109,10 +109,10 @@ class Run {
     }
   }
 
-  Progress::Style progress_style() const {
+  report::Progress::Style progress_style() const {
     const char* github = std::getenv("GITHUB_ACTIONS");
     return {.terminal = ::isatty(STDOUT_FILENO) != 0 && !arguments_.json_lines,
-            .color = wants_color(),
+            .color = report::wants_color(),
             .quiet = arguments_.quiet,
             .json_lines = arguments_.json_lines,
             .annotations = github != nullptr && std::string_view(github) == "true"};
@@ -130,9 +130,9 @@ class Run {
     return "";
   }
 
-  void start_one(size_t place, Progress& progress, RunFiles& files) {
+  void start_one(size_t place, report::Progress& progress, report::RunFiles& files) {
     progress.started(cases_[place].name);
-    const CaseRunner::Done done = [this, place, &progress, &files](CaseResult result) {
+    const run::CaseRunner::Done done = [this, place, &progress, &files](judge::CaseResult result) {
       if (pool_.interrupted()) return;  // how it ended says nothing about it
       if (arguments_.drawn && result.verdict == Verdict::kBadInput) {
         result.verdict = Verdict::kRefused;
@@ -150,7 +150,7 @@ class Run {
       relations_.start(cases_[place], done);
     } else if (arguments_.schedules == kAllSchedules &&
                cases_[place].world.backend == Backend::kEmulated) {
-      all_schedules_.start(cases_[place], [this, done, &progress](CaseResult result) {
+      all_schedules_.start(cases_[place], [this, done, &progress](judge::CaseResult result) {
         if (!arguments_.json_lines && !pool_.interrupted()) {
           progress.note(fmt::format("schedules    {}: {}", result.spec.name, result.message));
         }
@@ -170,25 +170,25 @@ class Run {
   }
 
   const RunArguments& arguments_;
-  WorldPool& pool_;
-  std::optional<MachineLimits> limits_;
-  GoldenStore goldens_;
-  CaseRunner runner_;
+  world::WorldPool& pool_;
+  std::optional<run::MachineLimits> limits_;
+  run::GoldenStore goldens_;
+  run::CaseRunner runner_;
   RelationRuns relations_;
   ScheduleRuns all_schedules_;
   const Clock::time_point start_ = Clock::now();
   std::vector<CaseSpec> cases_;
-  std::vector<std::optional<CaseResult>> results_;  // by place; empty: not run
-  std::string reason_;                              // why the missing cases were not run
+  std::vector<std::optional<judge::CaseResult>> results_;  // by place; empty: not run
+  std::string reason_;                                     // why the missing cases were not run
   const int64_t cores_ = std::max<int64_t>(1, std::thread::hardware_concurrency());
   int64_t failed_ = 0;  // cases that were not as expected
-  ScheduleComparison schedules_;
+  judge::ScheduleComparison schedules_;
 };
 
-int status_of(const std::vector<CaseResult>& results, const RunInfo& info,
+int status_of(const std::vector<judge::CaseResult>& results, const report::RunInfo& info,
               const RunArguments& arguments) {
   if (info.interrupted) return kInterrupted;
-  const int status = exit_status(results, arguments.no_unresolved);
+  const int status = judge::exit_status(results, arguments.no_unresolved);
   const bool skipped_counts = arguments.no_skips && !info.skipped.empty();
   if (skipped_counts && status != 5) return kBadInput;
   const bool partial = !info.not_run.empty() && !arguments.allow_partial;
@@ -197,7 +197,7 @@ int status_of(const std::vector<CaseResult>& results, const RunInfo& info,
 
 std::string program_digest() {
   std::ifstream program("/proc/self/exe", std::ios::binary);
-  return crc32_text(std::string(std::istreambuf_iterator<char>(program), {}));
+  return report::crc32_text(std::string(std::istreambuf_iterator<char>(program), {}));
 }
 
 // What a run reads must not lie in the folder that it empties.
@@ -215,16 +215,16 @@ void require_inputs_elsewhere(const RunArguments& arguments) {
 void require_room(const RunArguments& arguments, const Selection& selection,
                   const std::string& folder) {
   double bytes = 0;
-  for (const CaseSpec& spec : selection.cases) bytes += report_bytes(spec);
-  check_room("--out", folder, bytes);
+  for (const CaseSpec& spec : selection.cases) bytes += run::report_bytes(spec);
+  run::check_room("--out", folder, bytes);
   if (arguments.dump.empty()) return;
   const CaseSpec& spec = selection.cases.front();
-  check_room("--dump", std::filesystem::path(spec.dump_file).parent_path().string(),
-             dump_bytes(spec));
+  run::check_room("--dump", std::filesystem::path(spec.dump_file).parent_path().string(),
+                  run::dump_bytes(spec));
 }
 
 // The cases must be those of the earlier run, or results of two programs would lie in one folder.
-void require_same_cases(const EarlierRun& earlier, const std::string& program,
+void require_same_cases(const report::EarlierRun& earlier, const std::string& program,
                         const Selection& selection) {
   const std::string fix = "start a new run instead";
   if (earlier.info.version != version_text() || earlier.info.program != program) {
@@ -240,7 +240,7 @@ void require_same_cases(const EarlierRun& earlier, const std::string& program,
                     fix);
   }
   for (size_t place = 0; place < count; ++place) {
-    if (case_digest(selection.cases[place]) == earlier.digests[place]) continue;
+    if (report::case_digest(selection.cases[place]) == earlier.digests[place]) continue;
     throw_bad_input(
         fmt::format("the case {} has changed since the run", selection.cases[place].name), fix);
   }
@@ -249,8 +249,8 @@ void require_same_cases(const EarlierRun& earlier, const std::string& program,
 }  // namespace
 
 int run_cases(const RunArguments& arguments, const CommandLine& command, Selection selection,
-              WorldPool& pool, std::optional<ResumedRun> earlier,
-              std::vector<CaseResult>* finished) {
+              world::WorldPool& pool, std::optional<ResumedRun> earlier,
+              std::vector<judge::CaseResult>* finished) {
   if (selection.cases.empty() && selection.skipped.empty()) {
     throw_bad_input(
         "no case was selected",
@@ -260,42 +260,42 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   if (earlier) require_same_cases(earlier->run, program, selection);
   if (!arguments.out.empty()) require_inputs_elsewhere(arguments);
   const std::string folder =
-      earlier ? arguments.resume : create_run_folder(arguments.out, arguments.force);
+      earlier ? arguments.resume : report::create_run_folder(arguments.out, arguments.force);
   if (!arguments.world.ignore_limits) require_room(arguments, selection, folder);
   Run run(arguments, pool, std::move(selection), earlier, folder);
-  run.info.started = utc_now();
+  run.info.started = report::utc_now();
   run.info.command = command.text;
   run.info.arguments = command.words;
   run.info.directory = std::filesystem::current_path().string();
   run.info.version = version_text();
   run.info.program = program;
-  std::unique_ptr<RunFiles> files;
+  std::unique_ptr<report::RunFiles> files;
   if (earlier) {
     run.info.started = earlier->run.info.started;
     run.info.command = earlier->run.info.command;
     files = std::move(earlier->files);
     files->drop_results();
   } else {  // without links, which another run may move
-    files = std::make_unique<RunFiles>(std::filesystem::canonical(folder).string(), run.info,
-                                       run.cases());
+    files = std::make_unique<report::RunFiles>(std::filesystem::canonical(folder).string(),
+                                               run.info, run.cases());
   }
   run.run_all(*files);
-  std::vector<CaseResult> results = run.results();
+  std::vector<judge::CaseResult> results = run.results();
   run.info.exit_status = status_of(results, run.info, arguments);
   files->finish(results, run.info);
   std::ostream& out = arguments.json_lines ? std::cerr : std::cout;
-  if (arguments.durations > 0) out << '\n' << slowest_text(results, arguments.durations);
-  out << summary_text({.results = results,
-                       .skipped = run.info.skipped,
-                       .not_run = run.info.not_run,
-                       .seconds = run.info.seconds,
-                       .exit_status = run.info.exit_status,
-                       .run_folder = folder,
-                       .resumable = !arguments.world_size,
-                       .program = command.program},
-                      wants_color() && !arguments.json_lines);
+  if (arguments.durations > 0) out << '\n' << report::slowest_text(results, arguments.durations);
+  out << report::summary_text({.results = results,
+                               .skipped = run.info.skipped,
+                               .not_run = run.info.not_run,
+                               .seconds = run.info.seconds,
+                               .exit_status = run.info.exit_status,
+                               .run_folder = folder,
+                               .resumable = !arguments.world_size,
+                               .program = command.program},
+                              report::wants_color() && !arguments.json_lines);
   if (finished != nullptr) *finished = std::move(results);
   return run.info.exit_status;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -11,7 +11,7 @@
 #include "sim/report/earlier_run.h"
 #include "sim/world/launch/world_pool.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 // What the user typed.
 struct CommandLine {
@@ -22,15 +22,15 @@ struct CommandLine {
 
 // An earlier run with which this one goes on, and its locked folder.
 struct ResumedRun {
-  EarlierRun run;
-  std::unique_ptr<RunFiles> files;
+  report::EarlierRun run;
+  std::unique_ptr<report::RunFiles> files;
 };
 
 // Returns the exit status; `finished` gets the results, of unexpected cases with their reports.
 // Throws Error(kBadInput): nothing selected, other cases or another
 // program than those of `earlier`, a run folder that cannot be made or written.
 int run_cases(const RunArguments& arguments, const CommandLine& command, Selection selection,
-              WorldPool& pool, std::optional<ResumedRun> earlier = std::nullopt,
-              std::vector<CaseResult>* finished = nullptr);
+              world::WorldPool& pool, std::optional<ResumedRun> earlier = std::nullopt,
+              std::vector<judge::CaseResult>* finished = nullptr);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

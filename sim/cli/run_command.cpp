@@ -11,7 +11,7 @@
 #include "sim/cli/outputs.h"
 #include "sim/cli/run_cases.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -30,7 +30,7 @@ void set_dump(const RunArguments& arguments, Selection& selection) {
 }
 
 // The arguments of the run, with what may differ: how fast, how long, how strict, how it is shown.
-RunArguments resumed_arguments(const RunArguments& given, const EarlierRun& earlier) {
+RunArguments resumed_arguments(const RunArguments& given, const report::EarlierRun& earlier) {
   std::vector<std::string> words = {"shardproof"};
   words.insert(words.end(), earlier.info.arguments.begin(), earlier.info.arguments.end());
   const ParsedArguments parsed = parse_arguments(words);
@@ -62,12 +62,12 @@ RunArguments resumed_arguments(const RunArguments& given, const EarlierRun& earl
 
 // From where it was started, so that relative paths are the same. The folder is locked before it is
 // read, and named without links, which another run may move.
-int resume_run(RunArguments given, const CommandLine& command, WorldPool& pool) {
+int resume_run(RunArguments given, const CommandLine& command, world::WorldPool& pool) {
   namespace fs = std::filesystem;
-  if (!holds_journal(given.resume)) read_earlier_run(given.resume);  // throws why
+  if (!report::holds_journal(given.resume)) report::read_earlier_run(given.resume);  // throws why
   given.resume = fs::canonical(given.resume).string();
-  auto files = std::make_unique<RunFiles>(given.resume);
-  EarlierRun earlier = read_earlier_run(given.resume);
+  auto files = std::make_unique<report::RunFiles>(given.resume);
+  report::EarlierRun earlier = report::read_earlier_run(given.resume);
   const RunArguments arguments = resumed_arguments(given, earlier);
   std::error_code error;
   fs::current_path(earlier.info.directory, error);
@@ -84,15 +84,15 @@ int resume_run(RunArguments given, const CommandLine& command, WorldPool& pool) 
 
 }  // namespace
 
-int run_command(const RunArguments& arguments, const CommandLine& command, WorldPool& pool) {
+int run_command(const RunArguments& arguments, const CommandLine& command, world::WorldPool& pool) {
   if (!arguments.resume.empty()) return resume_run(arguments, command, pool);
   Selection selection = select_cases(arguments);
   if (!arguments.dump.empty()) set_dump(arguments, selection);
-  std::vector<CaseResult> results;
+  std::vector<judge::CaseResult> results;
   const int status =
       run_cases(arguments, command, std::move(selection), pool, std::nullopt, &results);
   if (arguments.shrink) shrink_unexpected(results, arguments, pool);
   return status;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -8,14 +8,14 @@
 #include "sim/case/schedule_search.h"
 #include "sim/judge/verdict/schedules.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 struct ScheduleRuns::Job {
   CaseSpec spec;
-  CaseRunner::Done done;
+  run::CaseRunner::Done done;
   ScheduleSearch search = {};
-  ScheduleComparison comparison = {};
-  std::optional<CaseResult> kept = {};  // the first, or that which is not as expected
+  judge::ScheduleComparison comparison = {};
+  std::optional<judge::CaseResult> kept = {};  // the first, or that which is not as expected
   double seconds = 0;
   bool ends = false;
 };
@@ -36,7 +36,7 @@ std::string counted(const ScheduleSearch& search, const std::string& stopped) {
 
 }  // namespace
 
-void ScheduleRuns::start(const CaseSpec& spec, const CaseRunner::Done& done) {
+void ScheduleRuns::start(const CaseSpec& spec, const run::CaseRunner::Done& done) {
   go_on(std::make_shared<Job>(Job{.spec = spec, .done = done}));
 }
 
@@ -56,19 +56,20 @@ void ScheduleRuns::go_on(const std::shared_ptr<Job>& job) {
   if (schedule) {
     CaseSpec one = job->spec;
     one.world.schedule = *schedule;
-    runner_.start(one, [this, job, schedule = *schedule](CaseResult result) {
+    runner_.start(one, [this, job, schedule = *schedule](judge::CaseResult result) {
       take(job, schedule, std::move(result));
     });
     return;
   }
-  CaseResult result = std::move(*job->kept);
+  judge::CaseResult result = std::move(*job->kept);
   const std::string text = counted(job->search, stopped);
   result.message = result.message.empty() ? text : result.message + "; " + text;
   result.seconds = job->seconds;
   job->done(std::move(result));
 }
 
-void ScheduleRuns::take(const std::shared_ptr<Job>& job, int64_t schedule, CaseResult result) {
+void ScheduleRuns::take(const std::shared_ptr<Job>& job, int64_t schedule,
+                        judge::CaseResult result) {
   job->seconds += result.seconds;
   job->comparison.add(result);
   bool finished = !result.endings.empty();
@@ -85,4 +86,4 @@ void ScheduleRuns::take(const std::shared_ptr<Job>& job, int64_t schedule, CaseR
   go_on(job);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

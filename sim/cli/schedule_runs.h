@@ -5,7 +5,7 @@
 
 #include "sim/run/case_runner.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 inline constexpr int64_t kAllSchedules = -1;      // of RunArguments::schedules
 inline constexpr int64_t kMostSchedules = 10000;  // of a case
@@ -13,21 +13,21 @@ inline constexpr int64_t kMostSchedules = 10000;  // of a case
 class ScheduleRuns {
  public:
   // No run starts once `stops` says so.
-  ScheduleRuns(CaseRunner& runner, std::function<bool()> stops)
+  ScheduleRuns(run::CaseRunner& runner, std::function<bool()> stops)
       : runner_(runner), stops_(std::move(stops)) {}
 
   // Calls `done` once, later in the runner's waits: with the first result that is not as expected,
   // or else that of the first schedule. Its message says how many schedules there were, and whether
   // they were all.
-  void start(const CaseSpec& spec, const CaseRunner::Done& done);
+  void start(const CaseSpec& spec, const run::CaseRunner::Done& done);
 
  private:
   struct Job;
   void go_on(const std::shared_ptr<Job>& job);
-  void take(const std::shared_ptr<Job>& job, int64_t schedule, CaseResult result);
+  void take(const std::shared_ptr<Job>& job, int64_t schedule, judge::CaseResult result);
 
-  CaseRunner& runner_;
+  run::CaseRunner& runner_;
   std::function<bool()> stops_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

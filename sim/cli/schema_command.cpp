@@ -5,7 +5,7 @@
 #include "sim/case/scenario/schema.h"
 #include "sim/cli/commands.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 int schema_command(const RunArguments& arguments) {
   const nlohmann::json printed =
@@ -14,4 +14,4 @@ int schema_command(const RunArguments& arguments) {
   return 0;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

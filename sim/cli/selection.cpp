@@ -17,12 +17,12 @@
 #include "sim/judge/verdict/schedules.h"
 #include "sim/lint/case_reader.h"
 #include "sim/lint/scenario_files.h"
-#include "sim/relations/relations.h"
 #include "sim/report/earlier_run.h"
 #include "sim/run/case_check.h"
+#include "sim/uses/relations/relations.h"
 #include "sim/world/nodes/node_network.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -63,7 +63,8 @@ bool has_value(const CaseSpec& spec, const std::string& filter) {
 
 bool passes_filters(const RunArguments& arguments, const CaseSpec& spec) {
   const std::string& only = arguments.only;
-  if (!only.empty() && spec.name != only && spec.name != name_without_schedule(only)) return false;
+  if (!only.empty() && spec.name != only && spec.name != judge::name_without_schedule(only))
+    return false;
   return std::all_of(arguments.filters.begin(), arguments.filters.end(),
                      [&](const std::string& filter) {
                        return has(spec.tags, filter) || has_value(spec, filter) ||
@@ -75,7 +76,7 @@ bool passes_filters(const RunArguments& arguments, const CaseSpec& spec) {
 bool asked_for(const RunArguments& arguments, const CaseSpec& spec) {
   const auto& paths = arguments.paths;
   const bool is_named = std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
-    return own_scenario(path) == spec.file;
+    return lint::own_scenario(path) == spec.file;
   });
   if (arguments.all_tags || !arguments.only.empty() || is_named) return true;
   for (const char* tag : {"slow", "manual"}) {
@@ -87,7 +88,7 @@ bool asked_for(const RunArguments& arguments, const CaseSpec& spec) {
 void require_known_name(const std::string& only, const std::vector<CaseSpec>& cases) {
   std::vector<std::string> names;
   for (const CaseSpec& spec : cases) {
-    if (spec.name == only || spec.name == name_without_schedule(only)) return;
+    if (spec.name == only || spec.name == judge::name_without_schedule(only)) return;
     names.push_back(spec.name);
   }
   if (!only.empty()) unknown_case(only, names);
@@ -98,9 +99,9 @@ std::set<std::string> failed_cases(const RunArguments& arguments) {
   std::set<std::string> failed;
   if (arguments.rerun_failed.empty()) return failed;
   int64_t schedules = 0;
-  for (const std::string& name : unexpected_cases(arguments.rerun_failed)) {
-    failed.insert(name_without_schedule(name));
-    schedules = std::max(schedules, schedule_of_name(name));
+  for (const std::string& name : report::unexpected_cases(arguments.rerun_failed)) {
+    failed.insert(judge::name_without_schedule(name));
+    schedules = std::max(schedules, judge::schedule_of_name(name));
   }
   if (arguments.schedules != kAllSchedules && schedules > arguments.schedules) {
     throw_bad_input(fmt::format("a case of {} failed under schedule {}, which this run has not",
@@ -120,13 +121,13 @@ std::vector<CaseSpec> under_schedules(std::vector<CaseSpec> cases, const RunArgu
                     "select one, or leave --schedules out");
   }
   if (arguments.schedules == kAllSchedules) return cases;
-  const int64_t only = schedule_of_name(arguments.only);
+  const int64_t only = judge::schedule_of_name(arguments.only);
   if (only > arguments.schedules && !cases.empty() && arguments.only != cases.front().name) {
     throw_bad_input(
         fmt::format("--only names schedule {}, and the run has {}", only, arguments.schedules),
         fmt::format("add --schedules {}", only));
   }
-  cases = with_schedules(std::move(cases), arguments.schedules);
+  cases = judge::with_schedules(std::move(cases), arguments.schedules);
   std::erase_if(cases, [&](const CaseSpec& spec) {
     const bool is_other =
         only > 0 && spec.world.backend == Backend::kEmulated && spec.name != arguments.only;
@@ -175,12 +176,13 @@ void unknown_case(const std::string& only, const std::vector<std::string>& names
 }
 
 Selection select_cases(const RunArguments& arguments) {
-  std::vector<CaseSpec> cases = read_cases(find_scenario_files(arguments.paths),
-                                           {.backends = wanted_backends(arguments),
-                                            .replaces_backend = !arguments.backends.empty(),
-                                            .device = enum_of<DeviceKind>(arguments.world.device),
-                                            .workloads = arguments.workloads});
-  if (arguments.relations) cases = with_relations(cases);
+  std::vector<CaseSpec> cases =
+      lint::read_cases(lint::find_scenario_files(arguments.paths),
+                       {.backends = wanted_backends(arguments),
+                        .replaces_backend = !arguments.backends.empty(),
+                        .device = enum_of<DeviceKind>(arguments.world.device),
+                        .workloads = arguments.workloads});
+  if (arguments.relations) cases = relations::with_relations(cases);
   const std::set<std::string> failed = failed_cases(arguments);
   require_known_name(arguments.only, cases);
   std::erase_if(cases, [&](const CaseSpec& spec) {
@@ -201,10 +203,10 @@ Selection select_cases(const RunArguments& arguments) {
       spec.skip = why_not(spec.world.backend, spec.world.device);
     }
     if (spec.skip.empty()) spec.skip = wrong_size(arguments, spec);
-    if (spec.skip.empty() && !arguments.world_size) spec.skip = why_no_nodes(spec);
+    if (spec.skip.empty() && !arguments.world_size) spec.skip = world::why_no_nodes(spec);
     (spec.skip.empty() ? selection.cases : selection.skipped).push_back(std::move(spec));
   }
-  std::cerr << unread_keys_notes(selection.cases);
+  std::cerr << run::unread_keys_notes(selection.cases);
   return selection;
 }
 
@@ -220,4 +222,4 @@ CaseSpec select_one_case(const RunArguments& arguments) {
   return cases.front();
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -7,7 +7,7 @@
 #include "sim/case/case_spec.h"
 #include "sim/cli/arguments.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 struct Selection {
   std::vector<CaseSpec> cases;    // to run, in this order
@@ -25,4 +25,4 @@ CaseSpec select_one_case(const RunArguments& arguments);
 // Throws Error(kBadInput): --only names none of these cases.
 [[noreturn]] void unknown_case(const std::string& only, const std::vector<std::string>& names);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -17,14 +17,14 @@
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/selection.h"
-#include "sim/explore/shrink.h"
-#include "sim/explore/signature.h"
-#include "sim/explore/smaller_cases.h"
 #include "sim/judge/verdict/schedules.h"
 #include "sim/lint/scenario_files.h"
 #include "sim/run/case_runner.h"
+#include "sim/uses/explore/shrink.h"
+#include "sim/uses/explore/signature.h"
+#include "sim/uses/explore/smaller_cases.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -36,14 +36,15 @@ constexpr const char* kFolders[] = {"model.folder", "data.case"};
 constexpr size_t kShownLine = 400;  // bytes of a finding in the head of the file
 
 // The case of this name; of a scenario of one case, that one.
-CaseSettings settings_of_case(const Scenario& scenario, const std::string& name) {
+explore::CaseSettings settings_of_case(const Scenario& scenario, const std::string& name) {
   std::vector<std::string> names;
-  const std::string only = name_without_schedule(name);
+  const std::string only = judge::name_without_schedule(name);
   for (size_t i = 0; i < scenario.cases.size(); ++i) {
     names.push_back(scenario.cases[i].name);
     if (names.back() != only && names.back() != name) continue;
-    CaseSettings settings = scenario.settings[i];
-    if (names.back() == only && name != only) settings["world.schedule"] = schedule_of_name(name);
+    explore::CaseSettings settings = scenario.settings[i];
+    if (names.back() == only && name != only)
+      settings["world.schedule"] = judge::schedule_of_name(name);
     return settings;
   }
   if (only.empty() && names.size() == 1) return scenario.settings.front();
@@ -56,7 +57,7 @@ CaseSettings settings_of_case(const Scenario& scenario, const std::string& name)
 
 class Shrink {
  public:
-  Shrink(const Arguments& arguments, WorldPool& pool)
+  Shrink(const Arguments& arguments, world::WorldPool& pool)
       : run_(arguments.run),
         deadline_s_(arguments.explore.deadline_s),
         pool_(pool),
@@ -69,24 +70,25 @@ class Shrink {
   }
 
   int go() {
-    const std::string path = own_scenario(run_.paths.front());
+    const std::string path = lint::own_scenario(run_.paths.front());
     file_ = fs::absolute(path).string();
     const Scenario scenario = parse_scenario(path, world_);
-    CaseSettings settings = settings_of_case(scenario, run_.only);
+    explore::CaseSettings settings = settings_of_case(scenario, run_.only);
     for (const char* key : {"name", "tags", "expect.verdict", "expect.kind", "expect.tensor",
                             "expect.detector", "expect.collectives"}) {
       settings.erase(key);
     }
     if (run_.seed) settings["seed"] = *run_.seed;
     if (run_.sample_rows > 0) settings["sample_rows"] = run_.sample_rows;
-    const CaseResult before = run_first(settings);
-    const std::string signature = failure_signature(before);
+    const judge::CaseResult before = run_first(settings);
+    const std::string signature = explore::failure_signature(before);
     if (signature.empty()) {
       std::cerr << "shardproof: the case matches, so there is nothing to shrink\n";
       return 2;
     }
-    std::cout << "the case fails: " << printable(failure_text(before), kShownLine) << std::endl;
-    Shrunk shrunk = shrink_case(
+    std::cout << "the case fails: " << printable(explore::failure_text(before), kShownLine)
+              << std::endl;
+    explore::Shrunk shrunk = explore::shrink_case(
         settings, signature, [this](const auto& cases) { return signatures_of(cases); },
         [this] { return in_time(); });
     write(settings, shrunk);
@@ -99,25 +101,26 @@ class Shrink {
     Verdict verdict = Verdict::kInternal;
     ResultKind kind = ResultKind::kNone;
   };
-  static Known known(const CaseResult& result) {
-    return {failure_signature(result), failure_text(result), result.verdict, result.kind};
+  static Known known(const judge::CaseResult& result) {
+    return {explore::failure_signature(result), explore::failure_text(result), result.verdict,
+            result.kind};
   }
 
   bool in_time() const { return seconds_since(start_) < deadline_s_ && !pool_.interrupted(); }
 
-  CaseResult run_first(const CaseSettings& settings) {
-    const CheckedCase checked = check_settings(settings, file_, world_);
+  judge::CaseResult run_first(const explore::CaseSettings& settings) {
+    const explore::CheckedCase checked = explore::check_settings(settings, file_, world_);
     if (!checked.spec) throw_bad_input(checked.sentence, "shrink a case that can run");
-    CaseResult result = runner_.run(*checked.spec);
+    judge::CaseResult result = runner_.run(*checked.spec);
     known_[settings.dump()] = known(result);
     return result;
   }
 
-  std::vector<std::string> signatures_of(const std::vector<CaseSettings>& cases) {
-    for (const CaseSettings& settings : cases) start(settings);
+  std::vector<std::string> signatures_of(const std::vector<explore::CaseSettings>& cases) {
+    for (const explore::CaseSettings& settings : cases) start(settings);
     runner_.wait_until_at_most(0);
     std::vector<std::string> signatures;
-    for (const CaseSettings& settings : cases) {
+    for (const explore::CaseSettings& settings : cases) {
       const auto found = known_.find(settings.dump());
       signatures.push_back(found == known_.end() ? kNotRun : found->second.signature);
     }
@@ -125,10 +128,10 @@ class Shrink {
   }
 
   // Runs each case once.
-  void start(const CaseSettings& settings) {
+  void start(const explore::CaseSettings& settings) {
     const std::string text = settings.dump();
     if (known_.count(text) != 0 || !in_time()) return;
-    const CheckedCase checked = check_settings(settings, file_, world_);
+    const explore::CheckedCase checked = explore::check_settings(settings, file_, world_);
     if (!checked.spec) {
       known_[text] = {"refused: " + checked.sentence, ""};
       return;
@@ -136,7 +139,7 @@ class Shrink {
     known_[text] = {kNotRun, ""};
     const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
     runner_.wait_for_room(checked.spec->parallel.world_size(), cores);
-    runner_.start(*checked.spec, [this, text](const CaseResult& result) {
+    runner_.start(*checked.spec, [this, text](const judge::CaseResult& result) {
       if (pool_.interrupted()) return;
       known_[text] = known(result);
     });
@@ -151,11 +154,11 @@ class Shrink {
     return fs::absolute(fs::path("runs") / "shrunk" / (name + ".yaml"));
   }
 
-  void write(const CaseSettings& before, Shrunk& shrunk) {
+  void write(const explore::CaseSettings& before, explore::Shrunk& shrunk) {
     const fs::path out = place();
     fs::create_directories(out.parent_path());
     const Known& found = known_.at(shrunk.settings.dump());
-    CaseSettings settings = shrunk.settings;
+    explore::CaseSettings settings = shrunk.settings;
     for (const char* key : kFolders) {
       if (!settings.contains(key)) continue;
       const fs::path folder = fs::path(file_).parent_path() / settings[key].get<std::string>();
@@ -168,11 +171,11 @@ class Shrink {
     const std::string head =
         fmt::format("{}\nShrunk from {}{}.", printable(found.text, kShownLine), run_.paths.front(),
                     run_.only.empty() ? "" : ", case " + run_.only);
-    const std::string text = scenario_text(settings, head);
+    const std::string text = explore::scenario_text(settings, head);
     write_text_file(out, text);
     std::cout << fmt::format("size {:.1f} -> {:.1f} in {:.1f} s: {} smaller cases in {} rounds\n{}",
-                             size_of(before), size_of(shrunk.settings), seconds_since(start_),
-                             shrunk.cases_run, shrunk.rounds, text);
+                             explore::size_of(before), explore::size_of(shrunk.settings),
+                             seconds_since(start_), shrunk.cases_run, shrunk.rounds, text);
     if (!shrunk.in_time) {
       std::cout << fmt::format("the deadline of {} s ended the search; --deadline gives it more\n",
                                deadline_s_);
@@ -186,10 +189,10 @@ class Shrink {
 
   const RunArguments& run_;
   double deadline_s_;
-  WorldPool& pool_;
-  std::optional<MachineLimits> limits_;
-  GoldenStore goldens_;
-  CaseRunner runner_;
+  world::WorldPool& pool_;
+  std::optional<run::MachineLimits> limits_;
+  run::GoldenStore goldens_;
+  run::CaseRunner runner_;
   WorldChoice world_;
   std::string file_;
   std::map<std::string, Known> known_;  // by the text of the settings
@@ -198,16 +201,16 @@ class Shrink {
 
 }  // namespace
 
-int shrink_command(const Arguments& arguments, WorldPool& pool) {
+int shrink_command(const Arguments& arguments, world::WorldPool& pool) {
   return Shrink(arguments, pool).go();
 }
 
-void shrink_unexpected(const std::vector<CaseResult>& results, const RunArguments& run,
-                       WorldPool& pool) {
+void shrink_unexpected(const std::vector<judge::CaseResult>& results, const RunArguments& run,
+                       world::WorldPool& pool) {
   std::set<std::string> seen;  // one case of each way to fail
-  for (const CaseResult& result : results) {
+  for (const judge::CaseResult& result : results) {
     const bool is_new = !result.as_expected && result.verdict != Verdict::kMatch &&
-                        seen.insert(failure_signature(result)).second;
+                        seen.insert(explore::failure_signature(result)).second;
     const bool is_scenario = fs::path(result.spec.file).extension() != ".json";
     if (!is_new || !is_scenario || pool.interrupted()) continue;
     if (result.kind == ResultKind::kRace) {
@@ -226,4 +229,4 @@ void shrink_unexpected(const std::vector<CaseResult>& results, const RunArgument
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

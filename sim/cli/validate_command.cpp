@@ -19,12 +19,12 @@
 #include "sim/lint/scenario_files.h"
 #include "sim/report/results_json.h"
 #include "sim/report/run_folder.h"
-#include "sim/validate/outputs.h"
+#include "sim/uses/validate/outputs.h"
 #include "sim/world/external/external_rank.h"
 #include "sim/world/external/shared_secret.h"
 #include "sim/world/nodes/node_network.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 namespace {
 
@@ -46,11 +46,12 @@ CaseSpec default_case(int64_t ranks, const WorldChoice& world) {
 }
 
 // Those of the suite that so many ranks run.
-std::vector<CaseSpec> training_cases(const Suite& suite, int64_t ranks, const WorldChoice& world) {
-  if (!suite.has(Stage::kTraining)) return {};
+std::vector<CaseSpec> training_cases(const validate::Suite& suite, int64_t ranks,
+                                     const WorldChoice& world) {
+  if (!suite.has(validate::Stage::kTraining)) return {};
   if (suite.scenarios.empty()) return {default_case(ranks, world)};
   std::vector<CaseSpec> cases;
-  for (const std::string& file : find_scenario_files(suite.scenarios)) {
+  for (const std::string& file : lint::find_scenario_files(suite.scenarios)) {
     for (CaseSpec& spec : parse_scenario(file, world).cases) {
       const bool plain = spec.is(ModelWorkload::kTrain) || spec.is(ModelWorkload::kLogprobs);
       const bool expected = spec.expect.verdict == Verdict::kMatch && spec.faults.empty();
@@ -62,8 +63,9 @@ std::vector<CaseSpec> training_cases(const Suite& suite, int64_t ranks, const Wo
   return cases;
 }
 
-void require_cases(const Suite& suite, const std::vector<CaseSpec>& cases, int64_t ranks) {
-  if (suite.has(Stage::kTraining) && cases.empty()) {
+void require_cases(const validate::Suite& suite, const std::vector<CaseSpec>& cases,
+                   int64_t ranks) {
+  if (suite.has(validate::Stage::kTraining) && cases.empty()) {
     throw_bad_input(fmt::format("no case of training.scenarios trains or scores a model on {} "
                                 "ranks and expects a match",
                                 ranks),
@@ -72,7 +74,7 @@ void require_cases(const Suite& suite, const std::vector<CaseSpec>& cases, int64
 }
 
 // Nodes are network namespaces that are made for the ranks: hosts of their own.
-void check_nodes(Suite& suite, int64_t ranks, const WorldChoice& choice, bool launched) {
+void check_nodes(validate::Suite& suite, int64_t ranks, const WorldChoice& choice, bool launched) {
   if (suite.nodes == 0) return;
   const auto refuse = [&](const std::string& what, const std::string& fix) {
     throw_bad_input(fmt::format("world.nodes of {}: {}", suite.file, what), fix);
@@ -95,10 +97,11 @@ void check_nodes(Suite& suite, int64_t ranks, const WorldChoice& choice, bool la
   CaseSpec spec;
   spec.world.backend = choice.backend;
   spec.world.ranks_per_node = each;
-  for (const PlantedFault& fault : suite.faults) {
-    if (fault.kind == PlantedKind::kLag) spec.faults.emplace_back().kind = FaultKind::kLag;
+  for (const validate::PlantedFault& fault : suite.faults) {
+    if (fault.kind == validate::PlantedKind::kLag)
+      spec.faults.emplace_back().kind = FaultKind::kLag;
   }
-  const std::string why = why_no_nodes(spec);
+  const std::string why = world::why_no_nodes(spec);
   if (!why.empty()) refuse(why, "leave it out");
 }
 
@@ -113,24 +116,24 @@ class ValidateCommand {
     settings_.use_cache = !run_arguments_.world.no_cache;
   }
 
-  int local(const WorkerFunctions& functions) {
+  int local(const world::WorkerFunctions& functions) {
     require_can_run(settings_.backend, settings_.device);
-    WorldPool pool(functions);
+    world::WorldPool pool(functions);
     read(arguments_.ranks, /*launched=*/false);
     return run(pool, std::cout);
   }
 
   // One process of a launcher's. Rank 0's judges; the others serve and leave with its status.
-  int launched(const WorkerFunctions& functions) {
-    ExternalPlace place = external_place(process_environment());
-    place.secret = shared_secret(place, process_environment());
+  int launched(const world::WorkerFunctions& functions) {
+    world::ExternalPlace place = world::external_place(world::process_environment());
+    place.secret = world::shared_secret(place, world::process_environment());
     if (settings_.backend == Backend::kEmulated) {
       throw_bad_input("emulated cannot run here",
                       "ranks of a launcher are processes; use --backend gloo or nccl");
     }
     require_can_run(settings_.backend, settings_.device);
     return run_on_external_ranks(place, settings_.backend, settings_.device, functions,
-                                 [&](WorldPool& pool) {
+                                 [&](world::WorldPool& pool) {
                                    read(place.world_size, /*launched=*/true);
                                    return run(pool, std::cout);
                                  });
@@ -143,7 +146,7 @@ class ValidateCommand {
   }
 
   void read(int64_t ranks, bool launched) {
-    if (!arguments_.suite.empty()) suite_ = read_suite(arguments_.suite);
+    if (!arguments_.suite.empty()) suite_ = validate::read_suite(arguments_.suite);
     settings_.world_size = ranks;
     const WorldChoice world{.backend = settings_.backend,
                             .device = settings_.device,
@@ -153,36 +156,37 @@ class ValidateCommand {
     require_cases(suite_, settings_.cases(ranks), ranks);
   }
 
-  int run(WorldPool& pool, std::ostream& out) {
-    const std::string folder = create_run_folder(run_arguments_.out, run_arguments_.force);
-    const ValidateRun about{.command = command_.text,
-                            .version = version_text(),
-                            .started = utc_now(),
-                            .suite = suite_.file,
-                            .settings = settings_};
-    const ValidationResult result =
-        validate(pool, suite_, settings_, [&](const auto& stage, const auto& findings) {
-          out << stage_text(stage, findings) << std::flush;
+  int run(world::WorldPool& pool, std::ostream& out) {
+    const std::string folder = report::create_run_folder(run_arguments_.out, run_arguments_.force);
+    const validate::ValidateRun about{.command = command_.text,
+                                      .version = version_text(),
+                                      .started = report::utc_now(),
+                                      .suite = suite_.file,
+                                      .settings = settings_};
+    const validate::ValidationResult result =
+        validate::validate(pool, suite_, settings_, [&](const auto& stage, const auto& findings) {
+          out << validate::stage_text(stage, findings) << std::flush;
         });
     write_text_file((fs::path(folder) / "validation.json").string(),
-                    validation_json(result, about)
+                    validate::validation_json(result, about)
                             .dump(1, ' ', false, nlohmann::json::error_handler_t::replace) +
                         "\n");
-    write_text_file((fs::path(folder) / "junit.xml").string(), validation_junit(result, about));
-    out << verdict_text(result) << fmt::format("all of it: {}/validation.json\n", folder);
+    write_text_file((fs::path(folder) / "junit.xml").string(),
+                    validate::validation_junit(result, about));
+    out << validate::verdict_text(result) << fmt::format("all of it: {}/validation.json\n", folder);
     return result.exit_status;
   }
 
   const ValidateArguments& arguments_;
   const RunArguments& run_arguments_;
   const CommandLine& command_;
-  Suite suite_;
-  ValidateSettings settings_;
+  validate::Suite suite_;
+  validate::ValidateSettings settings_;
 };
 
 // The place that a launcher gave this process; nothing where its variables give none. It does not
 // matter where the ranks would meet (MASTER_ADDR).
-std::optional<ExternalPlace> place_of_launcher(const GetVariable& variable) {
+std::optional<world::ExternalPlace> place_of_launcher(const world::GetVariable& variable) {
   const auto without_meeting = [&](const std::string& name) -> std::optional<std::string> {
     if (name == "MASTER_ADDR") return "localhost";
     if (name == "MASTER_PORT") return "1";
@@ -190,14 +194,14 @@ std::optional<ExternalPlace> place_of_launcher(const GetVariable& variable) {
     return variable(name);
   };
   try {
-    return external_place(without_meeting);
+    return world::external_place(without_meeting);
   } catch (const Error&) {
     return std::nullopt;
   }
 }
 
 // Each rank of a launcher's would start --ranks of its own. A single process may: srun --pty, say.
-void refuse_ranks_of_ranks(const GetVariable& variable) {
+void refuse_ranks_of_ranks(const world::GetVariable& variable) {
   const auto place = place_of_launcher(variable);
   if (!place || place->world_size == 1) return;
   throw_bad_input(fmt::format("validate --ranks starts ranks of its own, but this process is "
@@ -209,9 +213,9 @@ void refuse_ranks_of_ranks(const GetVariable& variable) {
 }  // namespace
 
 int validate_command(const Arguments& arguments, const CommandLine& command,
-                     const WorkerFunctions& functions) {
-  const auto variable = process_environment();
-  if (arguments.validate.ranks == 0 && !was_launched(variable)) {
+                     const world::WorkerFunctions& functions) {
+  const auto variable = world::process_environment();
+  if (arguments.validate.ranks == 0 && !world::was_launched(variable)) {
     throw_bad_input("no launcher says which rank this is",
                     "start validate through torchrun, mpirun or srun on every host, or give "
                     "--ranks N for N ranks on this machine");
@@ -221,4 +225,4 @@ int validate_command(const Arguments& arguments, const CommandLine& command,
   return arguments.validate.ranks > 0 ? validate.local(functions) : validate.launched(functions);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

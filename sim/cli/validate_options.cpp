@@ -4,7 +4,7 @@
 #include "sim/case/names.h"
 #include "sim/cli/command_options.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 // In place of run's.
 constexpr const char* kValidateStatuses =
@@ -37,4 +37,4 @@ void add_validate_options(CLI::App& app, Arguments& arguments) {
   app.footer(kValidateStatuses);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

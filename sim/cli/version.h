@@ -3,8 +3,8 @@
 
 #include <string>
 
-namespace shardproof::sim {
+namespace shardproof::sim::cli {
 
 std::string version_text();  // "shardproof 0.1.0 (LibTorch 2.11.0)"
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::cli

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-namespace shardproof::sim {
+namespace shardproof::sim::describe {
 namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -87,4 +87,4 @@ BackendFactory loopback_factory(int64_t rank) {
   };
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::describe

@@ -3,7 +3,7 @@
 
 #include "comm/mesh_comm.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::describe {
 
 // Groups in which every call ends at once. A reduction returns this rank's own addend, a gather its
 // own piece in the place of every piece of that shape. Other data that a peer would send are zeros.
@@ -11,4 +11,4 @@ namespace shardproof::sim {
 // barrier, which no training step makes, throw.
 BackendFactory loopback_factory(int64_t rank);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::describe

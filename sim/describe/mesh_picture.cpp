@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace shardproof::sim {
+namespace shardproof::sim::describe {
 
 namespace {
 
@@ -56,4 +56,4 @@ std::string mesh_picture(const Mesh& mesh, int64_t max_rows) {
   return picture;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::describe

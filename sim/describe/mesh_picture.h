@@ -5,7 +5,7 @@
 
 #include "mesh/mesh.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::describe {
 
 //   dp=2 tp=3, 6 ranks
 //            tp 0   1   2
@@ -14,4 +14,4 @@ namespace shardproof::sim {
 // Columns are the innermost axis with more than one rank, rows the others, `max_rows` at most.
 std::string mesh_picture(const Mesh& mesh, int64_t max_rows = 32);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::describe

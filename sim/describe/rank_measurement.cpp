@@ -17,7 +17,7 @@
 #include "tensor/tensor_memory.h"
 #include "train/trainer.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::describe {
 namespace {
 
 constexpr double kMostParameters = 1e8;  // that a described rank makes
@@ -25,14 +25,14 @@ constexpr double kMostProducts = 2.5e9;  // of two numbers, in one forward
 
 RankMeasurement run_alone(const CaseSpec& spec, const ModelConfig& config, const Batch& batch,
                           int64_t rank) {
-  prepare_rank_thread();
+  world::prepare_rank_thread();
   const Mesh mesh = spec.parallel.mesh();
-  CallTrace trace;
+  world::CallTrace trace;
   MeshComm comm(mesh, rank, loopback_factory(rank), &trace);
   NoProbe nobody;
   const auto weights = weights_to_come(config);
   const TensorMemory memory;
-  const ParallelStyles styles = make_styles(parallel_options(spec.parallel));
+  const ParallelStyles styles = make_styles(world::parallel_options(spec.parallel));
   Decoder model = planned_model(config, weights, comm, styles, spec.frozen);
   const RankSetup setup{.mesh = mesh,
                         .rank = rank,
@@ -40,7 +40,7 @@ RankMeasurement run_alone(const CaseSpec& spec, const ModelConfig& config, const
                         .probe = nobody,
                         .dtype = dtype_of_precision(name_of(spec.precision)),
                         .device = at::kCPU};
-  Trainer trainer(setup, model, styles, train_options(spec));
+  Trainer trainer(setup, model, styles, world::train_options(spec));
   const bool scores = spec.is(ModelWorkload::kLogprobs);
   const int64_t steps = scores ? 1 : std::min<int64_t>(spec.steps, 2);
   int64_t held_before = memory.current_bytes();
@@ -96,7 +96,7 @@ RankMeasurement on_line(const RankMeasurement& one, const RankMeasurement& two, 
 
 // The fewest samples that leave each share one, or a pair where the loss compares pairs.
 int64_t smallest_batch(const CaseSpec& spec) {
-  const bool pairs = train_options(spec).loss.kind == LossKind::kPreference;
+  const bool pairs = world::train_options(spec).loss.kind == LossKind::kPreference;
   return (pairs ? 2 : 1) * spec.parallel.ranks(Share::kSamples);
 }
 
@@ -110,7 +110,7 @@ bool grows_with_batch(const CaseSpec& spec, const Batch& batch) {
 
 std::optional<RankMeasurement> measure_rank(const CaseSpec& spec, const ModelConfig& config,
                                             const Batch& batch, int64_t rank) {
-  refuse_unsupported(spec, config, batch.size());
+  world::refuse_unsupported(spec, config, batch.size());
   if (!takes_long(spec, config, batch)) return run_alone(spec, config, batch, rank);
   const bool grows = grows_with_batch(spec, batch);
   const int64_t share = smallest_batch(spec);
@@ -131,4 +131,4 @@ std::optional<RankMeasurement> measure_rank(const CaseSpec& spec, const ModelCon
   return on_line(one, with_layers(2), config.num_hidden_layers);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::describe

@@ -12,7 +12,7 @@
 #include "model/config.h"
 #include "sim/case/case_spec.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::describe {
 
 struct RankMeasurement {
   int64_t steps = 0;
@@ -32,4 +32,4 @@ struct RankMeasurement {
 std::optional<RankMeasurement> measure_rank(const CaseSpec& spec, const ModelConfig& config,
                                             const Batch& batch, int64_t rank);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::describe

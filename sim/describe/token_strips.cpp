@@ -12,7 +12,7 @@
 #include "sim/world/rank/token_runs.h"
 #include "train/held_tokens.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::describe {
 namespace {
 
 constexpr std::array<int, 8> kBackgrounds = {75,  215, 114, 174,
@@ -24,9 +24,9 @@ char letter_of(int64_t sample) {
   return static_cast<char>(at < 26 ? 'A' + at : 'a' + at - 26);
 }
 
-std::string strip_of(const std::vector<TokenRun>& runs, bool color) {
+std::string strip_of(const std::vector<world::TokenRun>& runs, bool color) {
   std::string strip;
-  for (const TokenRun& run : runs) {
+  for (const world::TokenRun& run : runs) {
     const bool padding = run.sample < 0;
     const std::string tokens(static_cast<size_t>(run.count), padding ? '.' : letter_of(run.sample));
     const auto shade = static_cast<size_t>(std::max<int64_t>(run.sample, 0)) % kBackgrounds.size();
@@ -38,10 +38,10 @@ std::string strip_of(const std::vector<TokenRun>& runs, bool color) {
 }
 
 // "A 0-1 6, B 0": the positions in their sequences, in the rank's order.
-std::string words_of(const std::vector<TokenRun>& runs) {
+std::string words_of(const std::vector<world::TokenRun>& runs) {
   std::string words;
   int64_t last = -1;
-  for (const TokenRun& run : runs) {
+  for (const world::TokenRun& run : runs) {
     if (run.sample < 0) continue;
     if (run.sample != last) {
       words += fmt::format("{}{}", words.empty() ? "" : ", ", letter_of(run.sample));
@@ -59,10 +59,10 @@ class Strips {
   Strips(bool color, int64_t most_columns, int64_t most_lines)
       : color_(color), most_columns_(most_columns), most_lines_(most_lines) {}
 
-  void add(const std::string& label, const std::vector<TokenRun>& runs, bool with_words) {
+  void add(const std::string& label, const std::vector<world::TokenRun>& runs, bool with_words) {
     if (++lines_ > most_lines_) return;
     int64_t columns = 0;
-    for (const TokenRun& run : runs) columns += run.count;
+    for (const world::TokenRun& run : runs) columns += run.count;
     const bool fits = columns <= most_columns_;
     text_ += fmt::format("  {:<26}{}{}\n", label, fits ? strip_of(runs, color_) : words_of(runs),
                          fits && with_words ? "   " + words_of(runs) : "");
@@ -92,7 +92,7 @@ void add_batch(Strips& strips, const Batch& batch) {
   const at::Tensor lengths = batch.input_lengths.to(at::kCPU, at::kLong);
   for (int64_t sample = 0; sample < batch.size(); ++sample) {
     const auto length = lengths[sample].item<int64_t>();
-    std::vector<TokenRun> runs = {{sample, 0, length}};
+    std::vector<world::TokenRun> runs = {{sample, 0, length}};
     if (length < batch.seq_len()) runs.push_back({-1, 0, batch.seq_len() - length});
     strips.add(fmt::format("sample {}", sample), runs, /*with_words=*/false);
   }
@@ -105,7 +105,7 @@ void add_rows(Strips& strips, const Mesh& mesh, const std::vector<int64_t>& rank
   for (const int64_t rank : ranks) held.push_back(held_tokens(batch, mesh, rank, cuts, options));
   const std::string share = place_of(mesh, ranks.front(), cuts.sample_axes);
   for (size_t micro = 0; micro < held.front().size(); ++micro) {
-    const auto rows = token_runs(held.front()[micro].rows, batch.seq_len());
+    const auto rows = world::token_runs(held.front()[micro].rows, batch.seq_len());
     for (size_t row = 0; row < rows.size(); ++row) {
       const std::string where = fmt::format("microbatch {} row {}", micro, row);
       strips.add(share.empty() ? where : share + " " + where, rows[row],
@@ -113,7 +113,8 @@ void add_rows(Strips& strips, const Mesh& mesh, const std::vector<int64_t>& rank
       if (ranks.size() == 1) continue;
       for (size_t i = 0; i < ranks.size(); ++i) {
         strips.add("  " + place_of(mesh, ranks[i], cuts.position_axes(mesh)),
-                   token_runs(held[i][micro].held, batch.seq_len())[row], /*with_words=*/true);
+                   world::token_runs(held[i][micro].held, batch.seq_len())[row],
+                   /*with_words=*/true);
       }
     }
   }
@@ -124,10 +125,10 @@ void add_rows(Strips& strips, const Mesh& mesh, const std::vector<int64_t>& rank
 std::string token_strips(const CaseSpec& spec, const Batch& batch, bool color, int64_t most_columns,
                          int64_t most_lines) {
   const Mesh mesh = spec.parallel.mesh();
-  const TokenCuts cuts = make_styles(parallel_options(spec.parallel)).token_cuts(mesh);
+  const TokenCuts cuts = make_styles(world::parallel_options(spec.parallel)).token_cuts(mesh);
   const bool whole = cuts.position_axes(mesh).empty();
   if (whole && spec.batching.kind == BatchingKind::kFixed) return "";
-  const TrainOptions options = train_options(spec);
+  const TrainOptions options = world::train_options(spec);
   Strips strips(color, most_columns, most_lines);
   add_batch(strips, batch);
   std::set<int64_t> parts;
@@ -141,4 +142,4 @@ std::string token_strips(const CaseSpec& spec, const Batch& batch, bool color, i
          strips.text();
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::describe

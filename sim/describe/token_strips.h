@@ -11,7 +11,7 @@
 #include "model/batch.h"
 #include "sim/case/case_spec.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::describe {
 
 // Draws a whole model's case: the batch, each microbatch's rows, and the part of each cp and
 // ulysses rank in its local order. Returns "" when nothing is packed or cut. Parts wider than
@@ -21,4 +21,4 @@ namespace shardproof::sim {
 std::string token_strips(const CaseSpec& spec, const Batch& batch, bool color,
                          int64_t most_columns = 160, int64_t most_lines = 64);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::describe

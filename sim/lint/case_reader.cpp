@@ -12,7 +12,7 @@
 #include "sim/case/scenario/scenario.h"
 #include "sim/run/case_check.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::lint {
 
 namespace fs = std::filesystem;
 
@@ -97,7 +97,7 @@ class Reader {
   // Throws before anything runs for a case that no mesh could run.
   static void require_right(const CaseSpec& spec) {
     try {
-      check_case(spec);
+      run::check_case(spec);
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::kRefused) return;  // a verdict, given when the case runs
       throw_bad_input(fmt::format("{}:{}: {}: {}", spec.file, spec.line, spec.name, error.fact()),
@@ -126,4 +126,4 @@ std::vector<CaseSpec> read_cases(const std::vector<std::string>& files,
   return Reader(options).read(files);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::lint

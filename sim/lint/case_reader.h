@@ -7,7 +7,7 @@
 #include "sim/case/case_spec.h"
 #include "sim/case/scenario/known_workload.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::lint {
 
 struct ReadOptions {
   std::vector<Backend> backends;  // every file gives the cases of each
@@ -20,4 +20,4 @@ struct ReadOptions {
 // Throws one Error(kBadInput) with the problems of all files.
 std::vector<CaseSpec> read_cases(const std::vector<std::string>& files, const ReadOptions& options);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::lint

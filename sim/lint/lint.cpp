@@ -8,16 +8,16 @@
 #include "sim/lint/scenario_files.h"
 #include "sim/run/case_check.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::lint {
 
 int lint(const std::vector<std::string>& paths, const std::vector<KnownWorkload>& workloads) {
   const std::vector<std::string> files = find_scenario_files(paths);
   // Errors do not depend on the world.
   const auto cases = read_cases(
       files, {.backends = {Backend::kEmulated}, .replaces_backend = true, .workloads = workloads});
-  std::cout << unread_keys_notes(cases);
+  std::cout << run::unread_keys_notes(cases);
   std::cout << fmt::format("{} files, {} cases: no errors\n", files.size(), cases.size());
   return 0;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::lint

@@ -9,7 +9,7 @@
 #include "base/utf8.h"
 #include "sim/case/scenario/case_folder.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::lint {
 
 namespace fs = std::filesystem;
 
@@ -85,4 +85,4 @@ std::vector<std::string> find_scenario_files(const std::vector<std::string>& pat
   return files;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::lint

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace shardproof::sim {
+namespace shardproof::sim::lint {
 
 // A path in the repository, relative to the current folder or else to the program; "" when absent.
 std::string find_in_repository(const std::string& relative_path);
@@ -16,4 +16,4 @@ std::string own_scenario(const std::string& path);
 // those of the repository. Throws Error(kBadInput) for a path that is no scenario.
 std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::lint

@@ -14,26 +14,26 @@
 #include "sim/case/names.h"
 #include "sim/case/runners.h"
 #include "sim/cli/cli.h"
-#include "sim/proofs/run_workload.h"
 #include "sim/run/make_world.h"
-#include "sim/validate/validate_rank.h"
+#include "sim/uses/proofs/run_workload.h"
+#include "sim/uses/validate/validate_rank.h"
 #include "sim/world/nodes/node_entry.h"
 #include "sim/world/rank/launcher_store.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::program {
 namespace {
 
 // The workload of a request and its case; null for a whole model.
 struct Asked {
-  Asked(const std::string& request, const Workloads& workloads) {
+  Asked(const std::string& request, const proofs::Workloads& workloads) {
     nlohmann::json json = nlohmann::json::parse(request);
     const auto name = json.at("workload").get<std::string>();
-    validates = name == kValidateWorkload;
+    validates = name == validate::kValidateWorkload;
     workload = workloads.find(name);
     if (workload != nullptr) spec = case_spec_from_json(json);
   }
   bool validates;  // a stage of `validate`
-  const Workload* workload;
+  const proofs::Workload* workload;
   CaseSpec spec;
 };
 
@@ -67,30 +67,34 @@ __attribute__((section(".preinit_array"), used)) BeforeConstructors before_const
 
 }  // namespace
 
-int run_program(int argc, char** argv, const Workloads& workloads) {
+int run_program(int argc, char** argv, const proofs::Workloads& workloads) {
   const auto golden = [&workloads](const std::string& request, int golden_fd,
                                    const std::string& dump_path) {
     const Asked asked(request, workloads);
-    return asked.workload == nullptr ? golden::golden_main(request, golden_fd, dump_path)
-                                     : run_plain(*asked.workload, asked.spec, golden_fd, dump_path);
+    return asked.workload == nullptr
+               ? golden::golden_main(request, golden_fd, dump_path)
+               : proofs::run_plain(*asked.workload, asked.spec, golden_fd, dump_path);
   };
-  const auto run_asked = [](const Asked& asked, const std::string& request, const RankEnv& env) {
-    return asked.workload == nullptr ? rank_main(request, env)
-                                     : run_sharded(*asked.workload, asked.spec, env);
+  const auto run_asked = [](const Asked& asked, const std::string& request,
+                            const world::RankEnv& env) {
+    return asked.workload == nullptr ? world::rank_main(request, env)
+                                     : proofs::run_sharded(*asked.workload, asked.spec, env);
   };
-  const auto rank = [&workloads, run_asked](const std::string& request, const RankEnv& env) {
+  const auto rank = [&workloads, run_asked](const std::string& request, const world::RankEnv& env) {
     const Asked asked(request, workloads);
     if (!asked.validates) return run_asked(asked, request, env);
-    return validate_rank(request, env, [&](const std::string& inner, const RankEnv& other) {
-      return run_asked(Asked(inner, workloads), inner, other);
-    });
+    return validate::validate_rank(request, env,
+                                   [&](const std::string& inner, const world::RankEnv& other) {
+                                     return run_asked(Asked(inner, workloads), inner, other);
+                                   });
   };
-  return run_cli(argc, argv,
-                 {.golden_main = golden,
-                  .make_world = [rank](WorldSetup setup) { return make_world(setup, rank); },
-                  .enter_node = enter_node,
-                  .exchange = exchange_text},
-                 workloads.known());
+  return cli::run_cli(
+      argc, argv,
+      {.golden_main = golden,
+       .make_world = [rank](world::WorldSetup setup) { return run::make_world(setup, rank); },
+       .enter_node = world::enter_node,
+       .exchange = world::exchange_text},
+      workloads.known());
 }
 
 void end_program(int status) {
@@ -99,4 +103,4 @@ void end_program(int status) {
   std::quick_exit(status);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::program

@@ -6,7 +6,7 @@
 
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // "003-tp.llama_tp2[precision=float64]"; the index makes it unique in the run.
 std::string case_id(size_t index, const CaseSpec& spec);
@@ -19,8 +19,8 @@ inline std::string replay_file(const std::string& id) { return "replay/" + id + 
 inline std::string tensor_file(const std::string& id) { return "tensors/" + id + ".safetensors"; }
 
 // Whether the case is worth another run: it did not end as expected.
-inline bool wants_replay(const CaseResult& result) { return !result.as_expected; }
+inline bool wants_replay(const judge::CaseResult& result) { return !result.as_expected; }
 // True when ranks sent wrong tensors.
-bool has_failing_tensors(const CaseResult& result);
+bool has_failing_tensors(const judge::CaseResult& result);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // Whether standard output is a terminal whose user wants colors (https://no-color.org).
 inline bool wants_color() {
@@ -22,4 +22,4 @@ inline std::string painted(std::string_view text, std::string_view code, bool co
 
 constexpr std::string_view kGreen = "32", kRed = "31;1", kYellow = "33", kDim = "2";
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

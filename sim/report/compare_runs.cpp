@@ -15,7 +15,7 @@
 #include "sim/report/results_json.h"
 #include "sim/report/tensor_amounts.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 using nlohmann::json;
@@ -344,4 +344,4 @@ std::string dump_differences(const std::string& a, const std::string& b) {
   return text;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // A tensor whose bits differ.
 struct DifferingTensor {
@@ -45,4 +45,4 @@ std::string comparison_text(const RunComparison& comparison);
 // Error(kBadInput) for a file that cannot be read, and for two without a tensor in common.
 std::string dump_differences(const std::string& a, const std::string& b);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -13,7 +13,7 @@
 #include "sim/report/journal.h"
 #include "sim/report/results_json.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 constexpr const char* kJournalFormat = "shardproof-journal/1";
@@ -38,8 +38,8 @@ CaseSpec spec_of(const nlohmann::json& entry) {
 }
 
 // What the summary, the exit status and the totals read of a result.
-CaseResult result_of(const nlohmann::json& entry) {
-  CaseResult result;
+judge::CaseResult result_of(const nlohmann::json& entry) {
+  judge::CaseResult result;
   result.spec = spec_of(entry);
   result.spec.precision = entry.at("precision").get<Precision>();
   result.verdict = entry.at("verdict").get<Verdict>();
@@ -146,8 +146,8 @@ EarlierRun read_earlier_run(const std::string& folder) {
   return run;
 }
 
-std::vector<CaseResult> EarlierRun::results() const {
-  std::vector<CaseResult> all;
+std::vector<judge::CaseResult> EarlierRun::results() const {
+  std::vector<judge::CaseResult> all;
   for (const auto& [place, result] : finished) all.push_back(result);
   return all;
 }
@@ -166,7 +166,7 @@ std::vector<std::string> unexpected_cases(const std::string& folder) {
   const std::string path = folder + "/results.json";
   std::vector<std::string> names;
   if (holds_journal(folder) && !has_final_results(folder)) {
-    for (const CaseResult& result : read_earlier_run(folder).results()) {
+    for (const judge::CaseResult& result : read_earlier_run(folder).results()) {
       if (!result.as_expected) names.push_back(result.spec.name);
     }
     return names;
@@ -185,4 +185,4 @@ std::vector<std::string> unexpected_cases(const std::string& folder) {
   return names;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

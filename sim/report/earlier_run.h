@@ -7,7 +7,7 @@
 
 #include "sim/report/run_folder.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // A run that left a journal: it ended before all of its cases had run.
 struct EarlierRun {
@@ -15,10 +15,10 @@ struct EarlierRun {
   std::vector<CaseSpec> selected;    // name, file and backend alone
   std::vector<std::string> digests;  // of the selected cases
   // By place among the selected: verdict, and what the summary says of it.
-  std::map<size_t, CaseResult> finished = {};
+  std::map<size_t, judge::CaseResult> finished = {};
 
   // Those that finished, in order.
-  std::vector<CaseResult> results() const;
+  std::vector<judge::CaseResult> results() const;
   // The selected cases that did not finish, with `reason`.
   std::vector<CaseSpec> missing(const std::string& reason) const;
 };
@@ -38,4 +38,4 @@ std::string case_digest(const CaseSpec& spec);
 // neither results.json nor a journal there, or not one of ours.
 std::vector<std::string> unexpected_cases(const std::string& folder);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

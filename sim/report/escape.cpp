@@ -7,7 +7,7 @@
 
 #include "base/utf8.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 // Characters that XML forbids although they are valid: U+FFFE and U+FFFF.
@@ -97,4 +97,4 @@ nlohmann::ordered_json json_finite(const nlohmann::json& value) {
   return value;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

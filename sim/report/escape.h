@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // `text` with every invalid byte sequence replaced by U+FFFD.
 std::string valid_utf8(std::string_view text);
@@ -24,4 +24,4 @@ nlohmann::ordered_json json_number(double value);
 // Applies json_number to every number in `value`.
 nlohmann::ordered_json json_finite(const nlohmann::json& value);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -5,7 +5,7 @@
 
 #include "sim/report/summary.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 std::string exit_status_text(int exit_status) {
   static const std::map<int, std::string> meanings = {
@@ -21,4 +21,4 @@ std::string exit_status_text(int exit_status) {
                                    : fmt::format("{}: {}", exit_status, meaning->second);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

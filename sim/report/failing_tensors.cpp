@@ -9,17 +9,17 @@
 #include "sim/report/escape.h"
 #include "tensor/safetensors_header.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
-std::vector<int64_t> shape_of(const Piece& piece) {
+std::vector<int64_t> shape_of(const judge::Piece& piece) {
   std::vector<int64_t> shape;
   for (const auto& dim : piece.dims) shape.push_back(static_cast<int64_t>(dim.size()));
   return shape;
 }
 
 // The index in the full tensor of an index along the first of the piece's dims.
-int64_t in_full(const Piece& piece, int64_t index) {
+int64_t in_full(const judge::Piece& piece, int64_t index) {
   if (piece.drawn.empty() || index < 0) return index;
   const bool tokens = piece.dims.size() < piece.global_shape.size();
   const int64_t of_row = tokens ? piece.global_shape[1] : 1;
@@ -27,7 +27,7 @@ int64_t in_full(const Piece& piece, int64_t index) {
 }
 
 // Flat golden index of every position, in row-major order of the piece's dims.
-std::vector<int64_t> flat_indices(const Piece& piece) {
+std::vector<int64_t> flat_indices(const judge::Piece& piece) {
   std::vector<int64_t> flat = {0};
   for (size_t d = 0; d < piece.dims.size(); ++d) {
     std::vector<int64_t> next;
@@ -43,7 +43,7 @@ std::vector<int64_t> flat_indices(const Piece& piece) {
   return flat;
 }
 
-bool is_whole(const Piece& piece) {
+bool is_whole(const judge::Piece& piece) {
   size_t count = 1;
   for (const auto& dim : piece.dims) count *= dim.size();
   return piece.actual.size() == count && piece.golden.size() == count &&
@@ -72,7 +72,7 @@ class FileBytes {
   std::string data_;
 };
 
-std::string piece_name(const Piece& piece) {
+std::string piece_name(const judge::Piece& piece) {
   std::string name = fmt::format("rank{}/{}", piece.rank, piece.name);
   if (piece.step > 1) name += fmt::format("@{}", piece.step);
   if (piece.microbatch > 0) name += fmt::format("#{}", piece.microbatch);
@@ -81,7 +81,7 @@ std::string piece_name(const Piece& piece) {
 
 }  // namespace
 
-bool has_failing_tensors(const CaseResult& result) {
+bool has_failing_tensors(const judge::CaseResult& result) {
   if (result.verdict != Verdict::kMismatch) return false;
   for (const auto& report : result.reports) {
     for (const auto& piece : report.pieces) {
@@ -91,7 +91,7 @@ bool has_failing_tensors(const CaseResult& result) {
   return false;
 }
 
-std::string failing_tensors_file(const CaseResult& result) {
+std::string failing_tensors_file(const judge::CaseResult& result) {
   if (!has_failing_tensors(result)) return "";
   FileBytes file;
   std::map<std::string, std::string> metadata = {{"case", valid_utf8(result.spec.name)}};
@@ -110,4 +110,4 @@ std::string failing_tensors_file(const CaseResult& result) {
   return file.bytes(metadata);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -13,10 +13,10 @@
 
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // The bytes of the file; "" when no rank sent tensors. Uses no LibTorch because the control process
 // runs no tensor op.
-std::string failing_tensors_file(const CaseResult& result);
+std::string failing_tensors_file(const judge::CaseResult& result);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/read_text.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 constexpr std::chrono::seconds kFlushEvery{1};
@@ -181,4 +181,4 @@ std::vector<size_t> JournalReader::finished() const {
   return whole;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

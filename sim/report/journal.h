@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 struct JournalRecord {
   std::string kind;  // one word
@@ -84,4 +84,4 @@ class JournalReader {
   std::map<std::string, std::map<size_t, Place>> places_;  // of the last record of each number
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

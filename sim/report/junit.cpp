@@ -10,7 +10,7 @@
 #include "sim/report/escape.h"
 #include "sim/report/results_json.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 struct Suite {
@@ -21,12 +21,12 @@ struct Suite {
 };
 
 // Whether a case that did not end as expected ran and gave other values.
-bool is_failure(const CaseResult& result) {
+bool is_failure(const judge::CaseResult& result) {
   return result.verdict == Verdict::kMatch || result.verdict == Verdict::kMismatch ||
          result.verdict == Verdict::kRefused;
 }
 
-std::string outcome_element(const CaseResult& result) {
+std::string outcome_element(const judge::CaseResult& result) {
   if (result.as_expected) return "";
   const std::string kind = name_of(result.kind);
   const std::string type = name_of(result.verdict) + (kind.empty() ? "" : "." + kind);
@@ -34,7 +34,7 @@ std::string outcome_element(const CaseResult& result) {
   return fmt::format("      <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n",
                      is_failure(result) ? "failure" : "error", xml_text(type),
                      xml_text(message.substr(0, message.find('\n'))),
-                     xml_text(describe_result(result, false)));
+                     xml_text(judge::describe_result(result, false)));
 }
 
 std::string case_element(const CaseSpec& spec, double seconds, const std::string& inside) {
@@ -92,14 +92,14 @@ void add_part(std::vector<Suite>& suites, const std::string& part) {
 
 }  // namespace
 
-std::string junit_part(const CaseResult& result) {
+std::string junit_part(const judge::CaseResult& result) {
   std::string inside = outcome_element(result);
   if (!inside.empty() && !result.replay.empty()) {
     inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
   }
   const std::string note = match_limits(result.spec);
   if (!note.empty()) inside += fmt::format("      <system-out>{}</system-out>\n", xml_text(note));
-  const std::string unresolved = unresolved_text(result.account, result.spec.precision);
+  const std::string unresolved = judge::unresolved_text(result.account, result.spec.precision);
   if (!unresolved.empty()) {
     inside += fmt::format("      <system-err>{}</system-err>\n", xml_text(unresolved));
   }
@@ -133,4 +133,4 @@ std::string junit_xml(const std::vector<std::string>& parts, const RunInfo& info
       all.tests, all.failures, all.errors, all.skipped, info.seconds, body);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -4,7 +4,7 @@
 #include "sim/report/color.h"
 #include "sim/report/summary.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 constexpr size_t kStatusWidth = 100;
@@ -24,7 +24,7 @@ void Progress::started(const std::string& case_name) {
   redraw();
 }
 
-void Progress::finished(const CaseResult& result) {
+void Progress::finished(const judge::CaseResult& result) {
   clear();
   running_.erase(result.spec.name);
   ++finished_count_;
@@ -32,7 +32,7 @@ void Progress::finished(const CaseResult& result) {
   if (style_.json_lines) {
     out_ << case_json_line(result) << '\n';
   } else if (!result.as_expected) {
-    std::string text = describe_result(result, style_.color);
+    std::string text = judge::describe_result(result, style_.color);
     if (!text.empty() && text.back() == '\n') text.pop_back();
     out_ << text << warning_lines(result) << '\n';
     if (style_.annotations) out_ << annotation(result) << '\n';
@@ -79,4 +79,4 @@ void Progress::redraw() {
   out_.flush();
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -5,7 +5,7 @@
 
 #include "sim/report/escape.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 std::string coordinates(const Mesh& mesh, int64_t rank) {
@@ -18,17 +18,18 @@ std::string coordinates(const Mesh& mesh, int64_t rank) {
   return text;
 }
 
-std::string what_is_wrong(const ResultRow& row) {
+std::string what_is_wrong(const judge::ResultRow& row) {
   if (!row.problem.empty()) return row.problem;
-  if (!row.reason.empty()) return fmt::format("{}: {}", outcome_name(row.outcome), row.reason);
+  if (!row.reason.empty())
+    return fmt::format("{}: {}", judge::outcome_name(row.outcome), row.reason);
   return fmt::format("{} of {} elements, worst error {:.3g} of {:.3g} allowed", row.bad_count,
                      row.count, row.worst_error, row.allowance);
 }
 
-std::string wrong_rows(const RankReport& report) {
+std::string wrong_rows(const judge::RankReport& report) {
   std::string text;
   for (const auto& row : report.rows) {
-    if (row.outcome == Outcome::kMatch) continue;
+    if (row.outcome == judge::Outcome::kMatch) continue;
     text += fmt::format("  {} step {} {}: {}\n", phase_name(row.phase), row.step, row.name,
                         what_is_wrong(row));
   }
@@ -37,8 +38,8 @@ std::string wrong_rows(const RankReport& report) {
 
 }  // namespace
 
-std::string rank_log(const CaseResult& result, int64_t rank, const RankEnding* ending,
-                     const RankReport* report) {
+std::string rank_log(const judge::CaseResult& result, int64_t rank, const RankEnding* ending,
+                     const judge::RankReport* report) {
   const Mesh mesh = result.spec.parallel.mesh();
   std::string text = fmt::format("case    {}\nrank    {} of {}{}\nending  {}\n", result.spec.name,
                                  rank, result.spec.parallel.world_size(), coordinates(mesh, rank),
@@ -67,4 +68,4 @@ std::string rank_log(const CaseResult& result, int64_t rank, const RankEnding* e
   return valid_utf8(text);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -5,10 +5,10 @@
 
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // Either pointer may be null: a rank that died left no report.
-std::string rank_log(const CaseResult& result, int64_t rank, const RankEnding* ending,
-                     const RankReport* report);
+std::string rank_log(const judge::CaseResult& result, int64_t rank, const RankEnding* ending,
+                     const judge::RankReport* report);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

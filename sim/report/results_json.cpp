@@ -13,7 +13,7 @@
 #include "sim/report/tensor_table.h"
 #include "sim/report/virtual_time.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -30,7 +30,7 @@ Json mesh_json(const Mesh& mesh) {
   return {{"axes", axes}, {"text", mesh.describe()}};
 }
 
-Json divergence_json(const Divergence& divergence) {
+Json divergence_json(const judge::Divergence& divergence) {
   return {{"tensor", valid_utf8(divergence.tensor)},
           {"phase", phase_name(divergence.phase)},
           {"step", divergence.step},
@@ -40,13 +40,13 @@ Json divergence_json(const Divergence& divergence) {
           {"likely", valid_utf8(divergence.likely)},
           {"collectives", texts(divergence.collectives)},
           {"last_good", valid_utf8(divergence.last_good)},
-          {"worst", json_finite(to_json(divergence.worst))}};
+          {"worst", json_finite(judge::to_json(divergence.worst))}};
 }
 
 // The detectors that saw the error, the effects of the planted faults, and the gradients.
-Json outcome_json(const FaultOutcome& outcome) {
+Json outcome_json(const judge::FaultOutcome& outcome) {
   auto detections = Json::array();
-  for (const Detection& seen : outcome.detections) {
+  for (const judge::Detection& seen : outcome.detections) {
     detections.push_back(
         {{"detector", seen.detector}, {"step", seen.step}, {"what", valid_utf8(seen.what)}});
   }
@@ -66,9 +66,9 @@ Json outcome_json(const FaultOutcome& outcome) {
           {"worst_gradient", valid_utf8(outcome.worst_gradient)}};
 }
 
-Json unjudged_json(const std::vector<UnjudgedTensor>& tensors) {
+Json unjudged_json(const std::vector<judge::UnjudgedTensor>& tensors) {
   auto out = Json::array();
-  for (const UnjudgedTensor& one : tensors) {
+  for (const judge::UnjudgedTensor& one : tensors) {
     out.push_back({{"tensor", valid_utf8(one.tensor)},
                    {"phase", phase_name(one.phase)},
                    {"step", one.step},
@@ -79,14 +79,14 @@ Json unjudged_json(const std::vector<UnjudgedTensor>& tensors) {
 }
 
 // Elements over all ranks. A case matches only if demanded = judged + excused.
-Json coverage_json(const Coverage& elements) {
+Json coverage_json(const judge::Coverage& elements) {
   Json excused = Json::object();
-  for (const auto& [excuse, count] : elements.excused) excused[excuse_name(excuse)] = count;
+  for (const auto& [excuse, count] : elements.excused) excused[judge::excuse_name(excuse)] = count;
   return {{"demanded", elements.demanded}, {"judged", elements.judged}, {"excused", excused}};
 }
 
-Json rank_json(int64_t rank, const RankEnding* ending, const RankReport* report, const Mesh& mesh,
-               const std::string& id) {
+Json rank_json(int64_t rank, const RankEnding* ending, const judge::RankReport* report,
+               const Mesh& mesh, const std::string& id) {
   Json out = {{"rank", rank}, {"coordinates", Json::object()}};
   for (const auto& axis : mesh.axes()) {
     if (rank < mesh.world_size()) out["coordinates"][axis.name] = mesh.coordinate(axis.name, rank);
@@ -106,8 +106,8 @@ Json rank_json(int64_t rank, const RankEnding* ending, const RankReport* report,
   return out;
 }
 
-Json ranks_json(const CaseResult& result, const std::string& id) {
-  std::map<int64_t, std::pair<const RankEnding*, const RankReport*>> ranks;
+Json ranks_json(const judge::CaseResult& result, const std::string& id) {
+  std::map<int64_t, std::pair<const RankEnding*, const judge::RankReport*>> ranks;
   for (const auto& ending : result.endings) ranks[ending.rank].first = &ending;
   for (const auto& report : result.reports) ranks[report.rank].second = &report;
   const Mesh mesh = result.spec.parallel.mesh();
@@ -118,7 +118,7 @@ Json ranks_json(const CaseResult& result, const std::string& id) {
   return out;
 }
 
-Json files_json(const CaseResult& result, const RunInfo& info, const std::string& id) {
+Json files_json(const judge::CaseResult& result, const RunInfo& info, const std::string& id) {
   auto files = Json::array();
   if (has_failing_tensors(result)) files.push_back(tensor_file(id));
   const auto it = info.files.find(result.spec.name);
@@ -153,7 +153,7 @@ Json spec_json(const CaseSpec& spec) {
             {"detector", spec.expect.detector}}}};
 }
 
-Json case_json(size_t index, const CaseResult& result, const RunInfo& info) {
+Json case_json(size_t index, const judge::CaseResult& result, const RunInfo& info) {
   const std::string id = case_id(index, result.spec);
   Json out = {{"id", id}};
   out.update(spec_json(result.spec));
@@ -162,7 +162,7 @@ Json case_json(size_t index, const CaseResult& result, const RunInfo& info) {
   out["as_expected"] = result.as_expected;
   out["unexpected"] = valid_utf8(result.unexpected);
   out["message"] = valid_utf8(result.message);
-  out["text"] = valid_utf8(describe_result(result, false));
+  out["text"] = valid_utf8(judge::describe_result(result, false));
   out["seconds"] = json_number(result.seconds);
   out["golden_seconds"] = json_number(result.golden_seconds);
   out["compare_seconds"] = json_number(result.compare_seconds);
@@ -184,7 +184,7 @@ Json case_json(size_t index, const CaseResult& result, const RunInfo& info) {
   return out;
 }
 
-Json totals_json(const std::vector<CaseResult>& results, const RunInfo& info) {
+Json totals_json(const std::vector<judge::CaseResult>& results, const RunInfo& info) {
   Json totals = {{"cases", results.size()}};
   for (const std::string& verdict : all_names<Verdict>()) totals[verdict] = 0;
   totals["skipped"] = info.skipped.size();
@@ -235,7 +235,7 @@ std::string utc_now() {
                      fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
 }
 
-std::string results_head(const std::vector<CaseResult>& results, const RunInfo& info) {
+std::string results_head(const std::vector<judge::CaseResult>& results, const RunInfo& info) {
   return fmt::format(
       "{{\"format\": \"{}\",\n\"run\": {},\n\"totals\": {},\n\"skipped\": {},\n\"not_run\": "
       "{},\n\"cases\": [\n",
@@ -243,8 +243,8 @@ std::string results_head(const std::vector<CaseResult>& results, const RunInfo& 
       line_of(skipped_json(info.skipped)), line_of(skipped_json(info.not_run)));
 }
 
-std::string results_entry(size_t index, const CaseResult& result, const RunInfo& info) {
+std::string results_entry(size_t index, const judge::CaseResult& result, const RunInfo& info) {
   return line_of(case_json(index, result, info));
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -26,7 +26,7 @@
 #include "sim/report/results_json.h"
 #include "sim/report/timeline.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 namespace fs = std::filesystem;
@@ -155,8 +155,8 @@ void point_latest_at(const fs::path& folder) {
       link.string(), folder.string(), link.string());
 }
 
-void write_logs(const fs::path& folder, const CaseResult& result, const std::string& id) {
-  std::map<int64_t, std::pair<const RankEnding*, const RankReport*>> ranks;
+void write_logs(const fs::path& folder, const judge::CaseResult& result, const std::string& id) {
+  std::map<int64_t, std::pair<const RankEnding*, const judge::RankReport*>> ranks;
   for (const auto& ending : result.endings) ranks[ending.rank].first = &ending;
   for (const auto& report : result.reports) ranks[report.rank].second = &report;
   if (ranks.empty()) return;
@@ -166,7 +166,7 @@ void write_logs(const fs::path& folder, const CaseResult& result, const std::str
   }
 }
 
-void write_case(const fs::path& folder, const CaseResult& result, const std::string& id) {
+void write_case(const fs::path& folder, const judge::CaseResult& result, const std::string& id) {
   write_logs(folder, result, id);
   if (wants_replay(result)) {
     make_folder(folder / "replay");
@@ -221,14 +221,14 @@ void RunFiles::drop_results() {
   fs::remove(fs::path(folder_) / "results.json", error);
 }
 
-void RunFiles::add(size_t index, const CaseResult& result, const RunInfo& info) {
+void RunFiles::add(size_t index, const judge::CaseResult& result, const RunInfo& info) {
   write_case(folder_, result, case_id(index, result.spec));
   journal_->add({{"events", index, in_one_line(timeline_events(index, result))},
                  {"junit", index, junit_part(result)},
                  {"case", index, results_entry(index, result, info)}});
 }
 
-void RunFiles::finish(const std::vector<CaseResult>& results, const RunInfo& info) {
+void RunFiles::finish(const std::vector<judge::CaseResult>& results, const RunInfo& info) {
   write_results(folder_, results, info);
   if (!info.not_run.empty()) return;
   const fs::path folder(folder_);
@@ -240,7 +240,7 @@ void RunFiles::finish(const std::vector<CaseResult>& results, const RunInfo& inf
   fs::remove(journal_path(folder_), error);
 }
 
-void write_results(const std::string& folder, const std::vector<CaseResult>& results,
+void write_results(const std::string& folder, const std::vector<judge::CaseResult>& results,
                    const RunInfo& info) {
   const fs::path path(folder);
   JournalReader journal(folder);
@@ -257,13 +257,13 @@ void write_results(const std::string& folder, const std::vector<CaseResult>& res
   join_parts(path / "results.json", results_head(results, info), journal, "case", kResultsEnd);
 }
 
-void write_run_files(const std::string& folder, const std::vector<CaseResult>& results,
+void write_run_files(const std::string& folder, const std::vector<judge::CaseResult>& results,
                      const RunInfo& info) {
   std::vector<CaseSpec> selected;
-  for (const CaseResult& result : results) selected.push_back(result.spec);
+  for (const judge::CaseResult& result : results) selected.push_back(result.spec);
   RunFiles files(folder, info, selected);
   for (size_t i = 0; i < results.size(); ++i) files.add(i, results[i], info);
   files.finish(results, info);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

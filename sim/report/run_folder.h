@@ -19,7 +19,7 @@
 #include "sim/judge/verdict/verdict.h"
 #include "sim/report/journal.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // Properties of the whole run.
 struct RunInfo {
@@ -61,10 +61,10 @@ class RunFiles {
   void drop_results();
 
   // The case at place `index` of the selected; each place once, in any order.
-  void add(size_t index, const CaseResult& result, const RunInfo& info);
+  void add(size_t index, const judge::CaseResult& result, const RunInfo& info);
   // `results`: the cases that were added, now or by the earlier run, in order. They may have lost
   // their reports by now.
-  void finish(const std::vector<CaseResult>& results, const RunInfo& info);
+  void finish(const std::vector<judge::CaseResult>& results, const RunInfo& info);
 
  private:
   std::string folder_;
@@ -72,11 +72,11 @@ class RunFiles {
 };
 
 // results.json, junit.xml and timeline.json from the journal, which stays.
-void write_results(const std::string& folder, const std::vector<CaseResult>& results,
+void write_results(const std::string& folder, const std::vector<judge::CaseResult>& results,
                    const RunInfo& info);
 
 // All at once.
-void write_run_files(const std::string& folder, const std::vector<CaseResult>& results,
+void write_run_files(const std::string& folder, const std::vector<judge::CaseResult>& results,
                      const RunInfo& info);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -12,17 +12,17 @@
 #include "sim/report/escape.h"
 #include "sim/report/virtual_time.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
-std::string_view color_of(const CaseResult& result) {
+std::string_view color_of(const judge::CaseResult& result) {
   if (result.as_expected) return kGreen;
   return result.verdict == Verdict::kRefused ? kYellow : kRed;
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-std::string what_it_says(const CaseResult& result) {
+std::string what_it_says(const judge::CaseResult& result) {
   if (!result.unexpected.empty()) return first_line(result.unexpected);
   if (result.divergence) {
     const auto& divergence = *result.divergence;
@@ -74,9 +74,9 @@ std::string unexpected_lines(const SummaryParts& parts, bool color) {
   return text;
 }
 
-std::string unresolved_line(const std::vector<CaseResult>& results) {
+std::string unresolved_line(const std::vector<judge::CaseResult>& results) {
   size_t cases = 0, tensors = 0;
-  for (const CaseResult& result : results) {
+  for (const judge::CaseResult& result : results) {
     cases += !result.account.unresolved.empty();
     tensors += result.account.unresolved.size();
   }
@@ -100,7 +100,7 @@ std::string reason_lines(const char* what, const std::vector<CaseSpec>& cases) {
 
 }  // namespace
 
-std::string case_line(const CaseResult& result, bool color) {
+std::string case_line(const judge::CaseResult& result, bool color) {
   std::string line = fmt::format(
       "{}  {:7.3f} s  {}", painted(fmt::format("{:9}", result.verdict), color_of(result), color),
       result.seconds, result.spec.name);
@@ -108,7 +108,7 @@ std::string case_line(const CaseResult& result, bool color) {
     line += fmt::format("   {}, at most {:.3g}% of the allowance used",
                         count_of(static_cast<size_t>(result.tensors_compared), "tensor"),
                         100 * result.worst_ratio);
-    const std::string unresolved = unresolved_text(result.account, result.spec.precision);
+    const std::string unresolved = judge::unresolved_text(result.account, result.spec.precision);
     if (!unresolved.empty()) line += ", " + painted(unresolved, kYellow, color);
     if (result.spec.reference.is_set()) {
       line += fmt::format(", match against {}, not against one device",
@@ -124,7 +124,7 @@ std::string case_line(const CaseResult& result, bool color) {
   return line;
 }
 
-std::string case_json_line(const CaseResult& result) {
+std::string case_json_line(const judge::CaseResult& result) {
   nlohmann::ordered_json line = {{"name", valid_utf8(result.spec.name)},
                                  {"file", valid_utf8(result.spec.file)},
                                  {"line", result.spec.line},
@@ -144,7 +144,7 @@ std::string case_json_line(const CaseResult& result) {
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-std::string annotation(const CaseResult& result) {
+std::string annotation(const judge::CaseResult& result) {
   const auto escaped = [](const std::string& text, const std::string& special) {
     std::string out;
     for (const char c : valid_utf8(text)) {
@@ -160,23 +160,23 @@ std::string annotation(const CaseResult& result) {
                      escaped(what_it_says(result), of_text));
 }
 
-std::string slowest_text(const std::vector<CaseResult>& results, int64_t count) {
-  std::vector<const CaseResult*> slowest;
-  for (const CaseResult& result : results) slowest.push_back(&result);
+std::string slowest_text(const std::vector<judge::CaseResult>& results, int64_t count) {
+  std::vector<const judge::CaseResult*> slowest;
+  for (const judge::CaseResult& result : results) slowest.push_back(&result);
   std::stable_sort(slowest.begin(), slowest.end(),
                    [](const auto* a, const auto* b) { return a->seconds > b->seconds; });
   slowest.resize(static_cast<size_t>(std::min<int64_t>(count, std::ssize(slowest))));
   std::string text = slowest.empty() ? "" : "slowest cases\n";
-  for (const CaseResult* result : slowest) {
+  for (const judge::CaseResult* result : slowest) {
     text += fmt::format("  {:8.3f} s  {}   {}\n", result->seconds, result->spec.name,
                         result->spec.world.backend);
   }
   return text;
 }
 
-std::string warning_lines(const CaseResult& result) {
+std::string warning_lines(const judge::CaseResult& result) {
   std::map<std::string, std::vector<int64_t>> ranks;
-  for (const RankReport& report : result.reports) {
+  for (const judge::RankReport& report : result.reports) {
     for (const std::string& warning : report.warnings) {
       std::vector<int64_t>& said = ranks[warning];
       if (said.empty() || said.back() != report.rank) said.push_back(report.rank);
@@ -207,4 +207,4 @@ std::string summary_text(const SummaryParts& parts, bool color) {
   return text;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -10,7 +10,7 @@
 
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // Prints one line per finished case. On a terminal it also rewrites a last line with the progress
 // and the running cases. Not thread-safe: the control process has one thread.
@@ -31,7 +31,7 @@ class Progress {
 
   void started(const std::string& case_name);
   // Prints one line for an expected result, else the full finding (describe_result).
-  void finished(const CaseResult& result);
+  void finished(const judge::CaseResult& result);
   // Prints a separate line.
   void note(const std::string& text);
 
@@ -52,24 +52,24 @@ class Progress {
 };
 
 // "match     0.12 s  tp/llama_tp2[precision=float64]   212 tensors, at most 3.1% of the allowance"
-std::string case_line(const CaseResult& result, bool color);
+std::string case_line(const judge::CaseResult& result, bool color);
 
 // "\n             warning  rank 0, 1: .." for each sentence, with its ranks; "" when there are
 // none.
-std::string warning_lines(const CaseResult& result);
+std::string warning_lines(const judge::CaseResult& result);
 
 // One case as JSON in one line: name, file, line, backend, verdict, kind, as_expected, message,
 // seconds, tensor, pattern, likely, ranks, replay.
-std::string case_json_line(const CaseResult& result);
+std::string case_json_line(const judge::CaseResult& result);
 
 // "::error file=..,line=..,title=..::message", which GitHub shows at the line of the scenario.
-std::string annotation(const CaseResult& result);
+std::string annotation(const judge::CaseResult& result);
 
 // The `count` slowest cases, one line each.
-std::string slowest_text(const std::vector<CaseResult>& results, int64_t count);
+std::string slowest_text(const std::vector<judge::CaseResult>& results, int64_t count);
 
 struct SummaryParts {
-  const std::vector<CaseResult>& results;
+  const std::vector<judge::CaseResult>& results;
   const std::vector<CaseSpec>& skipped;
   const std::vector<CaseSpec>& not_run;  // selected, and not run to their end
   double seconds = 0;
@@ -86,4 +86,4 @@ std::string summary_text(const SummaryParts& parts, bool color);
 // "0: every case as expected", "3: a world failed", ...
 std::string exit_status_text(int exit_status);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

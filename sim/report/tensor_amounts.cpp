@@ -8,7 +8,7 @@
 
 #include "tensor/safetensors.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 Amount amount_of(const at::Tensor& a, const at::Tensor& b) {
@@ -55,4 +55,4 @@ std::map<std::string, Amount> amounts_of_files(const std::string& a, const std::
   return amounts;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // Of the elements that two runs have in common.
 struct Amount {
@@ -23,4 +23,4 @@ std::string amount_text(const Amount& amount);
 // for a file that cannot be read.
 std::map<std::string, Amount> amounts_of_files(const std::string& a, const std::string& b);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -11,7 +11,7 @@
 #include "base/digest.h"
 #include "sim/report/escape.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -20,22 +20,22 @@ constexpr size_t kFullRows = 8;  // wrong rows that are listed in full, per tens
 using TensorKey = std::tuple<Phase, int64_t, std::string>;
 
 struct Gathered {
-  std::vector<const ResultRow*> rows;
+  std::vector<const judge::ResultRow*> rows;
   size_t seen = 0;  // position of its first row
 };
 
 bool is_larger(double a, double b) { return !std::isnan(b) && !(a <= b); }  // NaN is the largest
 
 // The distance from a match: not judged is worse than unresolved, and wrong is the worst.
-int severity(const ResultRow& row) {
+int severity(const judge::ResultRow& row) {
   if (row.is_wrong()) return 3;
-  if (row.outcome == Outcome::kMatch) return 0;
-  return row.outcome == Outcome::kUnresolved ? 1 : 2;
+  if (row.outcome == judge::Outcome::kMatch) return 0;
+  return row.outcome == judge::Outcome::kUnresolved ? 1 : 2;
 }
 
-const ResultRow& worst_of(const Gathered& tensor) {
-  const ResultRow* worst = tensor.rows.front();
-  for (const ResultRow* row : tensor.rows) {
+const judge::ResultRow& worst_of(const Gathered& tensor) {
+  const judge::ResultRow* worst = tensor.rows.front();
+  for (const judge::ResultRow* row : tensor.rows) {
     const bool worse = severity(*row) == severity(*worst)
                            ? is_larger(row->worst_ratio, worst->worst_ratio)
                            : severity(*row) > severity(*worst);
@@ -45,11 +45,11 @@ const ResultRow& worst_of(const Gathered& tensor) {
 }
 
 // The largest value over a rank's microbatches; null where the rank has no row.
-Json per_rank(const Gathered& tensor, int64_t world_size, double ResultRow::*field) {
+Json per_rank(const Gathered& tensor, int64_t world_size, double judge::ResultRow::*field) {
   auto values = Json::array();
   for (int64_t rank = 0; rank < world_size; ++rank) values.push_back(nullptr);
   std::vector<double> largest(static_cast<size_t>(world_size), -1);
-  for (const ResultRow* row : tensor.rows) {
+  for (const judge::ResultRow* row : tensor.rows) {
     if (row->rank < 0 || row->rank >= world_size) continue;
     double& so_far = largest[row->rank];
     if (!is_larger(row->*field, so_far)) continue;
@@ -63,7 +63,7 @@ Json per_rank(const Gathered& tensor, int64_t world_size, double ResultRow::*fie
 // where the rank has no row.
 Json digests_by_rank(const Gathered& tensor, int64_t world_size) {
   std::map<int64_t, uint64_t> digests;
-  for (const ResultRow* row : tensor.rows) {
+  for (const judge::ResultRow* row : tensor.rows) {
     const auto [digest, first] = digests.emplace(row->rank, row->digest);
     if (!first) digest->second = mix_bits(digest->second * 31 + row->digest);
   }
@@ -77,35 +77,36 @@ Json digests_by_rank(const Gathered& tensor, int64_t world_size) {
 
 // The field of the first row that has it: rows that match may lack shapes.
 template <class Field>
-const Field& first_known(const Gathered& tensor, Field ResultRow::*field) {
-  for (const ResultRow* row : tensor.rows) {
+const Field& first_known(const Gathered& tensor, Field judge::ResultRow::*field) {
+  for (const judge::ResultRow* row : tensor.rows) {
     if (!(row->*field).empty()) return row->*field;
   }
   return tensor.rows.front()->*field;
 }
 
 Json tensor_entry(const Gathered& tensor, int64_t world_size) {
-  const ResultRow& worst = worst_of(tensor);
+  const judge::ResultRow& worst = worst_of(tensor);
   Json entry = {{"name", valid_utf8(worst.name)},
                 {"phase", phase_name(worst.phase)},
                 {"step", worst.step},
                 {"order", worst.order},
                 {"ok", std::all_of(tensor.rows.begin(), tensor.rows.end(),
-                                   [](const ResultRow* row) { return !row->is_wrong(); })},
-                {"outcome", outcome_name(worst.outcome)},
-                {"dtype", first_known(tensor, &ResultRow::dtype)},
-                {"global_shape", first_known(tensor, &ResultRow::global_shape)},
-                {"layout", first_known(tensor, &ResultRow::layout)},
+                                   [](const judge::ResultRow* row) { return !row->is_wrong(); })},
+                {"outcome", judge::outcome_name(worst.outcome)},
+                {"dtype", first_known(tensor, &judge::ResultRow::dtype)},
+                {"global_shape", first_known(tensor, &judge::ResultRow::global_shape)},
+                {"layout", first_known(tensor, &judge::ResultRow::layout)},
                 {"worst_rank", worst.rank},
                 {"worst_ratio", json_number(worst.worst_ratio)},
                 {"worst_error", json_number(worst.worst_error)},
                 {"allowance", json_number(worst.allowance)},
                 {"golden_scale", json_number(worst.golden_scale)},
-                {"ratio", per_rank(tensor, world_size, &ResultRow::worst_ratio)},
+                {"ratio", per_rank(tensor, world_size, &judge::ResultRow::worst_ratio)},
                 {"digest", digests_by_rank(tensor, world_size)}};
   auto wrong = Json::array();
-  for (const ResultRow* row : tensor.rows) {
-    if (row->is_wrong() && wrong.size() < kFullRows) wrong.push_back(json_finite(to_json(*row)));
+  for (const judge::ResultRow* row : tensor.rows) {
+    if (row->is_wrong() && wrong.size() < kFullRows)
+      wrong.push_back(json_finite(judge::to_json(*row)));
   }
   if (!wrong.empty()) entry["wrong"] = std::move(wrong);
   return entry;
@@ -113,11 +114,11 @@ Json tensor_entry(const Gathered& tensor, int64_t world_size) {
 
 }  // namespace
 
-Json tensor_table(const CaseResult& result) {
+Json tensor_table(const judge::CaseResult& result) {
   std::map<TensorKey, Gathered> by_key;
   size_t seen = 0;
-  for (const RankReport& report : result.reports) {
-    for (const ResultRow& row : report.rows) {
+  for (const judge::RankReport& report : result.reports) {
+    for (const judge::ResultRow& row : report.rows) {
       auto& tensor = by_key[{row.phase, row.step, row.name}];
       if (tensor.rows.empty()) tensor.seen = seen;
       tensor.rows.push_back(&row);
@@ -139,4 +140,4 @@ Json tensor_table(const CaseResult& result) {
   return table;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

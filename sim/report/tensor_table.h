@@ -5,9 +5,9 @@
 
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // An array in the golden's order; tensors that the golden lacks come last. See reports/README.md.
-nlohmann::ordered_json tensor_table(const CaseResult& result);
+nlohmann::ordered_json tensor_table(const judge::CaseResult& result);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

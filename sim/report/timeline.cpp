@@ -9,7 +9,7 @@
 #include "sim/report/escape.h"
 #include "sim/report/virtual_time.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -41,7 +41,7 @@ bool read_stretch(const nlohmann::json& entry, Stretch& out) {
   return entry.contains("name") && entry["name"].is_string();
 }
 
-double first_start(const CaseResult& result) {
+double first_start(const judge::CaseResult& result) {
   double first = std::numeric_limits<double>::infinity();
   Stretch stretch;
   for (const auto& report : result.reports) {
@@ -71,7 +71,8 @@ class EventList {
 // Threads besides those of the ranks, numbered after them in order of appearance.
 class Lanes {
  public:
-  Lanes(EventList& events, size_t pid, const CaseResult& result) : events_(events), pid_(pid) {
+  Lanes(EventList& events, size_t pid, const judge::CaseResult& result)
+      : events_(events), pid_(pid) {
     for (const auto& report : result.reports) next_ = std::max(next_, report.rank + 1);
   }
   // The lane of this rank's transfers in this group, which do not overlap each other.
@@ -91,7 +92,8 @@ class Lanes {
   std::map<std::string, int64_t> lanes_;
 };
 
-void add_critical_path(EventList& events, size_t pid, const CaseResult& result, Lanes& lanes) {
+void add_critical_path(EventList& events, size_t pid, const judge::CaseResult& result,
+                       Lanes& lanes) {
   const auto time = virtual_time(result);
   if (!time) return;
   const int64_t lane = lanes.lane("critical path");
@@ -108,7 +110,7 @@ void add_critical_path(EventList& events, size_t pid, const CaseResult& result, 
   }
 }
 
-void add_case(EventList& events, size_t pid, const CaseResult& result) {
+void add_case(EventList& events, size_t pid, const judge::CaseResult& result) {
   events.name("process_name", pid, 0, valid_utf8(result.spec.name));
   const double origin = first_start(result);
   Lanes lanes(events, pid, result);
@@ -134,10 +136,10 @@ void add_case(EventList& events, size_t pid, const CaseResult& result) {
 
 }  // namespace
 
-std::string timeline_events(size_t index, const CaseResult& result) {
+std::string timeline_events(size_t index, const judge::CaseResult& result) {
   EventList events;
   add_case(events, index, result);
   return events.text();
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

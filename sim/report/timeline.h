@@ -9,12 +9,12 @@
 
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // The parts of the file: the head, the events of each case with ",\n" between them, the end. An
 // entry of RankReport::timeline without a name or a time is left out.
 constexpr const char* kTimelineHead = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
-std::string timeline_events(size_t index, const CaseResult& result);
+std::string timeline_events(size_t index, const judge::CaseResult& result);
 constexpr const char* kTimelineEnd = "\n]}\n";
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

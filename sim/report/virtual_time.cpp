@@ -10,7 +10,7 @@
 #include "sim/case/stretch.h"
 #include "sim/report/escape.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -64,9 +64,9 @@ void add_entry(RankEntries& rank, const nlohmann::json& entry) {
                         .last_rank = last});
 }
 
-std::map<int64_t, RankEntries> entries_of(const CaseResult& result) {
+std::map<int64_t, RankEntries> entries_of(const judge::CaseResult& result) {
   std::map<int64_t, RankEntries> ranks;
-  for (const RankReport& report : result.reports) {
+  for (const judge::RankReport& report : result.reports) {
     for (const nlohmann::json& entry : report.timeline) {
       if (!entry.is_object() || !entry.value("virtual", false)) continue;
       RankEntries& rank = ranks[report.rank];
@@ -193,7 +193,7 @@ Json path_json(const std::vector<PathStep>& path) {
 
 }  // namespace
 
-std::optional<VirtualTime> virtual_time(const CaseResult& result) {
+std::optional<VirtualTime> virtual_time(const judge::CaseResult& result) {
   const std::map<int64_t, RankEntries> ranks = entries_of(result);
   if (ranks.empty()) return std::nullopt;
   VirtualTime time;
@@ -223,7 +223,7 @@ std::vector<PathShare> path_shares(const VirtualTime& time) {
   return shares;
 }
 
-std::string virtual_time_line(const CaseResult& result) {
+std::string virtual_time_line(const judge::CaseResult& result) {
   if (!declared(result.spec.world)) return "";
   const auto time = virtual_time(result);
   if (!time || time->total_us <= 0) return "";
@@ -242,7 +242,7 @@ std::string virtual_time_line(const CaseResult& result) {
       communication * to_mean_ms, shares_text(*time));
 }
 
-nlohmann::ordered_json virtual_time_json(const CaseResult& result) {
+nlohmann::ordered_json virtual_time_json(const judge::CaseResult& result) {
   const auto time = virtual_time(result);
   if (!time) return nullptr;
   auto ranks = Json::array();
@@ -268,4 +268,4 @@ nlohmann::ordered_json virtual_time_json(const CaseResult& result) {
           {"critical_path_shares", shares}};
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

@@ -9,7 +9,7 @@
 
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 // compute + waiting + exposed = total.
 struct RankTime {
@@ -37,7 +37,7 @@ struct VirtualTime {
 };
 
 // Computed from the timelines of the reports; none when they are in wall time.
-std::optional<VirtualTime> virtual_time(const CaseResult& result);
+std::optional<VirtualTime> virtual_time(const judge::CaseResult& result);
 
 // A share of the path's time: "rank 3 compute", "all_reduce(sum) tp[2,3]". Largest first.
 struct PathShare {
@@ -49,13 +49,13 @@ std::vector<PathShare> path_shares(const VirtualTime& time);
 // "virtual 1.234 ms: compute 0.9, waiting 0.1, exposed communication 0.2 of 0.5 (mean over ranks);
 // critical path: rank 3 compute 71%, all_reduce(sum) tp[2,3] 18%, .." Returns "" unless the
 // scenario defines virtual time (links, stragglers or fixed costs).
-std::string virtual_time_line(const CaseResult& result);
+std::string virtual_time_line(const judge::CaseResult& result);
 
 // In results.json: {"total_us", "ranks": [{"rank", "total_us", "compute_us", "waiting_us",
 // "exposed_us", "communication_us"}], "critical_path": [{"rank", "what", "start_us",
 // "duration_us"}], "critical_path_left_out", "critical_path_shares": [{"what", "duration_us"}]}. A
 // long path has only its longest steps, in order, and the number left out. Shares are of the whole
 // path, largest first. Null in wall time.
-nlohmann::ordered_json virtual_time_json(const CaseResult& result);
+nlohmann::ordered_json virtual_time_json(const judge::CaseResult& result);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

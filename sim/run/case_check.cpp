@@ -15,7 +15,7 @@
 #include "sim/case/scenario/json_places.h"
 #include "sim/case/scenario/problems.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 namespace {
 
@@ -83,4 +83,4 @@ void check_case(const CaseSpec& spec) {
   for (const StageSpec& stage : spec.stages) stage.parallel.mesh();
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

@@ -6,7 +6,7 @@
 
 #include "sim/case/case_spec.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 // Throws Error(kBadInput) for a config without sizes (with line and column, where it is a file), a
 // mesh that no model could run, and a custom plan that fits no model. Throws Error(kRefused) for an
@@ -19,4 +19,4 @@ std::string unread_keys_note(const CaseSpec& spec);
 // The notes of all configs, each once.
 std::string unread_keys_notes(const std::vector<CaseSpec>& cases);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

@@ -9,7 +9,7 @@
 #include "sim/run/case_check.h"
 #include "sim/world/rank/fsdp_options.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 namespace {
 
@@ -30,12 +30,12 @@ std::string with_file(const CaseSpec& spec, const std::string& message) {
 }
 
 // Whether something outside ended the golden's process, or kept it from going on.
-bool was_ended(const TaskOutcome& golden) {
+bool was_ended(const world::TaskOutcome& golden) {
   return golden.kind == ResultKind::kDied || golden.kind == ResultKind::kHung;
 }
 
 // The ending of a case whose golden failed.
-RankEnding ending_of(const CaseSpec& spec, const TaskOutcome& outcome) {
+RankEnding ending_of(const CaseSpec& spec, const world::TaskOutcome& outcome) {
   RankEnding ending;
   const bool refused =
       outcome.kind == ResultKind::kBadInput || outcome.kind == ResultKind::kRefused;
@@ -55,28 +55,28 @@ RankEnding ending_of(const CaseSpec& spec, const Error& error) {
 }
 
 // Whether the world can run another case. One that failed, or whose replicas differ, is replaced.
-bool leaves_world_whole(const CaseResult& result) {
+bool leaves_world_whole(const judge::CaseResult& result) {
   return result.verdict == Verdict::kMatch || result.verdict == Verdict::kRefused ||
          (result.verdict == Verdict::kMismatch && result.kind == ResultKind::kValues);
 }
 
 // Whether roundings that the model amplifies may explain the mismatch: the rule of float64 is a
 // constant, and a chaotic model carries roundings further.
-bool may_be_amplified(const CaseResult& result) {
+bool may_be_amplified(const judge::CaseResult& result) {
   const CaseSpec& spec = result.spec;
   if (result.verdict != Verdict::kMismatch || result.kind != ResultKind::kValues) return false;
   if (spec.precision != Precision::kFloat64 || !is_model_workload(spec.workload)) return false;
   if (!result.divergence) return false;
-  const ResultRow& first = result.divergence->worst;  // later ones grow from it
-  return first.outcome == Outcome::kMismatch && first.problem.empty() &&
+  const judge::ResultRow& first = result.divergence->worst;  // later ones grow from it
+  return first.outcome == judge::Outcome::kMismatch && first.problem.empty() &&
          first.worst_error <= kMostAmplified * first.allowance;  // false for NaN
 }
 
 // A rank that refuses the copies of a hybrid model leaves ranks that hold no part of it waiting.
 void check_copies(const CaseSpec& spec) {
   if (!is_model_workload(spec.workload)) return;
-  shard_axes_of(spec.parallel);
-  for (const StageSpec& stage : spec.stages) shard_axes_of(stage.parallel);
+  world::shard_axes_of(spec.parallel);
+  for (const StageSpec& stage : spec.stages) world::shard_axes_of(stage.parallel);
 }
 
 }  // namespace
@@ -127,7 +127,7 @@ void CaseRunner::get_golden(const std::shared_ptr<Under>& under) {
 
 void CaseRunner::start_world(const std::shared_ptr<Under>& under,
                              const GoldenStore::Golden& golden) {
-  pool_.start_case(under->spec, golden.fd.get(), fresh_, [this, under](WorldRun run) {
+  pool_.start_case(under->spec, golden.fd.get(), fresh_, [this, under](world::WorldRun run) {
     finish(under, run.endings);
     return under->leaves_world_whole;
   });
@@ -135,7 +135,7 @@ void CaseRunner::start_world(const std::shared_ptr<Under>& under,
 
 void CaseRunner::finish(const std::shared_ptr<Under>& under,
                         const std::vector<RankEnding>& endings) {
-  CaseResult result = judge(under->spec, endings);
+  judge::CaseResult result = judge::judge(under->spec, endings);
   if (!under->measured && under->golden && may_be_amplified(result)) {
     under->measured = true;
     under->leaves_world_whole = true;
@@ -172,12 +172,12 @@ void CaseRunner::wait_for_room(int64_t ranks, int64_t cores) {
   if (!fits()) pool_.wait_until(fits);
 }
 
-CaseResult CaseRunner::run(const CaseSpec& spec) {
-  std::optional<CaseResult> result;
-  start(spec, [&result](CaseResult done) { result = std::move(done); });
+judge::CaseResult CaseRunner::run(const CaseSpec& spec) {
+  std::optional<judge::CaseResult> result;
+  start(spec, [&result](judge::CaseResult done) { result = std::move(done); });
   wait_until_at_most(0);
   SHARDPROOF_ASSERT(result.has_value(), "the case did not finish");
   return *result;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

@@ -14,15 +14,16 @@
 #include "sim/run/limits.h"
 #include "sim/world/launch/world_pool.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 class CaseRunner {
  public:
-  using Done = std::function<void(CaseResult)>;
+  using Done = std::function<void(judge::CaseResult)>;
 
   // With `fresh`, every case gets a new world. One that needs more than `limits` is bad input;
   // without limits it starts.
-  CaseRunner(WorldPool& pool, GoldenStore& goldens, bool fresh, std::optional<MachineLimits> limits)
+  CaseRunner(world::WorldPool& pool, GoldenStore& goldens, bool fresh,
+             std::optional<MachineLimits> limits)
       : pool_(pool), goldens_(goldens), fresh_(fresh), limits_(limits) {}
 
   // Calls `done` once, now or later in wait_until. Errors of the case are results, not exceptions.
@@ -32,7 +33,7 @@ class CaseRunner {
   // Serves until a case of `ranks` ranks may start. At most `cores` + 1 cases then run, with at
   // most 8 ranks per core in all; a larger case runs alone.
   void wait_for_room(int64_t ranks, int64_t cores);
-  CaseResult run(const CaseSpec& spec);
+  judge::CaseResult run(const CaseSpec& spec);
 
  private:
   struct Under;  // a running case
@@ -40,7 +41,7 @@ class CaseRunner {
   void start_world(const std::shared_ptr<Under>& under, const GoldenStore::Golden& golden);
   void finish(const std::shared_ptr<Under>& under, const std::vector<RankEnding>& endings);
 
-  WorldPool& pool_;
+  world::WorldPool& pool_;
   GoldenStore& goldens_;
   bool fresh_;
   std::optional<MachineLimits> limits_;
@@ -48,4 +49,4 @@ class CaseRunner {
   int64_t ranks_under_way_ = 0;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

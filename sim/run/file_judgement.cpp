@@ -2,11 +2,11 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 namespace {
 
-ErrorKind kind_of(const TaskOutcome& failed) {
+ErrorKind kind_of(const world::TaskOutcome& failed) {
   switch (failed.kind) {
     case ResultKind::kBadInput:
       return ErrorKind::kBadInput;
@@ -22,17 +22,17 @@ ErrorKind kind_of(const TaskOutcome& failed) {
 
 }  // namespace
 
-FileJudgement judge_file(const CaseSpec& spec, GoldenStore& goldens, WorldPool& pool,
-                         const std::string& path) {
+judge::FileJudgement judge_file(const CaseSpec& spec, GoldenStore& goldens, world::WorldPool& pool,
+                                const std::string& path) {
   std::shared_ptr<const GoldenStore::Golden> golden;
   goldens.get(spec, [&](std::shared_ptr<const GoldenStore::Golden> made) { golden = made; });
   if (!golden) pool.wait_until([&golden] { return golden != nullptr; });
   if (pool.interrupted()) return {};
-  const TaskOutcome& outcome = golden->outcome;
+  const world::TaskOutcome& outcome = golden->outcome;
   if (!outcome.ok) {
     throw Error({.kind = kind_of(outcome), .what = outcome.message, .fix = ""});
   }
-  return judge_result_file(spec, golden->fd.get(), path);
+  return judge::judge_result_file(spec, golden->fd.get(), path);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

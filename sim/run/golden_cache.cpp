@@ -22,7 +22,7 @@
 #include "base/digest.h"
 #include "sim/run/golden_code.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 namespace fs = std::filesystem;
 namespace {
 
@@ -87,7 +87,7 @@ bool write_text(const fs::path& path, const std::string& text) {
 }
 
 bool copy_to(const fs::path& path, int fd, size_t size) {
-  const OwnedFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  const world::OwnedFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   off_t offset = 0;
   while (file.valid() && static_cast<size_t>(offset) < size) {
     if (::sendfile(file.get(), fd, &offset, size - static_cast<size_t>(offset)) <= 0) return false;
@@ -114,12 +114,12 @@ std::string GoldenCache::full_key(const std::string& golden_key) {
                      at::get_num_threads(), golden_key);
 }
 
-std::optional<OwnedFd> GoldenCache::find(const std::string& key) const {
+std::optional<world::OwnedFd> GoldenCache::find(const std::string& key) const {
   if (folder_.empty()) return std::nullopt;
   const fs::path base = folder_ / name_of_key(key);
   const auto entry = read_text(base.string() + ".key");
   if (!entry) return std::nullopt;
-  OwnedFd blob(::open((base.string() + ".golden").c_str(), O_RDONLY | O_CLOEXEC));
+  world::OwnedFd blob(::open((base.string() + ".golden").c_str(), O_RDONLY | O_CLOEXEC));
   if (!blob.valid()) return std::nullopt;
   const MappedFile mapped(blob.get());
   if (!mapped.valid() || *entry != key_file_text(key, mapped.digest(), mapped.size())) {
@@ -170,4 +170,4 @@ void GoldenCache::trim() const {
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

@@ -14,7 +14,7 @@
 
 #include "sim/world/process/owned_fd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 class GoldenCache {
  public:
@@ -27,7 +27,7 @@ class GoldenCache {
   // (golden_code.h), LibTorch's version, the processor's capability and the number of threads.
   static std::string full_key(const std::string& golden_key);
 
-  std::optional<OwnedFd> find(const std::string& key) const;  // open for reading
+  std::optional<world::OwnedFd> find(const std::string& key) const;  // open for reading
   // Keeps the blob in `fd`. A cache that cannot be written (read-only, full disk) keeps nothing.
   void keep(const std::string& key, int fd) const;
   // Removes the least recently used entries until the folder is within its limit.
@@ -38,4 +38,4 @@ class GoldenCache {
   int64_t max_bytes_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

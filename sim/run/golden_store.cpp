@@ -8,7 +8,7 @@
 #include "sim/case/reference.h"
 #include "sim/case/runners.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 namespace {
 
@@ -16,10 +16,10 @@ namespace {
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
 constexpr int64_t kMaxGoldens = 16;  // each is an open file
 
-OwnedFd make_memory_file() {
+world::OwnedFd make_memory_file() {
   const int fd = ::memfd_create("golden", MFD_CLOEXEC);
   if (fd < 0) throw InternalError("memfd_create failed");
-  return OwnedFd(fd);
+  return world::OwnedFd(fd);
 }
 
 int64_t size_of(int fd) {
@@ -29,7 +29,8 @@ int64_t size_of(int fd) {
 
 }  // namespace
 
-GoldenStore::GoldenStore(WorldPool& pool, bool use_cache, std::optional<MachineLimits> limits)
+GoldenStore::GoldenStore(world::WorldPool& pool, bool use_cache,
+                         std::optional<MachineLimits> limits)
     : pool_(pool),
       use_cache_(use_cache),
       limits_(limits),
@@ -39,12 +40,12 @@ GoldenStore::~GoldenStore() {
   if (kept_) cache_.trim();
 }
 
-std::optional<TaskOutcome> GoldenStore::too_large(const CaseSpec& spec) const {
+std::optional<world::TaskOutcome> GoldenStore::too_large(const CaseSpec& spec) const {
   if (!limits_) return std::nullopt;
   try {
     check_golden_limits(spec, *limits_);
   } catch (const Error& error) {
-    return TaskOutcome{.kind = ResultKind::kBadInput, .message = error.what()};
+    return world::TaskOutcome{.kind = ResultKind::kBadInput, .message = error.what()};
   }
   return std::nullopt;
 }
@@ -97,7 +98,7 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, bool measured) {
   nlohmann::json request = to_json(spec);
   if (measured) request[golden::kMeasured] = true;
   pool_.start_golden(request.dump(), entry->golden->fd.get(), "",
-                     [this, entry, full_key](TaskOutcome outcome) {
+                     [this, entry, full_key](world::TaskOutcome outcome) {
                        settle(entry, full_key, std::move(outcome));
                      });
 }
@@ -120,8 +121,8 @@ void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry,
                                 const std::shared_ptr<ReferenceTensors>& tensors, int64_t run,
                                 int64_t last) {
   pool_.start_case(tensors->begin(run), -1, false,
-                   [this, entry, tensors, run, last](const WorldRun& ran) {
-                     TaskOutcome outcome = tensors->take(run, ran.endings);
+                   [this, entry, tensors, run, last](const world::WorldRun& ran) {
+                     world::TaskOutcome outcome = tensors->take(run, ran.endings);
                      const bool whole = outcome.ok;
                      if (whole && run == last) outcome = tensors->write_index(entry->golden->fd);
                      // Later, so that the next one finds the world idle.
@@ -137,7 +138,7 @@ void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry,
 }
 
 void GoldenStore::settle(const std::shared_ptr<Entry>& entry, const std::string& full_key,
-                         TaskOutcome outcome) {
+                         world::TaskOutcome outcome) {
   entry->golden->outcome = std::move(outcome);
   entry->bytes = size_of(entry->golden->fd.get());
   if (entry->golden->pieces) entry->bytes += entry->golden->pieces->bytes();
@@ -186,4 +187,4 @@ void GoldenStore::forget_old() {
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

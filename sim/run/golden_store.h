@@ -14,13 +14,13 @@
 #include "sim/world/launch/world_pool.h"
 #include "sim/world/process/owned_fd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 class GoldenStore {
  public:
   struct Golden {
-    TaskOutcome outcome;
-    OwnedFd fd;                                            // the blob
+    world::TaskOutcome outcome;
+    world::OwnedFd fd;                                     // the blob
     bool cached = false;                                   // from an earlier run
     std::shared_ptr<const PiecesFolder> pieces = nullptr;  // of another layout; `fd` is its index
   };
@@ -28,7 +28,7 @@ class GoldenStore {
 
   // With `use_cache` false, goldens of earlier runs are not used, and none are kept. A golden that
   // is more than `limits` is bad input; without limits it is computed.
-  GoldenStore(WorldPool& pool, bool use_cache, std::optional<MachineLimits> limits);
+  GoldenStore(world::WorldPool& pool, bool use_cache, std::optional<MachineLimits> limits);
   ~GoldenStore();  // trims the cache
   GoldenStore(const GoldenStore&) = delete;
   GoldenStore& operator=(const GoldenStore&) = delete;
@@ -50,7 +50,7 @@ class GoldenStore {
   };
   std::shared_ptr<Golden> from_cache(const std::string& full_key) const;
   void settle(const std::shared_ptr<Entry>& entry, const std::string& full_key,
-              TaskOutcome outcome);
+              world::TaskOutcome outcome);
   void forget_old();
 
   // Lets the reference layout of the case run instead of one device.
@@ -58,9 +58,9 @@ class GoldenStore {
   void run_reference(const std::shared_ptr<Entry>& entry,
                      const std::shared_ptr<ReferenceTensors>& tensors, int64_t run, int64_t last);
   // Why the golden of this case cannot be computed here; nothing when it can.
-  std::optional<TaskOutcome> too_large(const CaseSpec& spec) const;
+  std::optional<world::TaskOutcome> too_large(const CaseSpec& spec) const;
 
-  WorldPool& pool_;
+  world::WorldPool& pool_;
   bool use_cache_;
   std::optional<MachineLimits> limits_;
   bool kept_ = false;  // the cache has a new entry
@@ -68,4 +68,4 @@ class GoldenStore {
   std::list<std::shared_ptr<Entry>> entries_;  // latest first
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

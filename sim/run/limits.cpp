@@ -18,7 +18,7 @@
 #include "sim/world/rank/fsdp_options.h"
 #include "tensor/safetensors.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 namespace {
 
@@ -190,9 +190,10 @@ double states_per_parameter(const OptimizerSpec& optimizer) {
 // without gradients.
 double world_bytes(const CaseSpec& spec, const ModelConfig& config) {
   const Mesh mesh = spec.parallel.mesh();
-  plan_lines(config, mesh, tensor_parallel_options(spec.parallel));  // throws as the ranks do
+  plan_lines(config, mesh,
+             world::tensor_parallel_options(spec.parallel));  // throws as the ranks do
   const auto ranks = static_cast<double>(mesh.world_size());
-  const std::string axis = shard_axes_of(spec.parallel).shard;
+  const std::string axis = world::shard_axes_of(spec.parallel).shard;
   const bool sharded = !axis.empty();
   const double parts =
       static_cast<double>(spec.parallel.ranks(Share::kModel) * (sharded ? mesh.size(axis) : 1));
@@ -333,4 +334,4 @@ double save_bytes(const CaseSpec& spec) {
   return of_model(spec, [&](const ModelConfig& config) { return width * parameter_count(config); });
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

@@ -6,7 +6,7 @@
 
 #include "sim/case/case_spec.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 // Infinite where there is no limit.
 struct MachineLimits {
@@ -31,4 +31,4 @@ double report_bytes(const CaseSpec& spec);
 double dump_bytes(const CaseSpec& spec);
 double save_bytes(const CaseSpec& spec);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

@@ -4,9 +4,10 @@
 #include "sim/world/process/worker_functions.h"
 #include "sim/world/rank/run_rank.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 // With `setup.rank` -1 an emulated world with all ranks, else one rank. Each rank runs `main`.
-WorldSession make_world(WorldSetup setup, const RankMain& main = rank_main);
+world::WorldSession make_world(world::WorldSetup setup,
+                               const world::RankMain& main = world::rank_main);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

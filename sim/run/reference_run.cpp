@@ -17,7 +17,7 @@
 #include "sim/judge/verdict/verdict.h"
 #include "sim/run/limits.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 namespace fs = std::filesystem;
 
@@ -50,7 +50,7 @@ bool is_of_float64_alone(const GivenPiece& tensor) {
 }
 
 template <class Work>
-TaskOutcome guarded(const std::string& who, const Work& work) {
+world::TaskOutcome guarded(const std::string& who, const Work& work) {
   try {
     work();
     return {.ok = true};
@@ -115,8 +115,8 @@ CaseSpec ReferenceTensors::begin(int64_t run) const {
   return reference_case(spec_, folder_, run);
 }
 
-TaskOutcome ReferenceTensors::take(int64_t run, const std::vector<RankEnding>& endings) {
-  const CaseResult ran = judge(reference_case(spec_, folder_, run), endings);
+world::TaskOutcome ReferenceTensors::take(int64_t run, const std::vector<RankEnding>& endings) {
+  const judge::CaseResult ran = judge::judge(reference_case(spec_, folder_, run), endings);
   const std::string who = fmt::format("the reference ({}): ", reference_name(spec_.reference));
   if (ran.verdict != Verdict::kMatch) {
     const bool refused = ran.verdict == Verdict::kRefused || ran.verdict == Verdict::kBadInput;
@@ -146,7 +146,7 @@ TaskOutcome ReferenceTensors::take(int64_t run, const std::vector<RankEnding>& e
   });
 }
 
-TaskOutcome ReferenceTensors::write_index(const OwnedFd& fd) const {
+world::TaskOutcome ReferenceTensors::write_index(const world::OwnedFd& fd) const {
   return guarded(fmt::format("the reference ({}): ", reference_name(spec_.reference)), [&] {
     const std::string index = index_of_pieces(folder_of_run(folder_, kExactRun), tensors_);
     if (::write(fd.get(), index.data(), index.size()) != static_cast<ssize_t>(index.size())) {
@@ -155,4 +155,4 @@ TaskOutcome ReferenceTensors::write_index(const OwnedFd& fd) const {
   });
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

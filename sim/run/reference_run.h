@@ -12,7 +12,7 @@
 #include "sim/world/process/owned_fd.h"
 #include "sim/world/process/worker_main.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
 
 // A private folder in TMPDIR that is removed with its content.
 class PiecesFolder {
@@ -45,9 +45,9 @@ class ReferenceTensors {
   // Whether the run ended well; then takes its tensors: those of kExactRun as the values, and how
   // far those of the others are from them, whose pieces are removed. A reference that its ranks
   // refuse is bad input; one that failed is of the kind of its failure.
-  TaskOutcome take(int64_t run, const std::vector<RankEnding>& endings);
+  world::TaskOutcome take(int64_t run, const std::vector<RankEnding>& endings);
   // Writes the index of the tensors to `fd`.
-  TaskOutcome write_index(const OwnedFd& fd) const;
+  world::TaskOutcome write_index(const world::OwnedFd& fd) const;
 
  private:
   CaseSpec spec_;
@@ -55,4 +55,4 @@ class ReferenceTensors {
   std::vector<GivenPiece> tensors_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

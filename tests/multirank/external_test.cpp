@@ -17,7 +17,7 @@
 #include "sim/world/external/external_rank.h"
 #include "tests/multirank/small_ranks.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using namespace std::chrono_literals;
@@ -335,4 +335,4 @@ TEST_CASE("a place that makes no sense is a sentence", "[external]") {
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -35,7 +35,7 @@ extern "C" __attribute__((visibility("default"))) int getnameinfo(
               flags | (name_service_is_slow ? NI_NUMERICHOST : 0));
 }
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 class SlowNameService {
@@ -82,4 +82,4 @@ TEST_CASE("c10d's store over TCP does ask it", "[multirank]") {
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

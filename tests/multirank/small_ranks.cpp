@@ -17,7 +17,7 @@
 #include "sim/world/rank/launcher_store.h"
 #include "sim/world/rank/process_rank_main.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 class CallForwarder final : public CallListener {
@@ -134,4 +134,4 @@ CaseSpec small_case(const std::string& backend, int64_t world_size, nlohmann::js
   return spec;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 
 #include "tests/multirank/small_ranks.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 const std::vector<std::string> kWorlds = {"emulated", "gloo"};
@@ -131,4 +131,4 @@ TEST_CASE("fault after fault, each world is made anew", "[multirank][fault]") {
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

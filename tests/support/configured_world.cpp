@@ -11,17 +11,17 @@ ConfiguredRuns run_configured(const sim::WorldSpec& spec, const Mesh& mesh,
                       .errors = std::vector<std::string>(size),
                       .times_us = std::vector<double>(size),
                       .timelines = std::vector<std::vector<nlohmann::json>>(size)};
-  sim::EmulatedWorld world(mesh.world_size());
+  sim::world::EmulatedWorld world(mesh.world_size());
   world.configure(spec);
   on_threads(mesh.world_size(), [&](int64_t rank) {
     if (spec.schedule != 0) world.rank_started(rank);
     const auto index = static_cast<size_t>(rank);
-    sim::RankClock& clock = world.clock(rank);
+    sim::world::RankClock& clock = world.clock(rank);
     try {
       MeshComm comm(mesh, rank, world.factory(rank), nullptr);
       ConfiguredRank setup{
           .rank = rank, .comm = comm, .backend = world.factory(rank), .clock = clock};
-      const sim::ClockRun time(&clock);
+      const sim::world::ClockRun time(&clock);
       body(setup);
       runs.times_us[index] = clock.now_us();
       runs.timelines[index] = clock.timeline();

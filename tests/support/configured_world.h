@@ -18,11 +18,11 @@ struct ConfiguredRank {
   int64_t rank;
   MeshComm& comm;
   BackendFactory backend;  // for calls that bypass the communicators
-  sim::RankClock& clock;
+  sim::world::RankClock& clock;
 };
 
 struct ConfiguredRuns {
-  std::optional<sim::Finding> failure;
+  std::optional<sim::world::Finding> failure;
   std::vector<std::string> errors;  // per rank, "" where it returned
   std::vector<double> times_us;     // on the virtual clocks
   std::vector<std::vector<nlohmann::json>> timelines;

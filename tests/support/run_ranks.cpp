@@ -67,7 +67,7 @@ RankRuns on_threads(int64_t ranks, const std::function<void(int64_t rank)>& run)
 
 RankRuns try_emulated_ranks(const Mesh& mesh, const RankFunction& body,
                             const std::vector<CallListener*>& listeners) {
-  sim::EmulatedWorld world(mesh.world_size());
+  sim::world::EmulatedWorld world(mesh.world_size());
   RankRuns runs = on_threads(mesh.world_size(), [&](int64_t rank) {
     try {
       MeshComm comm(mesh, rank, world.factory(rank), listener_of(listeners, rank));

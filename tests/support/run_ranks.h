@@ -18,7 +18,7 @@ using RankFunction = std::function<void(MeshComm& comm, int64_t rank)>;
 // How each rank of a world ended.
 struct RankRuns {
   std::vector<std::exception_ptr> errors;  // per rank, null where it returned
-  std::optional<sim::Finding> failure;
+  std::optional<sim::world::Finding> failure;
   std::string error_text(int64_t rank) const;  // "" where it returned
   std::string error_code(int64_t rank) const;  // of an Error, else ""
 };

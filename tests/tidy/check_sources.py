@@ -12,6 +12,9 @@ from pathlib import Path
 
 import include_table as table
 
+TYPE = re.compile(r"^\s*(?:template\s*<[^{;]*>\s*)?(?:class|struct|union|enum(?:\s+class|\s+struct)?)\s+(?:\[\[\w+\]\]\s*)?"
+                  r"([A-Za-z_]\w*)\s*(?:final\s*)?(?::[^:;{][^;{]*)?\Z|^\s*using\s+([A-Za-z_]\w*)\s*=")
+NAMESPACE = re.compile(r"^\s*(?:inline\s+)?namespace\s*([\w:]*)\s*\Z")
 SOURCE_FOLDERS = ("src", "sim", "golden", "examples", "tests", "bench", "cmake")
 # A member that is a named enum (src/base/enum_names.h) on one side of == or !=, a text literal on the other.
 ENUM = (r"\b(?:verdict|precision|workload|backend|device|compute|side|normalization|algorithm|data_parallel"
@@ -111,11 +114,64 @@ def check_file(root, path):
         yield len(lines), f"{len(lines)} lines; at most {table.MAX_LINES}: split it by concept"
     if says_its_concept(root, path) and not (lines and lines[0].startswith("//")):
         yield 1, "the first line says the file's one concept, as a // comment"
+    yield from check_namespace(path, lines)
     if path.endswith(".h") and "#pragma once" not in lines:
         yield 1, "a header without #pragma once"
     words = set(re.split(r"[_.]", os.path.basename(path)))
     for word in sorted(words & table.BANNED_FILE_WORDS):
         yield 1, f"'{word}' in a file's name says nothing; name it by its noun or verb"
+
+
+def code_of(text):
+    """The text without comments, literals and lines of the preprocessor, which may hold braces."""
+    text = re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*", "", text, flags=re.MULTILINE)
+    literal = (r'R"(\w*)\(.*?\)\1"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<![\w])\'(?:\\.|[^\'\\\n])+\'')
+    return re.sub(literal, lambda found: '""' if found.group()[0] in "\"R'" else "", text, flags=re.DOTALL)
+
+
+def types_in(text):
+    """Yields (namespace, type) of each type that a file defines in a named namespace, not in a class or function."""
+    inside = []  # of each open brace the namespace; None: something else
+    code, start = code_of(text), 0
+    for found in re.finditer(r"[{};]", code):
+        head, start = code[start:found.start()], found.end()
+        named = all(inside) and TYPE.search(head)
+        if found.group() == "}":
+            inside = inside[:-1]
+            continue
+        if named and (found.group() == "{" or named.group(2)):
+            yield "::".join(inside), named.group(1) or named.group(2)
+        if found.group() == "{":
+            space = NAMESPACE.search(head)
+            inside.append(space.group(1) or None if space else None)
+
+
+def check_types(root):
+    """A type that two files define in one namespace: the program links one of them for both."""
+    places = {}
+    for path in source_files(root):
+        if path.startswith(("src/", "sim/", "golden/")):
+            for name in types_in((root / path).read_text(encoding="utf-8")):
+                places.setdefault(name, []).append(path)
+    for (space, name), paths in sorted(places.items()):
+        if len(set(paths)) > 1:
+            yield sorted(set(paths))[1], f"{space}::{name} is defined in {sorted(set(paths))[0]} too; rename one"
+
+
+def namespace_of(path):
+    """The namespace of a file of sim: that of its first folder. What a case is has no name of its own."""
+    folder = path.removeprefix("sim/").removeprefix("uses/").split("/")[0]
+    return "shardproof::sim" + ("" if folder == "case" else f"::{folder}")
+
+
+def check_namespace(path, lines):
+    """Yields (line, sentence) where a file of sim opens another namespace of shardproof than its own."""
+    if not path.startswith("sim/") or path.count("/") < 2:
+        return
+    for number, line in enumerate(lines, 1):
+        opened = re.match(r"namespace (shardproof::sim[\w:]*) \{", line)
+        if opened and opened.group(1) != namespace_of(path) and not line.endswith("}"):
+            yield number, f"namespace {opened.group(1)}; this folder's is {namespace_of(path)}"
 
 
 def check_table(root):
@@ -128,6 +184,10 @@ def check_table(root):
         for entry in entries:
             if entry not in table.LIBRARIES and entry != table.ANY and folder_of(entry) is None:
                 yield row, f"may include '{entry}', which is neither a folder nor a library"
+        if row.startswith("sim/") and not row.startswith(("sim/uses/", *table.USERS)):
+            for entry in entries:
+                if entry.startswith("sim/uses/"):
+                    yield row, f"may include '{entry}': no organ of sim includes a use"
     for cycle in cycles(table.FOLDERS):
         yield " -> ".join(cycle), "is a circle: a folder, with those below it, stands above what it includes"
 
@@ -150,6 +210,7 @@ def cycles(rows):
 
 def violations(root):
     found = [f"{path}:{line}: {what}" for path in source_files(root) for line, what in check_file(root, path)]
+    found += [f"{path}:1: {what}" for path, what in check_types(root)]
     return found + [f"include_table.py: {what} {why}" for what, why in check_table(root)]
 
 

@@ -4,13 +4,15 @@
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import check_sources
 import include_table
 
 GOOD = {
-    "src/mesh/layout.h": "// Cuts.\n#pragma once\n#include <string>\n",
-    "src/mesh/mesh.h": "// Axes.\n#pragma once\n#include \"mesh/layout.h\"\n",
+    "src/mesh/layout.h": "// Cuts.\n#pragma once\n#include <string>\nnamespace shardproof {\nstruct Cut {};\n}\n",
+    "src/mesh/mesh.h": "// Axes.\n#pragma once\n#include \"mesh/layout.h\"\nnamespace shardproof {\n"
+                       "namespace {\nstruct Cut {};\n}\nclass Mesh {\n  struct Cut { int dim; };\n};\n}\n",
     "src/comm/communicator.h": "// Calls.\n#pragma once\n#include <ATen/core/Tensor.h>\n",
     "src/model/slot.h": "// A slot.\n#pragma once\n#include \"mesh/layout.h\"\n",
     "sim/case/case_spec.h": "// A case.\n#pragma once\n#include <nlohmann/json.hpp>\n",
@@ -48,6 +50,12 @@ WRONG = [
         'if (result.verdict == "match") return;', 'bool b = spec.precision != "float16";',
         'if (spec.parallel.data_parallel == "fsdp") a();', 'if (spec.loss.kind == "nll") a();',
         'if ("kill" == planned.fault.kind) kill();', 'if (ending->kind == "died") end();')),
+    ("src/tensor/a.cpp", A_CPP + "namespace shardproof {\nusing Cut = int;\n}\n",
+     "shardproof::Cut is defined in src/mesh/layout.h too"),
+    ("sim/world/rank/a.cpp", A_CPP + "namespace shardproof::sim {\n}\n", "this folder's is shardproof::sim::world"),
+    ("sim/case/record/a.cpp", A_CPP + "namespace shardproof::sim::record {\n}\n", "this folder's is shardproof::sim"),
+    ("sim/uses/explore/a.cpp", A_CPP + "namespace shardproof::sim::uses {\n}\n",
+     "this folder's is shardproof::sim::explore"),
     ("src/mesh/a.cpp", A_CPP * 401, "401 lines"),
     ("src/mesh/a.cpp", "#include <string>\n", "concept"),
     ("src/mesh/b.cpp", "", "concept"),
@@ -86,6 +94,12 @@ class EveryRuleFindsItsViolation(unittest.TestCase):
     def test_every_row_names_known_folders(self):
         self.assertEqual(list(check_sources.check_table(Path("."))), [])
         self.assertIn("src/base", include_table.FOLDERS)
+
+    def test_no_organ_includes_a_use(self):
+        rows = {"sim/run": ["sim/uses/explore"], "sim/cli": ["sim/uses/explore"], "sim/uses/explore": []}
+        with mock.patch.object(include_table, "FOLDERS", rows):
+            found = list(check_sources.check_table(Path(".")))
+        self.assertEqual(found, [("sim/run", "may include 'sim/uses/explore': no organ of sim includes a use")])
 
     def test_folders_stand_above_what_they_include(self):
         def circles(rows):

@@ -36,6 +36,9 @@ FOLDERS |= {
     "cmake": [ANY],
 }
 
+# Folders of sim that may include its uses: they call them.
+USERS = ("sim/cli", "sim/program", "sim/main.cpp", "sim/light_main.cpp")
+
 # Headers of ours are parsed again and again: of LibTorch they name only these (seconds each if more).
 LIGHT_TORCH_HEADERS = {"ATen/core/Tensor.h", "c10/core/ScalarType.h", "c10/core/Event.h",
                        "torch/headeronly/version.h"}

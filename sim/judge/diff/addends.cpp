@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "sim/judge/diff/index_plan.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 struct AddendGroup {
@@ -284,4 +284,4 @@ std::map<GoldenPosition, WrongAddends> settle_addends(const StepMeshes& meshes,
   return wrong;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -9,7 +9,7 @@
 #include "sim/judge/diff/golden_order.h"
 #include "sim/judge/diff/result_row.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // The errors in the addends of one tensor.
 struct WrongAddends {
@@ -53,4 +53,4 @@ void for_each_element(const Piece& piece, const Use& use) {
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // The whole tensor equals the golden tensor of this name after another step.
 struct EqualsStep {
@@ -52,4 +52,4 @@ struct AddendsThrough {
 using Evidence = std::variant<EqualsStep, PartEqualsStep, SumOfSteps, ShareOfUpdate, EqualsTensor,
                               ValuesOf, AddendsThrough>;
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 std::string not_given(const GoldenTensor& golden, const IndexPlan& plan) {
   if (!golden.given.defined()) return "";
@@ -20,4 +20,4 @@ std::string not_given(const GoldenTensor& golden, const IndexPlan& plan) {
                      plan.count);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

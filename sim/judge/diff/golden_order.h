@@ -7,7 +7,7 @@
 
 #include "observe/phase.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 using GoldenPosition = std::tuple<int64_t, int, int64_t>;
 
@@ -30,4 +30,4 @@ inline GoldenPosition golden_position(int64_t step, Phase phase, int64_t order) 
   return {step, place, order};
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "sim/case/record/sampled_rows.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size(), 1);
@@ -259,4 +259,4 @@ std::vector<int64_t> unravel(int64_t offset, const std::vector<int64_t>& shape) 
   return index;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

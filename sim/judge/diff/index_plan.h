@@ -10,7 +10,7 @@
 #include "sim/judge/diff/rank_list.h"
 #include "tensor/tensor_view.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 struct IndexPlan {
   // A run of `length` elements, `local` elements into a row, `golden` elements after its offset.
@@ -78,4 +78,4 @@ uint64_t coverage_hash(size_t dim, int64_t index);
 // Strides in elements of a contiguous tensor of that shape.
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 const char* outcome_name(Outcome outcome) {
   switch (outcome) {
@@ -38,4 +38,4 @@ const char* excuse_name(Excuse excuse) {
   SHARDPROOF_ASSERT(false, "an excuse without a name");
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -1,7 +1,7 @@
 // The result of comparing one observation, and the reasons that excuse elements from a comparison.
 #pragma once
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 enum class Outcome {
   kMatch,
@@ -25,4 +25,4 @@ enum class Excuse {
 };
 const char* excuse_name(Excuse excuse);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

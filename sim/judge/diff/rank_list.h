@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // Cannot be changed; a copy shares its ranks.
 class RankList {
@@ -33,4 +33,4 @@ class RankList {
   std::shared_ptr<const std::vector<int64_t>> ranks_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

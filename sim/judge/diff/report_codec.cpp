@@ -13,7 +13,7 @@
 #include "sim/judge/diff/report_tables.h"
 #include "sim/judge/diff/result_row.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kVersion = 5;
@@ -197,4 +197,4 @@ RankReport decode_rank_report(const std::string& bytes) {
   return report;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

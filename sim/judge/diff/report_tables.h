@@ -10,7 +10,7 @@
 #include "sim/case/cbor.h"
 #include "sim/judge/diff/rank_list.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 inline void table_value(CborWriter& out, const std::string& text) { out(text); }
 inline void table_value(CborReader& in, std::string& text) { in(text); }
@@ -52,4 +52,4 @@ struct Tables {
   Table<RankList> lists;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -4,7 +4,7 @@
 
 #include "sim/judge/diff/wording.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 nlohmann::json json_number(double value) {
@@ -64,4 +64,4 @@ nlohmann::json to_json(const ResultRow& row) {
           {"evidence", texts_of(row.evidence)}};
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

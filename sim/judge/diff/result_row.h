@@ -13,7 +13,7 @@
 #include "sim/judge/diff/outcome.h"
 #include "sim/judge/diff/rank_list.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 struct ResultRow {
   // There is no default outcome: the maker of a row must state it.
@@ -120,4 +120,4 @@ std::string encode(const RankReport& report);
 // Throws InternalError when encode() did not make the bytes.
 RankReport decode_rank_report(const std::string& bytes);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -10,7 +10,7 @@
 
 #include "sim/judge/diff/tolerance.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // The bits of a float32 that a value with so many significant bits lacks.
@@ -75,4 +75,4 @@ FactorCheck check_factor(const DiffTask& task, Precision precision) {
   return check;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -8,7 +8,7 @@
 #include "sim/judge/diff/tensor_diff.h"
 #include "tensor/tensor_view.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // Returns a sentence when float32 values were not computed in float32: all of them, `fewest`
 // different ones or more, have no more significant bits than `precision` (bfloat16 or float16). Use
@@ -36,4 +36,4 @@ struct FactorCheck {
 };
 FactorCheck check_factor(const DiffTask& task, Precision precision);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kChunk = 512;  // elements converted to float64 at a time
@@ -302,4 +302,4 @@ void copy_both(const DiffTask& task, std::vector<double>& actual, std::vector<do
                 });
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

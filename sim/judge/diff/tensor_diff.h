@@ -13,7 +13,7 @@
 #include "sim/judge/diff/tolerance.h"
 #include "tensor/tensor_view.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 struct DiffTask {
   const TensorView& local;     // of plan.local_shape
@@ -47,4 +47,4 @@ void copy_both(const DiffTask& task, std::vector<double>& actual, std::vector<do
 // For each row of [B, S], the first column of its tail of zeros, which must be exactly zero.
 std::vector<int64_t> zero_tails(const GoldenTensor& golden);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -6,7 +6,7 @@
 
 #include "sim/case/policy_stages.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // after_prefix("param.model.norm.weight", "param.") is "model.norm.weight".
@@ -147,4 +147,4 @@ double FreeRunningAllowance::at(int64_t offset) const {
   return kind_ == Kind::kMomentum ? largest * undamped : largest;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -21,7 +21,7 @@
 #include "sim/case/case_spec.h"
 #include "sim/case/record/golden_record.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 inline constexpr double kRelativeToScale = 1e-10;
 inline constexpr double kFloat64Eps = 2.220446049250313e-16;
@@ -104,4 +104,4 @@ class FreeRunningAllowance {
   std::vector<Step> steps_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 std::string words(const EqualsStep& found) {
@@ -46,4 +46,4 @@ std::string text_of(const Evidence& evidence) {
   return std::visit([](const auto& found) { return words(found); }, evidence);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 void Explained::add(double actual, double golden, double proposed, double allowance) {
   difference += (actual - golden) * (actual - golden);
@@ -58,4 +58,4 @@ std::string explained_text(double share) {
   return fmt::format("explains {:.2f}% of the difference", std::floor(share * 1e4) / 1e2);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

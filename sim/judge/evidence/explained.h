@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // A false explanation is worse than none. A claim must explain at least this share of the squared
 // difference, and a random tensor must fit it less than once in a million times. A proposal is
@@ -42,4 +42,4 @@ double nats_of_element(double left, double allowance, double size);
 // "explains all of the difference", "explains 99.98% of the difference"; "" for a negative share.
 std::string explained_text(double share);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

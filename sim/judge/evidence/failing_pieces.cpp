@@ -6,7 +6,7 @@
 
 #include "sim/judge/diff/tensor_diff.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 Piece make_piece(const ResultRow& row, const DiffTask& task) {
   Piece piece{.name = row.name,
@@ -76,4 +76,4 @@ void FailingPieces::keep(Piece piece) {
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

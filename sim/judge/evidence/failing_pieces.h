@@ -8,7 +8,7 @@
 #include "sim/judge/diff/golden_order.h"
 #include "sim/judge/diff/result_row.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 struct DiffResult;
 struct DiffTask;
@@ -35,4 +35,4 @@ class FailingPieces {
   std::vector<Piece> pieces_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

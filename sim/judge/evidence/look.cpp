@@ -6,7 +6,7 @@
 
 #include "sim/judge/evidence/explained.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr int kLargestSearch = 256;  // at most so many golden tensors are tried
@@ -218,4 +218,4 @@ std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& gold
   return found;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

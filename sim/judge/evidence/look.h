@@ -7,7 +7,7 @@
 #include "sim/judge/diff/evidence.h"
 #include "sim/judge/diff/tensor_diff.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // Compares only with golden tensors of the same shape. Another tensor counts only when it differs
 // from the golden by more than kToldApart allowances. In a low precision two steps may be nearer to
@@ -16,4 +16,4 @@ std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& gold
                                   Precision precision);
 inline constexpr double kToldApart = 4;
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -7,7 +7,7 @@
 
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 double slack_of(const Pieces& group) {
@@ -92,4 +92,4 @@ std::optional<Proposal> propose_addends(const Difference& difference) {
   return found ? found : propose_odd_addend(groups, axes, 1);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -7,7 +7,7 @@
 
 #include "sim/judge/diff/addends.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kLargestAssembled = 4 << 20;
@@ -91,4 +91,4 @@ bool Fit::explains_tensor(double choice_nats) const {
          sums_.convinces(tensor_.allowance, tensor_.golden_size, choice_nats);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

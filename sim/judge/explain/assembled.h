@@ -9,7 +9,7 @@
 #include "sim/judge/diff/result_row.h"
 #include "sim/judge/evidence/explained.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 struct Assembled {
   std::vector<int64_t> shape;
@@ -79,4 +79,4 @@ class Fit {
   Explained sums_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

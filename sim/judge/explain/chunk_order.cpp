@@ -10,7 +10,7 @@
 #include "sim/judge/explain/hypotheses.h"
 #include "sim/judge/explain/wording.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kMostChunks = 128;
@@ -200,4 +200,4 @@ std::optional<Proposal> propose_chunk_order(const Assembled& tensor, const Mesh&
   return std::nullopt;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -6,7 +6,7 @@
 #include "sim/judge/diff/addends.h"
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 constexpr size_t kFewestForConstant = 8;  // elements, and different golden values
 
@@ -33,4 +33,4 @@ std::optional<Proposal> propose_constant(const Difference& difference) {
                   .description = kFreeNumber};
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

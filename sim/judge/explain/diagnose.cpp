@@ -11,7 +11,7 @@
 #include "sim/judge/explain/hypotheses.h"
 #include "sim/judge/explain/wording.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr double kAsGood = 3;  // nats
@@ -113,4 +113,4 @@ Explanation explain_replicas(const Symptoms& symptoms) {
   return words_for_copies(camps.size(), odd, right);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -9,7 +9,7 @@
 #include "sim/judge/diff/result_row.h"
 #include "sim/judge/diff/tolerance.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 struct Explanation {
   std::string pattern;  // "every element is 2.00 x golden on all ranks; 2 is the size of tp"
@@ -49,4 +49,4 @@ bool may_be_rounding(const ResultRow& row);
 // Explains ranks that differ although they must hold equal copies.
 Explanation explain_replicas(const Symptoms& symptoms);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -6,7 +6,7 @@
 #include "observe/draw_columns.h"
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // One row of a piece.
@@ -90,4 +90,4 @@ std::optional<Proposal> propose_draws(const Difference& difference) {
   return std::nullopt;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

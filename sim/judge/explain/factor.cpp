@@ -10,7 +10,7 @@
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kFewestForFactor = 8;  // for a factor that is only approximately right
@@ -268,4 +268,4 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
   return out;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -8,7 +8,7 @@
 
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kFewestRowsOfBias = 4;
@@ -72,4 +72,4 @@ std::optional<Proposal> propose_factor_before_bias(const Assembled& tensor, cons
   return std::nullopt;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

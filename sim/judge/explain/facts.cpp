@@ -8,7 +8,7 @@
 #include "sim/judge/explain/hypotheses.h"
 #include "sim/judge/explain/wording.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 std::optional<Proposal> propose_problem(const Difference& difference) {
   std::map<std::string, Rows> by_problem;
@@ -47,4 +47,4 @@ std::optional<Proposal> propose_non_finite(const Difference& difference) {
                   .ranks = ranks};
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

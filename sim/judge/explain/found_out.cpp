@@ -7,7 +7,7 @@
 #include "sim/judge/explain/hypotheses.h"
 #include "sim/judge/explain/wording.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // The approximate number of other tensors that a rank compares with its own.
@@ -60,4 +60,4 @@ std::optional<Proposal> propose_found_out(const Difference& difference) {
   return best;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -10,7 +10,7 @@
 #include "sim/judge/explain/assembled.h"
 #include "sim/judge/explain/diagnose.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 using Rows = std::vector<const ResultRow*>;
 using Pieces = std::vector<const Piece*>;
@@ -147,4 +147,4 @@ inline constexpr Propose kHypotheses[] = {
     on_each_copy<propose_mask_shift>,
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -5,7 +5,7 @@
 
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kLargestMaskShift = 8;
@@ -80,4 +80,4 @@ std::optional<Proposal> propose_mask_shift(const Assembled& tensor, const Mesh& 
   return std::nullopt;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

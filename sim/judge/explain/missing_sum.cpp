@@ -9,7 +9,7 @@
 #include "sim/judge/diff/addends.h"
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 using Groups = std::vector<Pieces>;
@@ -150,4 +150,4 @@ std::optional<Proposal> propose_missing_sum(const Difference& difference) {
   return propose_groups(difference, sharers, axes_of_sharers(symptoms.mesh, sharers), choice);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -6,7 +6,7 @@
 
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kFewestRows = 4;
@@ -54,4 +54,4 @@ std::optional<Proposal> propose_offset(const Assembled& tensor, const Mesh& /*me
       .explaining(sums, tensor.wrong);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -5,7 +5,7 @@
 
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 template <class Held>
@@ -67,4 +67,4 @@ std::vector<Pieces> peers_along(const Mesh& mesh, const std::vector<std::string>
   return groups;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -5,7 +5,7 @@
 
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr double kChoice = 1.4;  // for the choice of two neighboring dims
@@ -66,4 +66,4 @@ std::optional<Proposal> propose_read_order(const Difference& difference) {
   return std::nullopt;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -7,7 +7,7 @@
 
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // The factor of each row of the first dim, NaN where none fits, and 1 where the row is right.
@@ -68,4 +68,4 @@ std::optional<Proposal> propose_sample_factors(const Assembled& tensor, const Me
       .explaining(rows->sums, tensor.wrong);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -6,7 +6,7 @@
 #include "sim/judge/explain/hypotheses.h"
 #include "sim/judge/explain/wording.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kLargestShift = 16;
@@ -53,4 +53,4 @@ std::optional<Proposal> propose_shift(const Assembled& tensor, const Mesh& /*mes
   return best;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

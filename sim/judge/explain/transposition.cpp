@@ -5,7 +5,7 @@
 
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 std::optional<Proposal> propose_transposition(const Assembled& tensor, const Mesh& /*mesh*/) {
   const size_t dims = tensor.shape.size();
@@ -33,4 +33,4 @@ std::optional<Proposal> propose_transposition(const Assembled& tensor, const Mes
   return std::nullopt;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -11,7 +11,7 @@
 #include "sim/judge/explain/hypotheses.h"
 #include "sim/judge/explain/wording.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr double kLargestRounding = 20;  // in allowances; a lower precision rounds by less
@@ -209,4 +209,4 @@ Explanation words_by_size(const Difference& difference) {
   return out;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
                          const std::vector<int64_t>& among) {
@@ -52,4 +52,4 @@ std::string words_for_empty_addends(const std::vector<int64_t>& ranks) {
                      several ? "s" : "", fmt::join(ranks, ", "), several ? "are" : "is");
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -8,7 +8,7 @@
 #include "mesh/mesh.h"
 #include "sim/judge/explain/diagnose.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // "on all ranks", "on rank 2 only", "on ranks 1, 3 (tp 1)".
 std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
@@ -31,4 +31,4 @@ Explanation words_for_lacking_addend(const std::string& lack, const std::string&
 // "; the addend of rank 1 is 0 everywhere".
 std::string words_for_empty_addends(const std::vector<int64_t>& ranks);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // The gradient of the tokens, which is observed before all others.
@@ -56,4 +56,4 @@ bool GradientAddends::are_several(const GoldenTensor& gradient) const {
   return std::min(within, beyond) > kSmallestAddend * std::max(within, beyond);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

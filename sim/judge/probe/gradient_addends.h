@@ -8,7 +8,7 @@
 #include "observe/probe.h"
 #include "sim/case/record/golden_record.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // Whether a reduced gradient is the sum of more than one nonzero addend: of two microbatches, or of
 // two ranks with different tokens. A float32 sum of narrow values is no longer narrow, so narrow
@@ -32,4 +32,4 @@ class GradientAddends {
 };
 inline constexpr size_t kFewestOfGradient = 64;
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr double kFloat32Eps = 0x1p-23;
@@ -100,4 +100,4 @@ std::string own_norm_problem(const CaseSpec& spec, const Observation& observatio
       wrong, local.numel(), worst, y[worst], due_there);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -15,11 +15,11 @@
 #include "observe/probe.h"
 #include "sim/case/case_spec.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // Returns "" when the output follows, when `observation` has no inputs and when the case is
 // float64; otherwise a sentence. `local` is the tensor of the observation, contiguous on the CPU.
 std::string own_norm_problem(const CaseSpec& spec, const Observation& observation,
                              const at::Tensor& local);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -11,7 +11,7 @@
 #include "sim/case/policy_stages.h"
 #include "sim/judge/diff/tolerance.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // Splits "exp_avg.model.norm.weight" into "exp_avg" and "model.norm.weight".
@@ -251,4 +251,4 @@ std::string OwnOptimizer::compare(const Expected& expected, const at::Tensor& lo
       wrong, count, worst, actual[worst], held_in(local.scalar_type(), expected.value[worst]));
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -27,7 +27,7 @@
 #include "sim/case/case_spec.h"
 #include "sim/case/record/golden_record.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 inline constexpr double kOwnRoundings = 16;
 
@@ -86,4 +86,4 @@ class OwnOptimizer {
   int64_t judged_ = 0;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -13,7 +13,7 @@
 #include "sim/case/record/golden_record.h"
 #include "sim/case/record/parted_skips.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 class PartedSteps {
  public:
@@ -44,4 +44,4 @@ class PartedSteps {
   int64_t left_ = -1;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

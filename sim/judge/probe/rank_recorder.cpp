@@ -20,7 +20,7 @@
 #include "sim/judge/probe/own_norm.h"
 #include "tensor/aten_view.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 uint64_t combine(uint64_t seed, uint64_t value) { return mix_bits(seed * 31 + value); }
@@ -389,4 +389,4 @@ RankReport RankRecorder::finish() {
   return std::move(report_);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -21,7 +21,7 @@
 #include "sim/judge/probe/own_optimizer.h"
 #include "sim/judge/probe/parted_steps.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 class RankRecorder final : public Probe {
  public:
@@ -77,4 +77,4 @@ class RankRecorder final : public Probe {
   size_t addend_room_;  // bytes left for addends
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -13,7 +13,7 @@
 #include "sim/case/record/sampled_rows.h"
 #include "tensor/aten_view.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 std::string host_name() {
@@ -176,4 +176,4 @@ void ReferenceProbe::put(const TensorView& local, const IndexPlan& plan, double 
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -15,7 +15,7 @@
 #include "sim/case/record/reference_pieces.h"
 #include "sim/judge/diff/index_plan.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // The sizes that tell the full shape of an observation, which its piece does not show.
 struct FullSizes {
@@ -57,4 +57,4 @@ class ReferenceProbe final : public Probe {
   RankPieces pieces_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -9,7 +9,7 @@
 #include <optional>
 #include <tuple>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // (group, from, to, tag, number); from and to are -1 for collectives.
@@ -122,4 +122,4 @@ std::vector<DigestFinding> digest_findings(const std::vector<std::vector<CallDig
   return findings;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -7,7 +7,7 @@
 
 #include "sim/case/rank_ending.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 struct DigestFinding {
   int64_t step = 0;
@@ -26,4 +26,4 @@ struct DigestFinding {
 // `calls[r]` are the calls of rank r in its order. A member whose calls are missing is skipped.
 std::vector<DigestFinding> digest_findings(const std::vector<std::vector<CallDigest>>& calls);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

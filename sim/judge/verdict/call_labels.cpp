@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr size_t kShownLabels = 8;
@@ -48,4 +48,4 @@ std::string nearest_labels(const std::string& wanted, const std::vector<std::str
   return text + fmt::format(" and {} more", by_distance.size() - kShownLabels);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

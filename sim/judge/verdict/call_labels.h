@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // The label in describe(call): "all_reduce(sum) tp[0,1] [4] float64 'norm forward'" has "norm
 // forward".
@@ -14,4 +14,4 @@ std::string label_of(const std::string& described);
 // label is as near as the piece of it that `wanted` resembles most.
 std::string nearest_labels(const std::string& wanted, const std::vector<std::string>& labels);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -6,7 +6,7 @@
 
 #include "sim/judge/diff/golden_order.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 struct TensorAccount {
@@ -149,4 +149,4 @@ std::string not_judged_text(const Account& account) {
                      first.reason);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -9,7 +9,7 @@
 #include "sim/case/case_spec.h"
 #include "sim/judge/diff/result_row.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // Elements, over all ranks.
 struct Coverage {
@@ -44,4 +44,4 @@ std::string unresolved_text(const Account& account, Precision precision);
 // "2 of 412 tensors were not judged; the first: 96 elements of grad.w of step 1, because ..".
 std::string not_judged_text(const Account& account);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -12,7 +12,7 @@
 #include "sim/judge/verdict/fault_effect.h"
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 constexpr size_t kListedCollectives = 6;
@@ -153,4 +153,4 @@ std::string describe_result(const CaseResult& result, bool color) {
   return text + field("replay", result.replay);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -7,7 +7,7 @@
 #include <array>
 #include <map>
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // Causes come before their consequences.
@@ -103,4 +103,4 @@ std::optional<EndingVerdict> judge_endings(const std::vector<RankEnding>& ending
                        fmt::format("a rank ended in an unknown way: '{}'", kind)};
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

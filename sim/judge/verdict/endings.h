@@ -7,7 +7,7 @@
 
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 struct EndingVerdict {
   Verdict verdict;  // all as in CaseResult
@@ -20,4 +20,4 @@ struct EndingVerdict {
 // only when no other rank finished or entered a collective. Empty when all ranks finished.
 std::optional<EndingVerdict> judge_endings(const std::vector<RankEnding>& endings);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

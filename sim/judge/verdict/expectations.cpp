@@ -7,7 +7,7 @@
 
 #include "sim/judge/verdict/fault_effect.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // "ranks 0, 2 made 3 all_reduce along tp", for each count that differs from the expected one.
@@ -66,4 +66,4 @@ void compare_with_expectation(CaseResult& result) {
   result.as_expected = result.unexpected.empty();
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -5,7 +5,7 @@
 
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // Sets as_expected and unexpected from the verdict, kind and first tensor of `result`.
 void compare_with_expectation(CaseResult& result);
@@ -14,4 +14,4 @@ void compare_with_expectation(CaseResult& result);
 // the counts that differ with their ranks. Axes and ops that it does not name do not count.
 std::string unexpected_collectives(const CaseSpec& spec, const std::vector<RankReport>& reports);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

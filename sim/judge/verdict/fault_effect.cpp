@@ -11,7 +11,7 @@
 #include "sim/judge/diff/golden_order.h"
 #include "sim/judge/verdict/call_labels.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 using RowPlace = std::pair<bool, GoldenPosition>;  // tensors that the golden lacks come last
@@ -243,4 +243,4 @@ std::string faults_text(const CaseResult& result) {
   return text + "seen by " + detectors_text(result.outcome) + "\n" + gradients_text(result.outcome);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

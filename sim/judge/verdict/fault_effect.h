@@ -5,7 +5,7 @@
 
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // `result` needs verdict, kind, divergence, endings and reports. Without faults the outcome has the
 // detectors that saw the mismatch.
@@ -21,4 +21,4 @@ std::string faults_that_never_fired(const CaseResult& result);
 // The planted faults, the detectors that saw them, and the effect on gradients; "" without faults.
 std::string faults_text(const CaseResult& result);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

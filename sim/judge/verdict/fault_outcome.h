@@ -19,7 +19,7 @@
 
 #include "sim/case/rank_ending.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 struct Detection {
   std::string detector;
@@ -36,4 +36,4 @@ struct FaultOutcome {
   std::string worst_gradient;  // the largest error over its allowance, with its numbers
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

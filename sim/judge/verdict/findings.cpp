@@ -16,7 +16,7 @@
 #include "sim/judge/explain/diagnose.h"
 #include "sim/judge/explain/wording.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 using Rows = std::vector<const ResultRow*>;
@@ -382,4 +382,4 @@ std::optional<Divergence> first_divergence(const CaseSpec& spec, const StepMeshe
   return Judge(spec, meshes, reports, addends).first();
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -7,7 +7,7 @@
 #include "sim/judge/diff/addends.h"
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // Returns the first divergence. Values outrank replicas, and replicas outrank coverage of the same
 // tensor:
@@ -20,4 +20,4 @@ std::optional<Divergence> first_divergence(const CaseSpec& spec, const StepMeshe
                                            const std::vector<RankReport>& reports,
                                            const std::map<GoldenPosition, WrongAddends>& addends);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

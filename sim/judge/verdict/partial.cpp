@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 std::string listed(const std::vector<std::string>& names) {
@@ -26,4 +26,4 @@ std::string partial_line(const FileJudgement& judgement, const std::string& path
   throw_bad_input(text, "write the rest too, or add --allow-partial");
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

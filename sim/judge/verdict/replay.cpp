@@ -4,7 +4,7 @@
 
 #include "sim/case/option.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // " --context-layout contiguous", " --sequence-parallel", " --activation-checkpointing=mlp".
@@ -60,4 +60,4 @@ std::string replay_command(const CaseSpec& spec) {
   return command;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -5,7 +5,7 @@
 
 #include "sim/case/case_spec.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // "shardproof run FILE --only NAME" for a scenario, "shardproof check FOLDER --mesh .." for a case.
 // The caller must add the options that replaced values of the file (--seed, --steps), because the
@@ -15,4 +15,4 @@ std::string replay_command(const CaseSpec& spec);
 // Quotes the word for a shell where a character needs it.
 std::string shell_word(const std::string& word);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -15,7 +15,7 @@
 #include "sim/judge/verdict/verdict.h"
 #include "tensor/safetensors.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // Maps a name in the file to its golden tensor; parameters count after every step.
@@ -138,4 +138,4 @@ FileJudgement judge_result_file(const CaseSpec& spec, int golden_fd, const std::
   return judgement;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

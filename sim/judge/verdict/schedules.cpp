@@ -8,7 +8,7 @@
 
 #include "sim/judge/verdict/replay.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 const std::string kLabel = "schedule=";
@@ -142,4 +142,4 @@ std::string ScheduleComparison::difference(const Seen& first, const Seen& second
   return found;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -8,7 +8,7 @@
 
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // Each case of the emulated world `count` times, with the schedules 1, 2, .., `count`, which its
 // name tells; one of another world stays as it is.
@@ -45,4 +45,4 @@ class ScheduleComparison {
   std::map<std::string, Seen> first_;  // by the name without the schedule
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -14,7 +14,7 @@
 #include "sim/judge/verdict/findings.h"
 #include "sim/judge/verdict/replay.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 void take(CaseResult& result, const EndingVerdict& verdict) {
@@ -202,4 +202,4 @@ int exit_status(const std::vector<CaseResult>& results, bool no_unresolved) {
   return came(Verdict::kRefused) ? 4 : 0;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

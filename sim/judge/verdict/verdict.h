@@ -12,7 +12,7 @@
 #include "sim/judge/verdict/coverage.h"
 #include "sim/judge/verdict/fault_outcome.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 struct Divergence {
   std::string tensor;  // "grad.model.layers.1.mlp.down_proj.weight"
@@ -70,4 +70,4 @@ int exit_status(const std::vector<CaseResult>& results, bool no_unresolved = fal
 // Describes a failure from its position to its replay command; one line for a match.
 std::string describe_result(const CaseResult& result, bool color);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -5,7 +5,7 @@
 #include "base/digest.h"
 #include "sim/world/clock/rank_clock.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 uint64_t bytes_digest(const at::Tensor& tensor) {
@@ -46,4 +46,4 @@ std::vector<CallDigest> CallDigests::take() {
   return whole;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -8,7 +8,7 @@
 #include "sim/case/rank_ending.h"
 #include "sim/world/calls/interceptor.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class RankClock;
 
@@ -35,4 +35,4 @@ class CallDigests {
   std::vector<bool> done_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

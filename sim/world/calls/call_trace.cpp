@@ -3,7 +3,7 @@
 
 #include "sim/case/stretch.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 double microseconds(CallTrace::Clock::duration time) {
@@ -65,4 +65,4 @@ std::vector<nlohmann::json> CallTrace::timeline() const {
   return out;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -12,7 +12,7 @@
 
 #include "comm/communicator.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Belongs to one rank's thread. `forward` gets each call before it runs (for a watchdog and the
 // matcher), `forward_wait` an asynchronous one before the rank waits for it. Both may be empty.
@@ -51,4 +51,4 @@ class CallTrace : public CallListener {
   std::map<std::pair<std::string, std::string>, int64_t> counts_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

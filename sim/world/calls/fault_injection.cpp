@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "sim/world/calls/spoil.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 FaultInjection::FaultInjection(const std::vector<FaultSpec>& faults, int64_t rank, Hooks hooks)
     : hooks_(std::move(hooks)) {
@@ -133,4 +133,4 @@ std::vector<FaultNote> FaultInjection::notes() const {
   return notes;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -8,7 +8,7 @@
 #include "sim/case/rank_ending.h"
 #include "sim/world/calls/interceptor.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Belongs to one rank's thread.
 class FaultInjection {
@@ -59,4 +59,4 @@ class FaultInjection {
   NextCall next_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

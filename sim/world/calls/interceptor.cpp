@@ -7,7 +7,7 @@
 
 #include "comm/call_sink.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using TensorLists = std::vector<Tensors>;
@@ -189,4 +189,4 @@ BackendFactory intercepted(BackendFactory factory, std::vector<Interceptor> inte
   };
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -7,7 +7,7 @@
 
 #include "comm/mesh_comm.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 using Tensors = std::vector<at::Tensor>;
 
@@ -34,4 +34,4 @@ using Interceptor = std::function<std::function<void()>(CallInProgress& call)>;
 // What they refer to must outlive the backends.
 BackendFactory intercepted(BackendFactory factory, std::vector<Interceptor> interceptors);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

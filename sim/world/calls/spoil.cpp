@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // --- Where a fault can act
@@ -184,4 +184,4 @@ std::string spoil(const FaultSpec& fault, const Tensors& tensors, const Tensors&
   return spoiler->change(fault, tensors, before);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -8,7 +8,7 @@
 #include "sim/case/case_spec.h"
 #include "sim/world/calls/interceptor.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // True if the fault names this call (op, axis, label, step) and can act on this rank: a
 // contribution can be dropped, changed or stale only if the rank has one, and doubled only in a
@@ -23,4 +23,4 @@ bool occurs_in(std::string_view text, std::string_view pattern);
 // matching call. Throws Error(kBadInput) when the fault cannot act on these tensors.
 std::string spoil(const FaultSpec& fault, const Tensors& tensors, const Tensors& before);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

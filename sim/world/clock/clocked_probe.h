@@ -4,7 +4,7 @@
 #include "observe/probe.h"
 #include "sim/world/clock/rank_clock.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // With a null `clock`, time is wall time, and nothing is paused.
 class ClockedProbe final : public Probe {
@@ -22,4 +22,4 @@ class ClockedProbe final : public Probe {
   RankClock* clock_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

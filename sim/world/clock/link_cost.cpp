@@ -5,7 +5,7 @@
 #include <cmath>
 #include <map>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 double rounds_of_tree(double count) { return std::ceil(std::log2(count)); }
@@ -140,4 +140,4 @@ TransferCost LinkCost::collective(Op op, double bytes, const std::vector<int64_t
   return cost;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

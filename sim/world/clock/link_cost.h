@@ -27,7 +27,7 @@
 #include "base/call.h"
 #include "sim/case/world_spec.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // The cost of a transfer that shares no link.
 struct TransferCost {
@@ -77,4 +77,4 @@ class LinkCost {
   std::vector<StragglerSpec> stragglers_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 LinkTraffic::LinkTraffic(const WorldSpec& world)
     : ranks_per_node_(world.ranks_per_node), per_node_(world.inter_node.per_node) {}
@@ -115,4 +115,4 @@ std::vector<LinkTraffic::Ended> LinkTraffic::next() {
   return ended;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

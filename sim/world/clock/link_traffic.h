@@ -25,7 +25,7 @@
 
 #include "sim/world/clock/link_cost.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class LinkTraffic {
  public:
@@ -78,4 +78,4 @@ class LinkTraffic {
   double now_us_ = 0;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 namespace {
 
@@ -68,4 +68,4 @@ double OpMeter::take_us() {
          std::exchange(flops_, 0) * us_per_flop_;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class OpMeter {
  public:
@@ -25,4 +25,4 @@ class OpMeter {
   uint64_t handle_ = 0;  // of RecordFunction's callback
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

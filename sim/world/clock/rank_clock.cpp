@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "sim/case/stretch.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 double thread_cpu_us() {
@@ -126,4 +126,4 @@ std::vector<nlohmann::json> RankClock::timeline() const {
   return entries;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -20,7 +20,7 @@
 #include "sim/case/world_spec.h"
 #include "sim/world/clock/op_meter.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // The times of a call's transfer, equal on all members.
 struct TransferTime {
@@ -98,4 +98,4 @@ class ClockScope {
 using ClockRun = ClockScope<&RankClock::start, &RankClock::stop>;
 using ClockPause = ClockScope<&RankClock::pause, &RankClock::resume>;
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

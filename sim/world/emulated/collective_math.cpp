@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "sim/world/emulated/reduce_memory.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 bool plain_memory(const Slice& slice) {
@@ -243,4 +243,4 @@ void carry_out(Op op, ReduceOp reduce, int64_t root, const std::vector<Member*>&
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

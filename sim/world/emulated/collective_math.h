@@ -13,7 +13,7 @@
 
 #include "comm/communicator.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // A run of elements: all of a tensor, or a contiguous piece of a contiguous one.
 struct Slice {
@@ -69,4 +69,4 @@ void carry_out(Op op, ReduceOp reduce, int64_t root, const std::vector<Member*>&
 void reduce_slices(const std::vector<Slice>& inputs, const std::vector<Slice>& outputs,
                    ReduceOp op);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "comm/call_sink.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -334,4 +334,4 @@ c10::intrusive_ptr<c10d::Backend> make_emulated_backend(std::shared_ptr<Emulated
                                               generation);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 
 #include "sim/world/emulated/world_state.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Has every operation of c10d::Backend that Communicator uses, and their list forms. The input of
 // an asynchronous call is copied at the call, and its outputs are written at wait(), unless the
@@ -15,4 +15,4 @@ c10::intrusive_ptr<c10d::Backend> make_emulated_backend(std::shared_ptr<Emulated
                                                         std::shared_ptr<EmulatedGroup> group,
                                                         int64_t rank, int64_t generation);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

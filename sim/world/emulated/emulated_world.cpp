@@ -7,7 +7,7 @@
 #include "sim/world/emulated/emulated_backend.h"
 #include "sim/world/emulated/world_state.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 EmulatedWorld::EmulatedWorld(int64_t world_size) {
   SHARDPROOF_ASSERT(world_size >= 1, "a world has a rank");
@@ -98,4 +98,4 @@ void EmulatedWorld::reset() {
   ++impl_->generation;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

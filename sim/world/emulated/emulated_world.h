@@ -28,12 +28,12 @@
 
 #include "comm/mesh_comm.h"
 #include "sim/case/schedule_search.h"
+#include "sim/case/world_spec.h"
 #include "sim/world/match/finding.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class RankClock;
-struct WorldSpec;
 
 class EmulatedWorld {
  public:
@@ -79,4 +79,4 @@ class EmulatedWorld {
   std::shared_ptr<Impl> impl_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 bool ExactSchedule::overlap(const ScheduleStep& one, const ScheduleStep& other) const {
   for (const MemoryRange& a : one.memory) {
@@ -67,4 +67,4 @@ ScheduleStep ExactSchedule::choose(const std::vector<ScheduleStep>& steps) {
   return take(ways[static_cast<size_t>(way)]);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -19,7 +19,7 @@
 
 #include "sim/case/schedule_search.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Memory of a call, from its first byte to behind its last.
 struct MemoryRange {
@@ -59,4 +59,4 @@ class ExactSchedule {
   ScheduleTrace trace_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 
 #include <limits>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using Change = WatchedMemory::Change;
@@ -129,4 +129,4 @@ std::optional<Finding> InFlight::finish(Handle handle) {
                    *deed + " " + whose + name_of(call.line) + " before it waited for the call");
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -13,7 +13,7 @@
 #include "sim/world/emulated/watched_memory.h"
 #include "sim/world/match/finding.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Fills memory with what start() fills outputs with, without a bump of the version counter.
 void poison(const at::Tensor& tensor);
@@ -45,4 +45,4 @@ class InFlight {
   std::list<Call> calls_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

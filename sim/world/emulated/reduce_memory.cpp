@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // Integers wrap as in tensors, without undefined behavior.
@@ -127,4 +127,4 @@ void reduce_memory(c10::ScalarType dtype, const std::vector<const void*>& inputs
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 RunSlots::RunSlots(int64_t rank_count, int64_t slot_count)
     : slot_count_(slot_count), seats_(static_cast<size_t>(rank_count)), free_(slot_count) {}
@@ -138,4 +138,4 @@ void RunSlots::reset() {
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -14,7 +14,7 @@
 #include <random>
 #include <set>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class RunSlots {
  public:
@@ -74,4 +74,4 @@ class RunSlots {
   int64_t missing_ = 0;            // ranks of a drawn order that have not entered yet
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -7,7 +7,7 @@
 
 #include "base/digest.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 WatchedMemory::WatchedMemory(const at::Tensor& tensor) : WatchedMemory(tensor, 0) {}
 
@@ -69,4 +69,4 @@ bool WatchedMemory::overlaps(const at::Tensor& other) const {
   return from < begin + bytes_ && begin < to;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class WatchedMemory {
  public:
@@ -44,4 +44,4 @@ class WatchedMemory {
   uint64_t digest_ = 0;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,7 +4,7 @@
 
 #include "sim/world/emulated/world_state.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 void add_memory(const Parts& parts, bool written, std::vector<MemoryRange>& memory) {
@@ -107,4 +107,4 @@ void EmulatedWorld::Impl::exact_turn(int64_t rank, std::shared_ptr<Meeting> afte
   state.polls = false;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -5,7 +5,7 @@
 
 #include "sim/world/emulated/world_state.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // The turns, of all ranks, after which a call takes effect that nobody waits for; -1: never. At
@@ -80,4 +80,4 @@ bool EmulatedWorld::Impl::is_done(const std::shared_ptr<Meeting>& meeting, int64
   return meeting->state == Meeting::State::kTravelling || meeting->state == Meeting::State::kDone;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <thread>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 const at::Tensor* any_device_tensor(const Member& member) {
@@ -258,4 +258,4 @@ std::shared_ptr<EmulatedGroup> EmulatedWorld::Impl::join_group(
   return group;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -20,7 +20,7 @@
 #include "sim/world/emulated/run_slots.h"
 #include "sim/world/match/matcher.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // The meeting of the members of one collective call or message.
 struct Meeting {
@@ -166,4 +166,4 @@ struct EmulatedWorld::Impl {
   int64_t channel_count_ = 0;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

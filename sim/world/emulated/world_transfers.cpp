@@ -4,7 +4,7 @@
 
 #include "sim/world/emulated/world_state.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Called when all members have arrived. With free links the transfer's times are known at once;
 // else they depend on other groups (let_transfers_end).
@@ -79,4 +79,4 @@ void EmulatedWorld::Impl::forget_transfers() {
   channel_count_ = 0;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -15,7 +15,7 @@
 #include "base/elapsed.h"
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
@@ -148,4 +148,4 @@ std::optional<std::string> receive(int socket, size_t bytes, std::chrono::second
   return text;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -7,7 +7,7 @@
 
 #include "sim/world/process/owned_fd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct NetAddress {
   std::string host;  // as a number
@@ -37,4 +37,4 @@ std::chrono::milliseconds unanswered_for(int socket);
 // side goes.
 std::optional<std::string> receive(int socket, size_t bytes, std::chrono::seconds limit);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

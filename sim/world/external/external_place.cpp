@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // The names under which each launcher tells a process its place. The first whose rank is set
@@ -99,4 +99,4 @@ ExternalPlace external_place(const GetVariable& variable) {
                   "start it through torchrun, mpirun or srun; without one, use `shardproof run`");
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct ExternalPlace {
   std::string launcher;  // torchrun | mpirun | srun | mpiexec | environment
@@ -31,4 +31,4 @@ bool was_launched(const GetVariable& variable);
 // Throws Error(kBadInput): no launcher's variables, MASTER_ADDR or MASTER_PORT missing, no numbers.
 ExternalPlace external_place(const GetVariable& variable);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -31,7 +31,7 @@
 #include "sim/world/process/wire.h"
 #include "sim/world/process/worker_main.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr auto kHeartbeatPeriod = std::chrono::milliseconds(200);
@@ -386,4 +386,4 @@ std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
   return missing.empty() ? std::move(peers) : std::vector<Peer>();
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

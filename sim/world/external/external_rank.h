@@ -26,7 +26,7 @@
 #include "sim/world/process/owned_fd.h"
 #include "sim/world/process/worker_functions.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // One rank's process; serves until control says with which status to exit, has gone (3), or cannot
 // be found or does not know the secret (3, 2; said on stderr).
@@ -72,4 +72,4 @@ class ExternalHost {
   pid_t child_ = 0;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

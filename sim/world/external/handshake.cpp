@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // Changes with the bytes of the handshake and of the frames behind it.
@@ -102,4 +102,4 @@ std::optional<Seals> RankHandshake::check(const std::string& reply) const {
                .in = FrameSeal(mac_of(secret_, kFramesToRank, facts_))};
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -15,7 +15,7 @@
 
 #include "sim/world/process/seal.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 inline constexpr size_t kGreetingBytes = 40;
 inline constexpr size_t kAnswerBytes = 72;
@@ -63,4 +63,4 @@ class RankHandshake {
   HandshakeFacts facts_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

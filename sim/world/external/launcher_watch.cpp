@@ -15,7 +15,7 @@
 
 #include "sim/world/process/pidfd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr std::chrono::seconds kToWriteResults{10};
@@ -56,4 +56,4 @@ void interrupt_without_launcher(const ExternalPlace& place, OwnedFd launcher) {
   }).detach();
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -7,7 +7,7 @@
 #include "sim/world/external/external_place.h"
 #include "sim/world/process/owned_fd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Readable once the parent of this process has gone. Invalid where nobody is watched: a script that
 // sets the ranks' variables itself may end before them, and old kernels have no such descriptor.
@@ -20,4 +20,4 @@ void say_launcher_gone(const ExternalPlace& place);
 // seconds later. On a thread of its own, for the rest of the process.
 void interrupt_without_launcher(const ExternalPlace& place, OwnedFd launcher);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using std::chrono::milliseconds;
@@ -112,4 +112,4 @@ bool RankListener::settled(Caller& caller) {
   return true;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -11,7 +11,7 @@
 #include "sim/world/external/connection.h"
 #include "sim/world/external/handshake.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class RankListener {
  public:
@@ -55,4 +55,4 @@ class RankListener {
   std::map<std::string, int64_t> refused_;  // by host
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

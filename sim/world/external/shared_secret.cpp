@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "sim/world/process/owned_fd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr size_t kFewestCharacters = 16, kMostCharacters = 4096;
@@ -119,4 +119,4 @@ std::string shared_secret(const ExternalPlace& place, const GetVariable& variabl
                          place.rank, place.master_addr));
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -5,7 +5,7 @@
 
 #include "sim/world/external/external_place.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // From SHARDPROOF_SECRET, else from the file that SHARDPROOF_SECRET_FILE names and that only its
 // owner may read. Else, where all ranks are on one host, from a file of this user that the first
@@ -13,4 +13,4 @@ namespace shardproof::sim {
 // Throws Error(kBadInput): there is none, it is short, or others may read its file.
 std::string shared_secret(const ExternalPlace& place, const GetVariable& variable);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 std::optional<std::string> StoreQuestions::ask(nlohmann::json request,
                                                std::chrono::milliseconds timeout) {
@@ -29,4 +29,4 @@ void StoreQuestions::answered(const std::string& text) {
   open_.erase(found);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

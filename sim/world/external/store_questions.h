@@ -9,7 +9,7 @@
 
 #include "sim/world/process/control_store.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class StoreQuestions {
  public:
@@ -27,4 +27,4 @@ class StoreQuestions {
   std::map<uint64_t, std::promise<std::string>> open_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 bool Deadline::sample(double now_s, const std::vector<double>& cpu_s, uint64_t done) {
   if (done != last_done_) {
@@ -34,4 +34,4 @@ double usable_cores() {
   return std::max(CPU_COUNT(&cores), 1);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class Deadline {
  public:
@@ -37,4 +37,4 @@ class Deadline {
 // The cores that this process may use, at least 1.
 double usable_cores();
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

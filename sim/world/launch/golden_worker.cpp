@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "sim/world/process/exit_text.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 std::shared_ptr<GoldenWorker> GoldenWorker::start(boost::asio::io_context& io, Workers& workers) {
   std::shared_ptr<GoldenWorker> golden(new GoldenWorker(io));
@@ -112,4 +112,4 @@ void GoldenWorker::finish(TaskOutcome outcome) {
   });
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -12,7 +12,7 @@
 #include "sim/world/launch/workers.h"
 #include "sim/world/process/worker_main.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct GoldenTask {
   std::string request;    // CaseSpec as JSON
@@ -51,4 +51,4 @@ class GoldenWorker : public std::enable_shared_from_this<GoldenWorker> {
   bool broken_ = false;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

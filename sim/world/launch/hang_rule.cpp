@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 double HangRule::period_s() const { return std::clamp(hang_s_ / 8, 0.02, 0.5); }
 
@@ -21,4 +21,4 @@ bool HangRule::sample(const HangSample& sample) {
   return idle_s_ >= hang_s_;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

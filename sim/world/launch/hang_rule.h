@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct HangSample {
   double now_s = 0;           // a steady clock
@@ -32,4 +32,4 @@ class HangRule {
   HangSample last_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -9,7 +9,7 @@
 #include <ctime>
 #include <utility>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr int kInterruptedStatus = 130;
@@ -67,4 +67,4 @@ Interrupts::~Interrupts() {
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

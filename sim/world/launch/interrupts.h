@@ -6,7 +6,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <functional>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class Interrupts {
  public:
@@ -20,4 +20,4 @@ class Interrupts {
   boost::asio::posix::stream_descriptor arrived_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -14,7 +14,7 @@
 #include "sim/world/process/pidfd.h"
 #include "sim/world/process/process_clock.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 using boost::system::error_code;
 using std::chrono::steady_clock;
@@ -192,4 +192,4 @@ void WorkerProcess::exited(const std::string& how) {
   if (on_exit) on_exit(how);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -18,7 +18,7 @@
 #include "sim/world/launch/zygote.h"
 #include "sim/world/process/wire.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
  public:
@@ -85,4 +85,4 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
   std::string output_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "sim/world/process/exit_text.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 OwnedFd duplicate(int fd) { return fd < 0 ? OwnedFd() : OwnedFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
@@ -104,4 +104,4 @@ void Workers::end_all_if_gone() {
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

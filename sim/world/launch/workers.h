@@ -10,7 +10,7 @@
 
 #include "sim/world/launch/worker_process.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class Workers {
  public:
@@ -42,4 +42,4 @@ class Workers {
   const std::shared_ptr<bool> living_ = std::make_shared<bool>();  // for what is posted
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "sim/world/process/ending_codec.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using std::chrono::milliseconds;
@@ -375,4 +375,4 @@ void World::finish() {
   });
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -25,7 +25,7 @@
 #include "sim/world/process/call_lines.h"
 #include "sim/world/process/control_store.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct WorldKey {
   Backend backend = Backend::kEmulated;
@@ -126,4 +126,4 @@ class World : public std::enable_shared_from_this<World> {
   std::chrono::steady_clock::time_point started_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

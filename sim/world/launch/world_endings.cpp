@@ -6,7 +6,7 @@
 #include "sim/world/launch/world.h"
 #include "sim/world/process/exit_text.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr int kLinesOfOutput = 5, kLinesPrinted = 100;  // in a message; in the log
@@ -106,4 +106,4 @@ void World::add_printed(std::vector<RankEnding>& endings) const {
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

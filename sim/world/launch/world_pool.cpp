@@ -13,7 +13,7 @@
 #include "sim/world/launch/interrupts.h"
 #include "sim/world/launch/world.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // When more worlds are idle, the pool ends the one that was used longest ago.
@@ -300,4 +300,4 @@ void WorldPool::dismiss(int status) {
   wait_until([&] { return late || impl_->external_world->all_gone(); });
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -23,7 +23,7 @@
 #include "sim/world/process/worker_functions.h"
 #include "sim/world/process/worker_main.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct WorldKey;
 
@@ -71,4 +71,4 @@ class WorldPool {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

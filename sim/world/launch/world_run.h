@@ -6,7 +6,7 @@
 
 #include "sim/case/rank_ending.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct WorldRun {
   std::vector<RankEnding> endings;  // by rank
@@ -15,4 +15,4 @@ struct WorldRun {
   double seconds = 0;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

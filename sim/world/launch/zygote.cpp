@@ -18,7 +18,7 @@
 #include "sim/world/process/process_clock.h"
 #include "sim/world/process/wire.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // A request without descriptors asks for a sign of life.
@@ -258,4 +258,4 @@ bool Zygote::read() {
   return true;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

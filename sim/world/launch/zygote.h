@@ -15,7 +15,7 @@
 
 #include "sim/world/process/worker_main.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct WorkerExit {
   pid_t pid = 0;
@@ -64,4 +64,4 @@ class Zygote {
   std::optional<Spawned> spawned_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

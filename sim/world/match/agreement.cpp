@@ -1,7 +1,7 @@
 // The rules of each op.
 #include "sim/world/match/agreement.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 std::string against(const std::string& what, const std::string& a, const std::string& b) {
@@ -98,4 +98,4 @@ std::string describe_disagreement(const Call& a, const Call& b, const std::strin
          std::to_string(b.rank) + ": " + describe(b);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 
 #include "base/call.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // The difference between two calls of one collective, such as "op all_reduce against all_gather";
 // nothing if they agree. Compares op, reduce op, dtype, root, dim, shape, splits and label.
@@ -25,4 +25,4 @@ bool is_pairwise(const Call& line);
 // "ranks 0 and 2 disagree on call 3 of tp[0,2]: <difference>. Rank 0: <call>. Rank 2: <call>"
 std::string describe_disagreement(const Call& a, const Call& b, const std::string& what);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "sim/case/cbor.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // Writes or reads the fields; those that are written are const.
@@ -40,4 +40,4 @@ std::optional<CallLine> decode_line(std::string_view bytes) {
   return line;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -7,7 +7,7 @@
 
 #include "base/call.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct CallLine : Call {
   bool waiting = false;  // the rank waits for this asynchronous call, which it made earlier
@@ -17,4 +17,4 @@ struct CallLine : Call {
 std::string encode_line(const CallLine& line);
 std::optional<CallLine> decode_line(std::string_view bytes);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

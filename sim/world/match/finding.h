@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct Finding {
   std::string code;            // disagreement | deadlock | never_waited | in_flight | threw | hung
@@ -16,4 +16,4 @@ struct Finding {
   std::string text() const { return fix.empty() ? message : message + "; " + fix; }
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

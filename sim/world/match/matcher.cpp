@@ -6,7 +6,7 @@
 
 #include "sim/world/match/agreement.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr size_t kMostListed = 8;
@@ -236,4 +236,4 @@ std::string Matcher::consequence(int64_t rank, const std::string& cause) const {
   return waits.empty() ? cause : waits + "; " + cause;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -13,7 +13,7 @@
 #include "sim/world/match/call_line.h"
 #include "sim/world/match/finding.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Gets the calls of all ranks: in the emulated world under the world's lock, in control from the
 // lines of processes. Calls are matched by (group, call number), messages by (group, from, to, tag,
@@ -93,4 +93,4 @@ class Matcher {
   bool told_ = false;  // whether the first finding was returned
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

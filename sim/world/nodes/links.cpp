@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr uint16_t kChange = NLM_F_ACK, kNew = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
@@ -171,4 +171,4 @@ std::vector<LinkState> Links::states() {
   return states;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

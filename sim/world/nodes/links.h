@@ -7,7 +7,7 @@
 
 #include "sim/world/nodes/netlink.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct LinkState {
   std::string name;
@@ -37,4 +37,4 @@ class Links {
   Netlink netlink_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -16,7 +16,7 @@
 #include "sim/world/nodes/netlink.h"
 #include "sim/world/process/wire.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 bool write_to(const char* path, const std::string& text) {
@@ -131,4 +131,4 @@ Namespaces make_namespaces(const std::vector<std::vector<std::string>>& taps) {
   return made;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

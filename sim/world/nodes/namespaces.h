@@ -7,7 +7,7 @@
 
 #include "sim/world/process/owned_fd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct Namespaces {
   struct Network {
@@ -24,4 +24,4 @@ struct Namespaces {
 // system forbids it. Throws Error(kBadInput): it does, or has no TAP devices.
 Namespaces make_namespaces(const std::vector<std::vector<std::string>>& taps);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

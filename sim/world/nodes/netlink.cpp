@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr size_t kLargestAnswer = 256 * 1024;
@@ -126,4 +126,4 @@ std::vector<std::string> Netlink::dump(const NetlinkMessage& message) {
   return answers;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -12,7 +12,7 @@
 
 #include "sim/world/process/owned_fd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class NetlinkMessage {
  public:
@@ -66,4 +66,4 @@ class Netlink {
   uint32_t sequence_ = 0;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

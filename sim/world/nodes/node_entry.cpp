@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "sim/world/nodes/node_network.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 void enter(int space, int kind) {
@@ -111,4 +111,4 @@ ChangeLink enter_node(const NodePlace& place) {
   };
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

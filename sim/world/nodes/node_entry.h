@@ -3,9 +3,9 @@
 
 #include "sim/world/process/worker_functions.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // As WorkerFunctions::enter_node. Throws InternalError: the kernel does not let it.
 ChangeLink enter_node(const NodePlace& place);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using std::chrono::steady_clock;
@@ -161,4 +161,4 @@ std::string why_no_nodes(const CaseSpec& spec) {
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

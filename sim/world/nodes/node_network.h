@@ -21,7 +21,7 @@
 #include "sim/world/nodes/relay.h"
 #include "sim/world/process/worker_functions.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 inline const std::string kLinkOfNode = "link0";
 std::string port_of(int64_t node);  // of the switch
@@ -76,4 +76,4 @@ std::string why_no_nodes(const CaseSpec& spec);
 // The rate of the link of a node over Gloo.
 double node_gb_per_s(const WorldSpec& world);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

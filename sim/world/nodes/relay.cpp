@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/seed.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using std::chrono::nanoseconds;
@@ -143,4 +143,4 @@ void Relay::carry() {
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

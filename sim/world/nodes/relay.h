@@ -16,7 +16,7 @@
 
 #include "sim/world/process/owned_fd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // In shared memory: ranks change the links of their nodes.
 class RelaySettings {
@@ -67,4 +67,4 @@ class Relay {
   std::thread thread_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using StoreBytes = std::vector<uint8_t>;
@@ -90,4 +90,4 @@ class AskedStore final : public c10d::Store {
 
 StorePtr make_asked_store(AskStore ask) { return c10::make_intrusive<AskedStore>(std::move(ask)); }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,9 +4,9 @@
 #include "comm/store.h"
 #include "sim/world/process/control_store.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // wait() and get() of what nobody writes end with the store's timeout.
 StorePtr make_asked_store(AskStore ask);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct CallBoard::Header {
   std::atomic<int32_t> crashed_tid;
@@ -111,4 +111,4 @@ void CallBoard::clear() {
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -9,7 +9,7 @@
 
 #include "sim/world/process/owned_fd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class CallBoard {
  public:
@@ -50,4 +50,4 @@ class CallBoard {
   size_t bytes_ = 0;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr auto kWaitForSpace = std::chrono::microseconds(100);
@@ -120,4 +120,4 @@ void CallLines::clear() {
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -17,7 +17,7 @@
 #include "sim/world/process/owned_fd.h"
 #include "sim/world/process/record_buffer.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class CallLines {
  public:
@@ -50,4 +50,4 @@ class CallLines {
   std::vector<RecordBuffer> read_;  // by rank: taken out of the ring, not yet a whole line
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

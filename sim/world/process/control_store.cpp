@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using Json = nlohmann::json;
@@ -61,4 +61,4 @@ std::string ControlStore::apply(const Json& request) {
   return values_[key] = bytes_at(request, "value");
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

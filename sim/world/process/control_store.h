@@ -14,7 +14,7 @@
 #include <optional>
 #include <string>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Control's end.
 class ControlStore {
@@ -34,4 +34,4 @@ class ControlStore {
 using AskStore = std::function<std::optional<std::string>(nlohmann::json request,
                                                           std::chrono::milliseconds timeout)>;
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

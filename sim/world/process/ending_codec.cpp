@@ -3,7 +3,7 @@
 #include "sim/case/cbor.h"
 #include "sim/world/match/call_line.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // The functions below write or read the fields of a record; one that is written is const.
@@ -70,4 +70,4 @@ std::pair<int64_t, FaultNote> decode_fault(const std::string& bytes) {
   return fault;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

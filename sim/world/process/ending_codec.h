@@ -7,7 +7,7 @@
 
 #include "sim/case/rank_ending.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 std::string encode(const std::vector<RankEnding>& endings);
 std::vector<RankEnding> decode_endings(const std::string& bytes);
@@ -16,4 +16,4 @@ std::vector<RankEnding> decode_endings(const std::string& bytes);
 std::string encode(int64_t rank, const FaultNote& note);
 std::pair<int64_t, FaultNote> decode_fault(const std::string& bytes);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 #include <deque>
 #include <sstream>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 std::string exit_text(int status) {
   if (WIFEXITED(status)) return "exited with status " + std::to_string(WEXITSTATUS(status));
@@ -29,4 +29,4 @@ std::string last_lines(const std::string& text, int count) {
   return joined;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 Inbox::Inbox(int socket, std::function<void(const Frame&)> on_urgent, std::optional<FrameSeal> seal,
              std::function<void()> on_close)
@@ -38,4 +38,4 @@ void Inbox::read() {
   ::_exit(0);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -11,7 +11,7 @@
 
 #include "sim/world/process/wire.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class Inbox {
  public:
@@ -35,4 +35,4 @@ class Inbox {
   std::deque<Frame> frames_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

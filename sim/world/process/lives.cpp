@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "sim/world/process/pidfd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr int kLost = 3;  // failed: nobody is left to say more
@@ -55,4 +55,4 @@ void run_lives(const std::function<void(int64_t life)>& live, int end,
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <functional>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // With this status a life asks for the next one; ended by a signal it is followed by one too.
 inline constexpr int kNextLife = 97;
@@ -20,4 +20,4 @@ inline constexpr int kNextLife = 97;
 [[noreturn]] void run_lives(const std::function<void(int64_t life)>& live, int end = -1,
                             const std::function<void()>& on_end = {});
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 std::atomic<uint64_t> begun_ops = 0;
@@ -23,4 +23,4 @@ uint64_t ops_begun() {
   return begun_ops.load(std::memory_order_relaxed);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // By any thread. Counting costs a little, so it begins with the first question.
 uint64_t ops_begun();
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

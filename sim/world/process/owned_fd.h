@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class OwnedFd {
  public:
@@ -30,4 +30,4 @@ class OwnedFd {
   int fd_ = -1;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -25,7 +25,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using Bytes = std::vector<uint8_t>;
@@ -268,4 +268,4 @@ StorePtr make_page_store(int fd) {
   return c10::make_intrusive<PageStore>(std::make_shared<LogPages>(fd));
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -13,7 +13,7 @@
 
 #include "comm/store.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // `fd`: a memfd of zeros, of as many bytes as may ever be written to the store. It is mapped, not
 // owned. Throws InternalError when it cannot be mapped; set() and the like throw it when the pages
@@ -21,4 +21,4 @@ namespace shardproof::sim {
 // writes end with the store's timeout.
 StorePtr make_page_store(int fd);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -7,10 +7,10 @@ extern "C" {  // glibc 2.36 forgets it
 
 #include "sim/world/process/owned_fd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Invalid where there is no such process, and on kernels before 5.3. A child that is not reaped yet
 // keeps its number.
 inline OwnedFd pidfd_of(pid_t process) { return OwnedFd(::pidfd_open(process, 0)); }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // 'R', 'S', 'T' and so on; 0 when it has gone. `folder`: /proc/PID, or that of one of its threads.
@@ -43,4 +43,4 @@ bool is_stopped(pid_t pid) {
   return state == 'T' || state == 't';
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

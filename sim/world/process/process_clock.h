@@ -6,11 +6,11 @@
 
 #include <cstdint>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 double cpu_seconds_of(pid_t pid);  // all threads; 0 when it has gone
 // Its threads that are ready to run or in uninterruptible sleep (state R or D): slow, not hung.
 int64_t runnable_threads(pid_t pid);
 bool is_stopped(pid_t pid);  // by a signal or a debugger (state T or t)
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

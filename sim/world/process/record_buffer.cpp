@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 char* RecordBuffer::room(size_t most) {
   if (begin_ == end_) clear();
@@ -20,4 +20,4 @@ void RecordBuffer::arrived(size_t count) {
   end_ += count;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -10,7 +10,7 @@
 #include <string>
 #include <type_traits>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 template <class Header>
 struct Record {
@@ -47,4 +47,4 @@ class RecordBuffer {
   size_t end_ = 0;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -2,7 +2,7 @@
 
 #include <sodium.h>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr size_t kTagBytes = crypto_aead_xchacha20poly1305_ietf_ABYTES;
@@ -40,4 +40,4 @@ std::optional<std::string> FrameSeal::open(uint16_t type, const std::string& sea
   return payload;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

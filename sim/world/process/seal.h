@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class FrameSeal {
  public:
@@ -30,4 +30,4 @@ struct Seals {
   FrameSeal in;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

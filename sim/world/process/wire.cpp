@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr size_t kMaxFds = 16;
@@ -165,4 +165,4 @@ DatagramStatus receive_datagram(int socket, bool dont_wait, Datagram& into) {
   return DatagramStatus::kReceived;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

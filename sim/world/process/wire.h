@@ -13,7 +13,7 @@
 #include "sim/world/process/record_buffer.h"
 #include "sim/world/process/seal.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 enum class FrameType : uint16_t {
   // control -> worker
@@ -92,4 +92,4 @@ struct Datagram {
 enum class DatagramStatus { kReceived, kNothing, kClosed };
 DatagramStatus receive_datagram(int socket, bool dont_wait, Datagram& into);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

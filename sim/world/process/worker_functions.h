@@ -12,7 +12,7 @@
 #include "sim/world/match/call_line.h"
 #include "sim/world/process/control_store.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // The c10d store at which process ranks meet: in shared memory, or held by control.
 struct StorePlace {
@@ -88,4 +88,4 @@ struct WorkerFunctions {
       exchange = {};
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -19,7 +19,7 @@
 #include "sim/world/process/op_count.h"
 #include "sim/world/process/wire.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // The one thing that a signal handler can reach: where to note whose thread is crashing.
@@ -207,4 +207,4 @@ void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup, Wor
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -10,7 +10,7 @@
 #include "sim/world/process/owned_fd.h"
 #include "sim/world/process/worker_functions.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // What a worker is to be. Travels from control to the zygote as JSON.
 struct WorkerSetup {
@@ -70,4 +70,4 @@ struct TaskOutcome {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskOutcome, ok, result, kind, message)
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,7 +4,7 @@
 
 #include "sim/case/inputs/case_data.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // The size up to which a waiting world keeps the golden of its last case mapped.
@@ -46,4 +46,4 @@ std::shared_ptr<const GoldenRecord> CaseInputsCache::golden(int fd) {
   return record;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

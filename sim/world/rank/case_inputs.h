@@ -12,7 +12,7 @@
 #include "sim/case/case_spec.h"
 #include "sim/case/record/golden_record.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct CaseInputs {
   ModelConfig config;
@@ -43,4 +43,4 @@ class CaseInputsCache {
   std::shared_ptr<const GoldenRecord> small_golden_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 #include "parallel/tp/broadcast_batch.h"
 #include "sim/world/rank/fsdp_options.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 ScheduleOptions schedule_options(const OptimizerSpec& spec) {
@@ -79,4 +79,4 @@ bool root_deals_weights(const CaseSpec& spec) {
   return !spec.weights_folder.empty() && spec.parallel.mesh().world_size() > 1;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -5,7 +5,7 @@
 #include "sim/case/case_spec.h"
 #include "train/trainer.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // The names were checked when the scenario or command line was read (asserted).
 TrainOptions train_options(const CaseSpec& spec);
@@ -19,4 +19,4 @@ Batch batch_as_read(const CaseSpec& spec, const Batch& own, const RankSetup& set
 // Whether rank 0 alone reads the weights, from a folder, and sends every rank its shards.
 bool root_deals_weights(const CaseSpec& spec);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

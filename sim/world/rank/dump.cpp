@@ -11,7 +11,7 @@
 #include "sim/world/rank/case_options.h"
 #include "tensor/safetensors.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 std::vector<std::string> file_names(const CaseSpec& spec, const Observation& seen) {
@@ -102,4 +102,4 @@ void write_dump(const CaseSpec& spec, const std::vector<Observation>& kept, cons
   throw_together(comm.world(), failure, "dump written");
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -11,7 +11,7 @@
 #include "observe/probe.h"
 #include "sim/case/case_spec.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Passes all observations to another probe, and keeps those that the file names.
 class DumpProbe final : public Probe {
@@ -37,4 +37,4 @@ void write_dump(const CaseSpec& spec, const std::vector<Observation>& kept, cons
                 const std::map<std::string, std::vector<int64_t>>& parameter_shapes,
                 MeshComm& comm);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

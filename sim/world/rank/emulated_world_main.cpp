@@ -13,7 +13,7 @@
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/thread_memory.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // The time that ranks have to react to an abort; control waits slightly longer.
@@ -179,4 +179,4 @@ void EmulatedWorldMain::abort(const std::string& why) {
   impl_->done.notify_one();
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

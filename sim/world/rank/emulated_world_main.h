@@ -7,7 +7,7 @@
 
 #include "sim/world/rank/run_rank.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class EmulatedWorldMain {
  public:
@@ -30,4 +30,4 @@ class EmulatedWorldMain {
   std::shared_ptr<Impl> impl_;  // shared with the rank threads
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

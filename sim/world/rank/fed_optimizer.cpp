@@ -7,7 +7,7 @@
 #include "tensor/aten_view.h"
 #include "tensor/shard.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 class GoldenShards {
@@ -90,4 +90,4 @@ at::Tensor initial_shard(const Parameter& parameter, const WeightMap& weights,
       .to(at::TensorOptions().dtype(at::kDouble).device(setup.device));
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

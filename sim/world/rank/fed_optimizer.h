@@ -10,7 +10,7 @@
 #include "sim/case/record/golden_record.h"
 #include "train/trainer.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 using InitialShard = std::function<at::Tensor(size_t index)>;
 
@@ -31,4 +31,4 @@ void observe_initial(const Trainer& trainer, Probe& probe);
 at::Tensor initial_shard(const Parameter& parameter, const WeightMap& weights,
                          const RankSetup& setup);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

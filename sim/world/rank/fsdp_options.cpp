@@ -1,6 +1,6 @@
 #include "sim/world/rank/fsdp_options.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 FsdpOptions fsdp_options(const ParallelSpec& spec) {
   return {.kind = spec.data_parallel,
@@ -20,4 +20,4 @@ ShardAxes shard_axes_of(const ParallelSpec& spec) {
   return shard_axes(spec.mesh(), token_axes, fsdp_options(spec));
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

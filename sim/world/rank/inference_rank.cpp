@@ -17,7 +17,7 @@
 #include "sim/world/rank/refusals.h"
 #include "tensor/tensor_memory.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 std::vector<HeldTensor> wanted_weights(const CaseInputs& inputs, const Mesh& mesh, int64_t rank,
@@ -36,15 +36,15 @@ std::vector<HeldTensor> wanted_weights(const CaseInputs& inputs, const Mesh& mes
   return wanted;
 }
 
-void to_world_ranks(RankReport& report, int64_t first) {
+void to_world_ranks(judge::RankReport& report, int64_t first) {
   report.rank += first;
-  for (ResultRow& row : report.rows) {
+  for (judge::ResultRow& row : report.rows) {
     row.rank += first;
     std::vector<int64_t> replicas = row.replicas.ranks();
     for (int64_t& replica : replicas) replica += first;
     row.replicas = std::move(replicas);
   }
-  for (Piece& piece : report.pieces) piece.rank += first;
+  for (judge::Piece& piece : report.pieces) piece.rank += first;
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ std::unique_ptr<Communicator> refit_group(const CaseSpec& spec, const RankEnv& e
                                         env.make_backend("refit", ranks), listener);
 }
 
-RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
+judge::RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   const auto start = std::chrono::steady_clock::now();
   const Mesh mesh = spec.parallel.inference_mesh();
   const int64_t first = spec.parallel.mesh().world_size(), rank = env.rank - first;
@@ -79,7 +79,8 @@ RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   CallTrace trace(env.on_call, env.on_wait);
   CaseSpec judged = spec;
   judged.stages.clear();  // these have the trainer's meshes, to which it does not belong
-  RankRecorder recorder(judged, mesh, rank, golden.get(), [&] { return trace.call_count(); });
+  judge::RankRecorder recorder(judged, mesh, rank, golden.get(),
+                               [&] { return trace.call_count(); });
   const at::Device device(env.device);
   const auto options =
       at::TensorOptions().dtype(dtype_of_precision(name_of(spec.precision))).device(device);
@@ -103,7 +104,7 @@ RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
       moment += moments_of(stage, spec.data.batch_size);
     }
   }
-  RankReport report = recorder.finish();
+  judge::RankReport report = recorder.finish();
   to_world_ranks(report, first);
   report.calls = trace.calls();
   report.call_counts = trace.counts();
@@ -113,4 +114,4 @@ RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   return report;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

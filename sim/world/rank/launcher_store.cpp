@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 [[noreturn]] void store_failed(const LauncherStore& place, const std::string& what,
@@ -44,4 +44,4 @@ std::string exchange_text(const LauncherStore& place, const std::string& key,
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,10 +4,10 @@
 
 #include "sim/world/process/worker_functions.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // As WorkerFunctions::exchange.
 std::string exchange_text(const LauncherStore& place, const std::string& key,
                           const std::string& value);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

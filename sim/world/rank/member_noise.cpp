@@ -13,7 +13,7 @@
 #include "sim/case/reference.h"
 #include "sim/judge/diff/tolerance.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 bool is_gradient(const Observation& observation) {
@@ -37,7 +37,7 @@ std::shared_ptr<const MemberNoise> MemberNoise::of(const CaseSpec& spec) {
   noise->roundings_ = roundings_of_member(wide ? at::kDouble : at::kFloat);
   noise->roundings_of_gradient_ =
       wide ? noise->roundings_
-           : eps_of_precision(spec.precision) / eps_of_precision(Precision::kFloat32);
+           : judge::eps_of_precision(spec.precision) / judge::eps_of_precision(Precision::kFloat32);
   noise->errors_ = read_errors(std::filesystem::path(folder).parent_path().string());
   return noise;
 }
@@ -77,4 +77,4 @@ void GradientNoiseProbe::observe(const Observation& observation) {
   if (is_gradient(observation)) noise_->doubt_gradient(observation);
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

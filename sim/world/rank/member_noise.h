@@ -20,7 +20,7 @@
 #include "sim/case/case_spec.h"
 #include "sim/case/record/reference_pieces.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class MemberNoise {
  public:
@@ -54,4 +54,4 @@ class GradientNoiseProbe final : public Probe {
   std::shared_ptr<const MemberNoise> noise_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

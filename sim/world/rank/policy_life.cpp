@@ -17,7 +17,7 @@
 #include "sim/world/rank/fed_optimizer.h"
 #include "sim/world/rank/inference_rank.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr int64_t kLongestPath = 4096;
@@ -315,4 +315,4 @@ void PolicyLife::draw() {
   observe("parts", Layout({Cut::even(0, "tp")}));
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -13,7 +13,7 @@
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/rank_main.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class PolicyLife {
  public:
@@ -65,4 +65,4 @@ class PolicyLife {
   StepMetrics metrics_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

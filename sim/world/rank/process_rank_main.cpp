@@ -17,7 +17,7 @@
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/reference_rank.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // This rank's groups by name and members, which are made when used and kept. All members have
 // run the same cases, so they agree on the groups that exist.
@@ -108,4 +108,4 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
   return ending;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -7,7 +7,7 @@
 #include "comm/store.h"
 #include "sim/world/rank/run_rank.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 struct ProcessRankSetup {
   Backend backend = Backend::kGloo;
@@ -42,4 +42,4 @@ class ProcessRankMain {
   std::unique_ptr<Groups> groups_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -32,7 +32,7 @@
 #include "tensor/tensor_memory.h"
 #include "train/trainer.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // Options of the case that change nothing.
@@ -96,7 +96,7 @@ class CaseRun {
     if (!spec_.dump_file.empty()) dump_.emplace(*recorder_, spec_);
   }
 
-  RankReport run() {
+  judge::RankReport run() {
     const auto start = std::chrono::steady_clock::now();
     const bool policy = spec_.is(ModelWorkload::kPolicy);
     const bool from_root = root_deals_weights(spec_);
@@ -148,9 +148,9 @@ class CaseRun {
  private:
   using WallTime = std::chrono::steady_clock::time_point;
 
-  RankReport report_of(const Trainer& trainer, const StepMetrics& metrics,
-                       const TensorMemory& memory, WallTime start) {
-    RankReport report = recorder_->finish();
+  judge::RankReport report_of(const Trainer& trainer, const StepMetrics& metrics,
+                              const TensorMemory& memory, WallTime start) {
+    judge::RankReport report = recorder_->finish();
     report.rank = env_.rank;
     report.calls = trace_.calls();
     report.call_counts = trace_.counts();
@@ -292,9 +292,10 @@ class CaseRun {
   CallTrace trace_;
   MeshComm comm_;
   std::shared_ptr<const GoldenRecord> golden_;
-  std::optional<RankRecorder> recorder_;
+  std::optional<judge::RankRecorder> recorder_;
   std::optional<DumpProbe> dump_;
-  std::optional<ReferenceProbe> reference_;  // instead of a comparison, in a run for a reference
+  std::optional<judge::ReferenceProbe>
+      reference_;  // instead of a comparison, in a run for a reference
   std::shared_ptr<const MemberNoise> noise_;
   std::optional<GradientNoiseProbe> moving_;
   std::optional<WatchedProbe> watched_;
@@ -307,9 +308,10 @@ class CaseRun {
 
 std::string rank_main(const std::string& request, const RankEnv& env) {
   CaseSpec spec = case_spec_from_json(nlohmann::json::parse(request));
-  if (env.rank >= spec.parallel.mesh().world_size()) return encode(run_inference_rank(spec, env));
+  if (env.rank >= spec.parallel.mesh().world_size())
+    return judge::encode(run_inference_rank(spec, env));
   CaseRun run(std::move(spec), env);
-  return encode(run.run());
+  return judge::encode(run.run());
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -11,7 +11,7 @@ namespace shardproof {
 struct Observation;
 }
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class CaseInputsCache;
 class RankClock;
@@ -40,4 +40,4 @@ struct RankEnv {
 // kBadInput) before the first collective, and Error(kFailed) when the world is aborted.
 std::string rank_main(const std::string& request, const RankEnv& env);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -5,7 +5,7 @@
 #include "model/weights.h"
 #include "tensor/shard.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 bool draws_own_shards(const CaseSpec& spec) {
   const bool has_part = spec.reference.is_set() || !spec.reference.folder.empty();
@@ -25,7 +25,7 @@ void draw_own_shards(const CaseSpec& spec, const ModelConfig& config, Trainer& t
   trainer.restore(masters, trainer.states(), /*step=*/0);  // the leaves follow
 }
 
-FullSizes full_sizes(const ModelConfig& config, const Batch& batch) {
+judge::FullSizes full_sizes(const ModelConfig& config, const Batch& batch) {
   return {.parameters = weight_shapes(config),
           .samples = batch.size(),
           .seq_len = batch.seq_len(),
@@ -33,4 +33,4 @@ FullSizes full_sizes(const ModelConfig& config, const Batch& batch) {
           .intermediate_size = config.intermediate_size};
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 #include "sim/judge/probe/reference_probe.h"
 #include "train/trainer.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Whether each rank draws its own shards of seeded weights: in the case, and in the run that makes
 // the reference.
@@ -17,6 +17,6 @@ bool draws_own_shards(const CaseSpec& spec);
 void draw_own_shards(const CaseSpec& spec, const ModelConfig& config, Trainer& trainer,
                      const Mesh& mesh, int64_t rank);
 
-FullSizes full_sizes(const ModelConfig& config, const Batch& batch);
+judge::FullSizes full_sizes(const ModelConfig& config, const Batch& batch);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -13,7 +13,7 @@
 #include "sim/world/rank/case_options.h"
 #include "sim/world/rank/fsdp_options.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // The samples of an optimizer step, and the mesh over which they are distributed.
@@ -134,4 +134,4 @@ void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t
   }
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -11,7 +11,7 @@
 #include "sim/world/calls/call_digests.h"
 #include "sim/world/calls/fault_injection.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 void prepare_rank_thread() {
   at::set_num_threads(1);
@@ -144,4 +144,4 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
   return ending;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

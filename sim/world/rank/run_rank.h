@@ -12,7 +12,7 @@
 #include "sim/world/process/worker_functions.h"
 #include "sim/world/rank/rank_main.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 using RankMain = std::function<std::string(const std::string& request, const RankEnv& env)>;
 
@@ -41,4 +41,4 @@ void prepare_rank_thread();
 // The case of a request; the default if it cannot be read (rank_main reports that).
 CaseSpec case_of(const std::string& request);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

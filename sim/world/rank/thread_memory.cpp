@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr int64_t kFewRanks = 8;
@@ -22,4 +22,4 @@ void share_memory_between_ranks(int64_t rank_count) {
   ::mallopt(M_ARENA_MAX, static_cast<int>(std::max(2u, std::thread::hardware_concurrency())));
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Call it before the first tensor of a process whose threads are `rank_count` ranks. With many
 // ranks, memory that each thread keeps adds up: MKL frees its packing buffers (1 MB a thread) after
@@ -12,4 +12,4 @@ namespace shardproof::sim {
 // memory, which is slightly faster.
 void share_memory_between_ranks(int64_t rank_count);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

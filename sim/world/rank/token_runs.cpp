@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // [sample, first, count] of each run of each row.
@@ -52,4 +52,4 @@ nlohmann::json held_json(const std::vector<HeldTokens>& held, int64_t seq_len, b
   return microbatches;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -6,7 +6,7 @@
 
 #include "train/context_cut.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Neighboring positions of one sample; padding has sample -1, first 0.
 struct TokenRun {
@@ -25,4 +25,4 @@ std::vector<std::vector<TokenRun>> token_runs(const at::Tensor& token_map, int64
 nlohmann::json held_json(const std::vector<HeldTokens>& held, int64_t seq_len, bool with_whole_rows,
                          int64_t most_positions = 4096);
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -5,7 +5,7 @@
 
 #include "observe/probe.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 class WatchedProbe final : public Probe {
  public:
@@ -23,4 +23,4 @@ class WatchedProbe final : public Probe {
   const Watch& watch_;
 };
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -7,6 +7,7 @@
 #include <vector>
 
 using namespace shardproof::sim;
+using namespace shardproof::sim::cli;
 
 namespace {
 

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 using namespace shardproof::sim;
+using namespace shardproof::sim::cli;
 
 TEST_CASE("A replay keeps the flags that took the place of what the file says", "[cli]") {
   RunArguments run;

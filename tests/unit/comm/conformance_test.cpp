@@ -91,7 +91,7 @@ std::string problems_alone(const BackendFactory& make, const std::vector<Case>& 
 }
 
 TEST_CASE("every collective is right on a backend of one rank", "[comm][emulated][gloo]") {
-  sim::EmulatedWorld world(1);
+  sim::world::EmulatedWorld world(1);
   CHECK(problems_alone(world.factory(0), all_cases()) == "");
   CHECK(problems_alone(gloo_factory(make_hash_store(), 0), all_cases()) == "");
 }

@@ -4,6 +4,7 @@
 
 using namespace shardproof;
 using namespace shardproof::sim;
+using namespace shardproof::sim::describe;
 
 TEST_CASE("A mesh is a grid of ranks, the innermost axis across", "[cli]") {
   CHECK(mesh_picture(Mesh::training({.dp = 2, .tp = 3})) ==

@@ -7,6 +7,7 @@
 
 using namespace shardproof;
 using namespace shardproof::sim;
+using namespace shardproof::sim::describe;
 
 TEST_CASE("A described rank holds no optimizer state of frozen parameters", "[cli]") {
   CaseSpec spec = small_llama_case(2);

@@ -6,6 +6,7 @@
 
 using namespace shardproof;
 using namespace shardproof::sim;
+using namespace shardproof::sim::describe;
 
 namespace {
 

@@ -17,11 +17,11 @@
 #include "tensor/aten_view.h"
 #include "tensor/shard.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 // A memory file that is closed with its scope.
-struct MemoryFile : OwnedFd {
-  MemoryFile() : OwnedFd(::memfd_create("golden", MFD_CLOEXEC)) {}
+struct MemoryFile : world::OwnedFd {
+  MemoryFile() : world::OwnedFd(::memfd_create("golden", MFD_CLOEXEC)) {}
   int fd() const { return get(); }
 };
 
@@ -132,4 +132,4 @@ inline Observation seen(std::string name, at::Tensor tensor, Phase phase = Phase
   return observation;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -11,7 +11,7 @@
 #include "sim/judge/explain/assembled.h"
 #include "tests/unit/judge/judged_world.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 
 inline constexpr const char* kGrad = "grad.w";
 
@@ -87,4 +87,4 @@ inline JudgedWorld::Plant full(const JudgedWorld& judged, const std::string& nam
 // The layout of grad.w and param.w.
 inline Layout rows_over_tp() { return Layout({Cut::even(0, "tp")}); }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -6,6 +6,7 @@
 #include <limits>
 
 using namespace shardproof::sim;
+using namespace shardproof::sim::report;
 
 TEST_CASE("text is made valid UTF-8, and valid text stays as it is", "[escape]") {
   CHECK(valid_utf8("plain, \xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x98\x80") ==

@@ -7,7 +7,7 @@
 
 #include "sim/judge/verdict/verdict.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::report {
 
 inline const std::string kHostileText =
     "a \x01 control, \xff\xfe bytes, <tag> & \"quotes\" ]]> \n second line";
@@ -21,8 +21,9 @@ inline CaseSpec example_spec(const std::string& name, int64_t dp, int64_t tp) {
   return spec;
 }
 
-inline ResultRow example_row(const std::string& name, int64_t rank, int64_t order, double ratio) {
-  ResultRow row(ratio <= 1 ? Outcome::kMatch : Outcome::kMismatch);
+inline judge::ResultRow example_row(const std::string& name, int64_t rank, int64_t order,
+                                    double ratio) {
+  judge::ResultRow row(ratio <= 1 ? judge::Outcome::kMatch : judge::Outcome::kMismatch);
   row.name = name;
   row.phase = Phase::kStep;
   row.step = 1;
@@ -34,8 +35,8 @@ inline ResultRow example_row(const std::string& name, int64_t rank, int64_t orde
   return row;
 }
 
-inline CaseResult example_match() {
-  CaseResult result;
+inline judge::CaseResult example_match() {
+  judge::CaseResult result;
   result.spec = example_spec("tp/llama_tp2", 1, 2);
   result.verdict = Verdict::kMatch;
   result.as_expected = true;
@@ -43,7 +44,7 @@ inline CaseResult example_match() {
   result.worst_ratio = 0.031;
   result.seconds = 0.125;
   for (int64_t rank = 0; rank < 2; ++rank) {
-    RankReport report;
+    judge::RankReport report;
     report.rank = rank;
     report.rows = {example_row("grad.b", rank, 1, 0.01), example_row("grad.a", rank, 0, 0.031)};
     report.calls = {"all_reduce(sum) tp[0,1] [4] float64 a", "barrier world[0,1] [] float64 b"};
@@ -61,8 +62,8 @@ inline CaseResult example_match() {
 }
 
 // A piece of a golden [2, 4]: rows 0 and 1, columns 3 and 1, and a padding column.
-inline Piece example_piece() {
-  Piece piece;
+inline judge::Piece example_piece() {
+  judge::Piece piece;
   piece.name = "grad.w";
   piece.phase = Phase::kStep;
   piece.step = 1;
@@ -75,9 +76,9 @@ inline Piece example_piece() {
   return piece;
 }
 
-inline CaseResult example_mismatch() {
+inline judge::CaseResult example_mismatch() {
   const double infinity = std::numeric_limits<double>::infinity();
-  CaseResult result;
+  judge::CaseResult result;
   result.spec = example_spec("tp/hostile \x02 \xfe/<name>", 1, 2);
   result.verdict = Verdict::kMismatch;
   result.kind = ResultKind::kValues;
@@ -86,7 +87,7 @@ inline CaseResult example_mismatch() {
   result.replay = "./shardproof run 'x' --only \"y\"";
   result.worst_ratio = infinity;
   result.tensors_compared = 1;
-  Divergence divergence;
+  judge::Divergence divergence;
   divergence.tensor = "grad.w";
   divergence.phase = Phase::kStep;
   divergence.step = 1;
@@ -96,7 +97,7 @@ inline CaseResult example_mismatch() {
   divergence.worst.actual_value = -infinity;
   divergence.likely = "summed over dp twice";
   result.divergence = divergence;
-  RankReport report;
+  judge::RankReport report;
   report.rank = 1;
   report.rows = {divergence.worst};
   report.metrics = {{"loss", std::nan("")}, {"note", kHostileText}, {"norms", {1.0, infinity}}};
@@ -106,8 +107,8 @@ inline CaseResult example_mismatch() {
   return result;
 }
 
-inline CaseResult example_death() {
-  CaseResult result;
+inline judge::CaseResult example_death() {
+  judge::CaseResult result;
   result.spec = example_spec("faults/kill", 2, 1);
   result.verdict = Verdict::kFailed;
   result.kind = ResultKind::kDied;
@@ -126,4 +127,4 @@ inline CaseResult example_death() {
   return result;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::report

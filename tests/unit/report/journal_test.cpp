@@ -9,6 +9,7 @@
 #include "tests/support/scratch_folder.h"
 
 using namespace shardproof::sim;
+using namespace shardproof::sim::report;
 using shardproof::Error;
 
 namespace {

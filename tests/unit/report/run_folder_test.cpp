@@ -21,6 +21,8 @@
 #include "tests/unit/report/example_results.h"
 
 using namespace shardproof::sim;
+using namespace shardproof::sim::judge;
+using namespace shardproof::sim::report;
 using nlohmann::json;
 using shardproof::Error;
 using shardproof::ErrorKind;

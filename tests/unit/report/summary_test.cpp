@@ -10,6 +10,8 @@
 #include "tests/unit/report/example_results.h"
 
 using namespace shardproof::sim;
+using namespace shardproof::sim::judge;
+using namespace shardproof::sim::report;
 using Catch::Matchers::Contains;
 
 namespace {

@@ -12,6 +12,7 @@ namespace {
 using Catch::Matchers::Contains;
 using nlohmann::json;
 using namespace sim;
+using namespace sim::judge;
 
 json stretch(const char* kind, double from, double to, const char* name = "compute") {
   return {{"name", name},
@@ -55,7 +56,7 @@ CaseResult two_ranks() {
 }
 
 TEST_CASE("time is computing, waiting and exposed communication", "[report][clock]") {
-  const auto time = sim::virtual_time(two_ranks());
+  const auto time = sim::report::virtual_time(two_ranks());
   REQUIRE(time);
   CHECK(time->total_us == 90);
   REQUIRE(time->ranks.size() == 2);
@@ -68,7 +69,7 @@ TEST_CASE("time is computing, waiting and exposed communication", "[report][cloc
 }
 
 TEST_CASE("the critical path goes over the rank that came last", "[report][clock]") {
-  const auto time = sim::virtual_time(two_ranks());
+  const auto time = sim::report::virtual_time(two_ranks());
   REQUIRE(time);
   REQUIRE(time->path.size() == 3);
   CHECK(time->path[0].rank == 1);
@@ -87,7 +88,7 @@ TEST_CASE("a transfer that was queued brings the one before it onto the path", "
                                 transfer("all_gather tp[0,1] [4] float64 'first'", 2, 2, 22, 1, 40),
                                 stretch("exposed", 5, 40, c), transfer(c, 4, 22, 40, 1, 5)};
   result.reports[1].timeline = {stretch("compute", 0, 4)};
-  const auto time = sim::virtual_time(result);
+  const auto time = sim::report::virtual_time(result);
   REQUIRE(time);
   REQUIRE(time->path.size() == 3);
   CHECK((time->path[0].rank == 1 && time->path[0].compute && time->path[0].duration_us == 2));
@@ -96,7 +97,7 @@ TEST_CASE("a transfer that was queued brings the one before it onto the path", "
 }
 
 TEST_CASE("the terminal's line says where the time went", "[report][clock]") {
-  const std::string line = sim::case_line(two_ranks(), false);
+  const std::string line = sim::report::case_line(two_ranks(), false);
   CHECK_THAT(line, Contains("virtual 0.090 ms: compute 0.040, waiting 0.010, exposed communication "
                             "0.028 of 0.035 (mean over ranks)"));
   CHECK_THAT(line, Contains("critical path: rank 0 compute 44%, rank 1 compute 33%, "
@@ -106,8 +107,8 @@ TEST_CASE("the terminal's line says where the time went", "[report][clock]") {
 TEST_CASE("CPU time alone is nothing that the terminal talks about", "[report][clock]") {
   CaseResult result = two_ranks();
   result.spec.world = {};
-  CHECK(sim::virtual_time_line(result).empty());
-  CHECK(sim::virtual_time(result));  // for results.json
+  CHECK(sim::report::virtual_time_line(result).empty());
+  CHECK(sim::report::virtual_time(result));  // for results.json
 }
 
 TEST_CASE("wall time and entries that nobody made have no virtual time", "[report][clock]") {
@@ -115,17 +116,17 @@ TEST_CASE("wall time and entries that nobody made have no virtual time", "[repor
   result.reports[0].timeline = {
       {{"name", "x"}, {"kind", "wait"}, {"start_us", 1}, {"duration_us", 2}}};
   result.reports[1].timeline = {json(3), json::object()};
-  CHECK(!sim::virtual_time(result));
-  CHECK(sim::virtual_time_json(result).is_null());
+  CHECK(!sim::report::virtual_time(result));
+  CHECK(sim::report::virtual_time_json(result).is_null());
   result.reports[1].timeline = {
       {{"virtual", true}, {"kind", "communication"}, {"start_us", "x"}, {"last_rank", 77}}};
-  CHECK(sim::virtual_time(result)->total_us == 0);
+  CHECK(sim::report::virtual_time(result)->total_us == 0);
 }
 
 TEST_CASE("results.json lists ranks and the longest steps of the path in order",
           "[report][clock]") {
   CaseResult result = two_ranks();
-  const auto shown = sim::virtual_time_json(result);
+  const auto shown = sim::report::virtual_time_json(result);
   CHECK(shown["total_us"] == 90.0);
   CHECK(shown["ranks"][1]["waiting_us"] == 0.0);
   CHECK(shown["critical_path"].size() == 3);
@@ -146,7 +147,7 @@ TEST_CASE("results.json lists ranks and the longest steps of the path in order",
   }
   result.reports.resize(1);
   result.reports[0].timeline = many;
-  const auto long_path = sim::virtual_time_json(result);
+  const auto long_path = sim::report::virtual_time_json(result);
   CHECK(long_path["critical_path"].size() == 40);
   CHECK(long_path["critical_path_left_out"] == 80);
   CHECK(long_path["critical_path"][39]["duration_us"].get<double>() >= 2);
@@ -155,7 +156,8 @@ TEST_CASE("results.json lists ranks and the longest steps of the path in order",
 TEST_CASE("a trace shows transfers and the critical path on threads of their own",
           "[report][clock]") {
   const json trace =
-      json::parse(sim::kTimelineHead + sim::timeline_events(0, two_ranks()) + sim::kTimelineEnd);
+      json::parse(sim::report::kTimelineHead + sim::report::timeline_events(0, two_ranks()) +
+                  sim::report::kTimelineEnd);
   std::map<std::string, int64_t> threads;
   double on_path = 0;
   for (const json& event : trace["traceEvents"]) {

@@ -11,7 +11,9 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::run {
+
+using namespace world;
 namespace {
 
 namespace fs = std::filesystem;
@@ -87,4 +89,4 @@ TEST_CASE("the full key names what else the values depend on", "[golden_cache]")
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::run

@@ -10,6 +10,8 @@
 
 using namespace shardproof;
 using namespace shardproof::sim;
+using namespace shardproof::sim::describe;
+using namespace shardproof::sim::run;
 
 namespace {
 

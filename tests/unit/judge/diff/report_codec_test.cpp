@@ -8,6 +8,7 @@
 
 using namespace shardproof;
 using namespace shardproof::sim;
+using namespace shardproof::sim::judge;
 
 namespace {
 

@@ -9,6 +9,7 @@
 
 using namespace shardproof;
 using namespace shardproof::sim;
+using namespace shardproof::sim::judge;
 using Catch::Matchers::Contains;
 
 namespace {
@@ -18,7 +19,7 @@ at::Tensor narrow_values(const at::Tensor& values, at::ScalarType narrow) {
 }
 
 std::string rounded_through(const at::Tensor& values, Precision precision, size_t fewest = 8) {
-  return sim::rounded_through(view_of(values), precision, fewest);
+  return sim::judge::rounded_through(view_of(values), precision, fewest);
 }
 
 // A golden of [16, 8] whose members differ from it by 0.001 at most, in relation to its norm.

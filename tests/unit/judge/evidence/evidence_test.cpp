@@ -8,6 +8,7 @@
 
 using namespace shardproof;
 using namespace shardproof::sim;
+using namespace shardproof::sim::judge;
 
 TEST_CASE("values of a narrow dtype are rounding only when they lie near the golden",
           "[explanations]") {

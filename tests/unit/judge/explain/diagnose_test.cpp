@@ -5,6 +5,7 @@
 
 using namespace shardproof;
 using namespace shardproof::sim;
+using namespace shardproof::sim::judge;
 using Ranks = std::vector<int64_t>;
 
 namespace {

@@ -3,7 +3,7 @@
 #include "observe/draw_log.h"
 #include "sim/judge/explain/hypotheses.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 // One draw; its columns are stream, seed, offset, count and state.
@@ -76,4 +76,4 @@ TEST_CASE("where nothing differs nothing is said") {
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

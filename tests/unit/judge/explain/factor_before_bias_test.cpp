@@ -5,7 +5,7 @@
 #include "sim/judge/explain/hypotheses.h"
 #include "tests/unit/judge/planted_world.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 TEST_CASE("a sum that counts twice is seen behind a bias that is right", "[explanations]") {
@@ -27,4 +27,4 @@ TEST_CASE("a sum that counts twice is seen behind a bias that is right", "[expla
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -7,6 +7,7 @@
 
 using namespace shardproof;
 using namespace shardproof::sim;
+using namespace shardproof::sim::judge;
 
 namespace {
 

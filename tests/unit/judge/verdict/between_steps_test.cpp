@@ -7,6 +7,7 @@
 
 using namespace shardproof;
 using namespace shardproof::sim;
+using namespace shardproof::sim::judge;
 
 TEST_CASE("a gradient that the step before is added to was not reset", "[explanations]") {
   const at::Tensor first = numbered({6, 5}, 3);

@@ -6,7 +6,7 @@
 #include "sim/judge/verdict/fault_effect.h"
 #include "tests/unit/judge/judged_world.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 using Digests = std::vector<uint64_t>;
@@ -142,4 +142,4 @@ TEST_CASE("endings outrank values, values digests, digests the schedule", "[dige
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

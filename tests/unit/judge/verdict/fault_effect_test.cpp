@@ -5,7 +5,7 @@
 
 #include "tests/unit/judge/judged_world.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::judge {
 namespace {
 
 CaseSpec faulty_spec() {
@@ -100,4 +100,4 @@ TEST_CASE("a fault that never acted is an error of its scenario", "[faults]") {
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::judge

@@ -6,6 +6,7 @@
 
 using namespace shardproof;
 using namespace shardproof::sim;
+using namespace shardproof::sim::judge;
 using Ranks = std::vector<int64_t>;
 
 TEST_CASE("the first divergence follows the golden: forward, backward, step", "[findings]") {

@@ -7,6 +7,7 @@ namespace shardproof::tests {
 namespace {
 
 using namespace sim;
+using namespace sim::judge;
 using Catch::Matchers::Contains;
 
 CaseSpec named(const std::string& name, Backend backend = Backend::kEmulated) {

@@ -12,7 +12,9 @@
 #include "sim/world/calls/fault_injection.h"
 #include "tests/support/configured_world.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
+
+using namespace judge;
 namespace {
 
 constexpr int64_t kRanks = 3;
@@ -121,4 +123,4 @@ TEST_CASE("one bit in an addend is a rounding more, the same for all: no hash te
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

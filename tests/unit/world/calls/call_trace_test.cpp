@@ -9,7 +9,7 @@
 namespace shardproof::tests {
 namespace {
 
-using sim::CallTrace;
+using sim::world::CallTrace;
 
 at::Tensor ones_of(std::vector<int64_t> shape) { return at::ones(shape, at::kDouble); }
 

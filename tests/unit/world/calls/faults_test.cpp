@@ -11,7 +11,7 @@
 #include "sim/world/calls/spoil.h"
 #include "tests/support/configured_world.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 Call call_of(Op op, const std::string& label) {
@@ -177,4 +177,4 @@ TEST_CASE("a fault of a link acts before the call, or says why it cannot", "[fau
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

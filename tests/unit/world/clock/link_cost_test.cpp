@@ -7,7 +7,7 @@
 namespace shardproof::tests {
 namespace {
 
-using sim::LinkCost;
+using sim::world::LinkCost;
 
 // 10 us and 1 GB/s (1000 bytes per us) within a node; 50 us and 0.5 GB/s between nodes.
 sim::WorldSpec slow_links(int64_t ranks_per_node = 0) {

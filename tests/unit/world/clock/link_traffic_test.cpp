@@ -9,7 +9,7 @@
 namespace shardproof::tests {
 namespace {
 
-using sim::LinkTraffic;
+using sim::world::LinkTraffic;
 using Times = std::vector<std::pair<double, double>>;  // begin, end
 
 LinkTraffic::Request request(int64_t channel, double ready_us, double latency_us, double bytes_us,

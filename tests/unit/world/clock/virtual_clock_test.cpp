@@ -164,7 +164,7 @@ TEST_CASE("calls before the clock runs and while it pauses take no time", "[cloc
 }
 
 TEST_CASE("an op is counted once, a product with its operations", "[clock]") {
-  sim::OpMeter meter(2, 1e-3);
+  sim::world::OpMeter meter(2, 1e-3);
   const at::Tensor left = at::ones({4, 5}, at::kDouble), right = at::ones({5, 6}, at::kDouble);
   CHECK(meter.take_us() == 4);
   left.mm(right);

@@ -97,7 +97,7 @@ TEST_CASE("calls that no world can make are refused", "[comm][emulated]") {
 }
 
 TEST_CASE("a wait that cannot end is found while other ranks still run", "[comm][emulated]") {
-  sim::EmulatedWorld world(4);  // ranks 2 and 3 make no calls
+  sim::world::EmulatedWorld world(4);  // ranks 2 and 3 make no calls
   const auto error_of = [&](int64_t rank) {
     MeshComm comm(Mesh({{"cp", 4}}), rank, world.factory(rank), nullptr);
     try {
@@ -131,7 +131,7 @@ TEST_CASE("a wait that cannot end is found while other ranks still run", "[comm]
 }
 
 TEST_CASE("a world is new after reset, and older communicators are refused", "[comm][emulated]") {
-  sim::EmulatedWorld world(2);
+  sim::world::EmulatedWorld world(2);
   const Mesh mesh({{"tp", 2}});
   MeshComm old(mesh, 0, world.factory(0), nullptr);
   Communicator& old_tp = old.along("tp");

@@ -120,7 +120,7 @@ TEST_CASE("an input that is written or freed before the wait is found, with rank
 TEST_CASE("freed memory that somebody else got is no buffer of a call in flight", "[in_flight]") {
   const at::Tensor freed = ones(4);
   const at::Tensor next = at::from_blob(freed.data_ptr(), {4}, at::kDouble);
-  const sim::WatchedMemory watched(freed);
+  const sim::world::WatchedMemory watched(freed);
   CHECK(watched.overlaps(next));
   at::native::resize_bytes_nocuda(freed.storage(), 0);
   CHECK(!watched.overlaps(next));

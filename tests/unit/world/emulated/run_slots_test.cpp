@@ -11,7 +11,7 @@
 namespace shardproof::tests {
 namespace {
 
-using sim::RunSlots;
+using sim::world::RunSlots;
 
 void until(const std::function<bool()>& reached) {
   while (!reached()) std::this_thread::sleep_for(std::chrono::microseconds(200));

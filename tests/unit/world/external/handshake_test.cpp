@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 const std::string kSecret = "what all ranks of this world know";
@@ -114,4 +114,4 @@ TEST_CASE("a sealed frame opens once, in its place, as what it was and unchanged
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -8,7 +8,7 @@
 #include "base/elapsed.h"
 #include "sim/world/process/wire.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace rank_listener_test {
 
 using namespace std::chrono_literals;
@@ -163,4 +163,4 @@ TEST_CASE("an address where nobody can listen is a sentence", "[external]") {
 }
 
 }  // namespace rank_listener_test
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

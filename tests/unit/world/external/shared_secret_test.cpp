@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "tests/support/scratch_folder.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace shared_secret_test {
 
 const std::string kGood = "0123456789abcdef";
@@ -124,4 +124,4 @@ TEST_CASE("a folder or a file that others could have made is not trusted", "[ext
 }
 
 }  // namespace shared_secret_test
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,7 +4,7 @@
 
 #include "sim/world/launch/deadline.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 TEST_CASE("a world hangs when neither calls nor CPU move for the whole window", "[hang_rule]") {
@@ -83,4 +83,4 @@ TEST_CASE("a deadline counts the time that a case computes", "[hang_rule]") {
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

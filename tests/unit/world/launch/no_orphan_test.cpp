@@ -18,7 +18,7 @@
 #include "sim/world/process/owned_fd.h"
 #include "tests/unit/world/launch/toy_workers.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // All processes below `root`, except zombies.
@@ -219,4 +219,4 @@ TEST_CASE("a rank that leaves before it is asked is noticed", "[launch][orphan]"
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -19,7 +19,7 @@
 #include "sim/case/case_spec.h"
 #include "sim/world/process/worker_functions.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 inline CallLine world_call(int64_t rank, int64_t world_size, int64_t sequence, Op op) {
   std::vector<int64_t> ranks;
@@ -176,4 +176,4 @@ inline CaseSpec toy_case(const std::string& backend, int64_t world_size,
   return spec;
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -10,7 +10,7 @@
 
 #include "tests/unit/world/launch/toy_workers.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 bool is_reaped(pid_t pid) { return ::kill(pid, 0) != 0; }
@@ -48,4 +48,4 @@ TEST_CASE("a rank of another launcher that sends no heartbeats is not runnable",
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -11,7 +11,7 @@
 
 #include "tests/unit/world/launch/toy_workers.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 // A count in memory that processes forked later share.
@@ -244,4 +244,4 @@ TEST_CASE("crash after crash leaves no descriptor and no process behind", "[laun
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

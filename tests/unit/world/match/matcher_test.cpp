@@ -5,7 +5,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -233,4 +233,4 @@ TEST_CASE("messages are matched by their two ends and tag", "[comm][match]") {
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

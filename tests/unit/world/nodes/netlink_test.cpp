@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "sim/world/nodes/node_network.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 constexpr size_t kHeader = 16;  // of a message
@@ -78,4 +78,4 @@ TEST_CASE("links that are up and at rest are no trouble", "[nodes]") {
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -17,7 +17,7 @@
 
 #include "sim/world/nodes/node_network.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -204,4 +204,4 @@ TEST_CASE("a round trip over a delayed link takes at least twice the delay", "[r
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 OwnedFd same(const CallLines& lines) { return OwnedFd(::fcntl(lines.fd(), F_DUPFD_CLOEXEC, 0)); }
@@ -76,4 +76,4 @@ TEST_CASE("what a rank put before it was killed stays; half a line is none",
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -9,7 +9,7 @@
 #include "sim/world/external/store_questions.h"
 #include "sim/world/process/asked_store.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace control_store_test {
 
 using namespace std::chrono_literals;
@@ -79,4 +79,4 @@ TEST_CASE("what nobody writes to control's store ends with the store's timeout",
 }
 
 }  // namespace control_store_test
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -11,7 +11,7 @@
 #include "sim/world/process/exit_text.h"
 #include "sim/world/process/wire.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 TEST_CASE("frames and their descriptors arrive in order, however the bytes are cut", "[wire]") {
@@ -88,4 +88,4 @@ TEST_CASE("the last lines are those with something in them", "[exit_text]") {
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "sim/world/process/owned_fd.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 using std::chrono::milliseconds;
@@ -173,4 +173,4 @@ TEST_CASE("pages that are full say so, and keep what they hold", "[page_store]")
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string_view>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 namespace {
 
 struct ShortHeader {
@@ -86,4 +86,4 @@ TEST_CASE("taking records moves none of the others, and their memory is used aga
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

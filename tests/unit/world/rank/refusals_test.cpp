@@ -10,7 +10,9 @@
 #include "sim/world/calls/call_trace.h"
 #include "sim/world/rank/emulated_world_main.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
+
+using namespace judge;
 namespace {
 
 std::atomic<int> refused = 0;
@@ -40,4 +42,4 @@ TEST_CASE("groups may refuse a case one after the other", "[refusals]") {
 }
 
 }  // namespace
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 using Rows = std::vector<std::vector<TokenRun>>;
 
@@ -29,4 +29,4 @@ TEST_CASE("tokens as JSON: rows where asked for, nothing where there are too man
   CHECK(held_json(held, 5, /*with_whole_rows=*/true, /*most_positions=*/3).is_null());
 }
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -1,0 +1,342 @@
+#include "sim/uses/explore/catalog.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <set>
+
+#include "sim/case/names.h"
+#include "sim/case/scenario/schema.h"
+#include "sim/uses/explore/edges.h"
+#include "sim/uses/explore/effects.h"
+
+namespace shardproof::sim::explore {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr size_t kMostUsed = 12;  // values of an option that come from scenarios
+constexpr size_t kLongestLabel = 60;
+
+// Options that are not drawn, by the beginning of the key.
+struct NotDrawn {
+  const char *path, *reason;
+};
+constexpr NotDrawn kNotDrawn[] = {
+    {"name", "a label"},
+    {"tags", "labels"},
+    {"options", "those of registered workloads are drawn one by one"},
+    {"judged", "without a comparison nothing is proven"},
+    {"model.folder", "needs files"},
+    {"data.case", "needs files"},
+    {"faults", "a drawn case is expected to match"},
+    {"expect", "a drawn case is expected to match"},
+    {"world.backend", "the command's --backend"},
+    {"world.device", "the command's --device"},
+    {"world.hang_s", "a small one fails on purpose"},
+    {"world.deadline_s", "a small one fails on purpose"},
+    {"run.grad_norm.counts", "each_of_tp is wrong on purpose"},
+    {"options.checkpointed_block.replays", "false is wrong on purpose"},
+    {"options.dropout_regions.inference", "true is refused by every group, as it draws numbers"},
+    {"options.broadcast_data.other_dtype", "each group refuses it alone, after a call"},
+    {"options.broadcast_data.missing", "each group refuses it alone, after a call"},
+};
+
+bool is_drawn_of_workload(const std::string& path) {
+  return std::none_of(std::begin(kNotDrawn), std::end(kNotDrawn),
+                      [&](const NotDrawn& one) { return path == one.path; });
+}
+
+bool is_drawn(const std::string& path) {
+  return std::none_of(std::begin(kNotDrawn), std::end(kNotDrawn), [&](const NotDrawn& one) {
+    const std::string prefix = one.path;
+    return path.starts_with(prefix) && (path.size() == prefix.size() ||
+                                        path[prefix.size()] == '.' || path[prefix.size()] == '[');
+  });
+}
+
+// Options of workloads have no range; what divides their default mostly divides its multiples.
+std::vector<int64_t> sizes_of(const DrawnOption& option) {
+  std::vector<int64_t> sizes = {1, 2, 3, 4, 5, 7, 8};
+  // A norm of one value is its sign, and the gradient of that is what rounding leaves.
+  if (option.path == "model.hidden_size") sizes.erase(sizes.begin());
+  if (!option.workload.empty()) {
+    const auto usual = option.default_value.get<int64_t>();
+    sizes = {2 * usual, 3 * usual};
+  }
+  for (const Edge& edge : edges()) {
+    if (option.path != edge.path) continue;
+    sizes.insert(sizes.end(), {edge.size - 1, edge.size, edge.size + 1, 2 * edge.size + 3});
+  }
+  if (option.workload.empty() && option.low < 1) sizes.push_back(static_cast<int64_t>(option.low));
+  return sizes;
+}
+
+void add_integers(DrawnOption& option) {
+  for (const int64_t size : sizes_of(option)) {
+    const auto number = static_cast<double>(size);
+    if (option.low == option.high || (number >= option.low && number <= option.high)) {
+      option.candidates.emplace_back(size);
+    }
+  }
+}
+
+void add_numbers(DrawnOption& option) {
+  double middle = option.default_value.is_number() && option.default_value != 0
+                      ? option.default_value.get<double>()
+                      : 0.5;
+  if (option.path == "run.noise_std") middle = 0.02;  // more, and gradients overflow
+  std::vector<double> numbers = {middle / 2, middle * 3};
+  const bool has_range = option.low != option.high;  // a workload's option has none
+  if (has_range && option.low == 0) numbers.push_back(0);
+  if (option.low < 0) numbers.push_back(-middle);
+  for (const double number : numbers) {
+    const bool in_range = !has_range || (number >= option.low && number <= option.high);
+    if (in_range) option.candidates.emplace_back(number);
+  }
+}
+
+void add_candidates(DrawnOption& option) {
+  using enum KeyType;
+  auto& candidates = option.candidates;
+  const bool optional = option.default_value.is_null() && option.records.empty();
+  if (!option.default_value.is_null() || optional) candidates.push_back(option.default_value);
+  if (option.nullable && !optional) candidates.push_back(nullptr);
+  if (option.type == kBool) candidates.insert(candidates.end(), {true, false});
+  for (const std::string& choice : option.choices) candidates.emplace_back(choice);
+  if (option.type == kInteger) add_integers(option);
+  if (option.type == kNumber) add_numbers(option);
+  if (option.type == kIntegers) {
+    for (const json& list : {json{5}, json{0}, json{1, 0}, json{7, 3}, json{3, 3, 3, 3},
+                             json{2, 9, 1, 12, 5}, json{16, 1, 9}, json{33, 2, 65, 7, 1, 8}}) {
+      if (*std::min_element(list.begin(), list.end()) >= option.low) candidates.push_back(list);
+    }
+  }
+}
+
+// Lists of records with free maps, whose attributes belong together, are taken from scenarios.
+bool is_taken_whole(const Schema& schema, const std::string& path) {
+  return std::any_of(schema.keys().begin(), schema.keys().end(), [&](const Option& key) {
+    return key.path.starts_with(path + "[].") && key.type == KeyType::kMap;
+  });
+}
+
+std::string list_of(const std::string& path) {
+  const size_t brackets = path.find("[].");
+  return brackets == path.npos ? "" : path.substr(0, brackets);
+}
+
+KeyType type_of_default(const json& value) {
+  if (value.is_boolean()) return KeyType::kBool;
+  if (value.is_number_integer()) return KeyType::kInteger;
+  if (value.is_number()) return KeyType::kNumber;
+  return value.is_string() ? KeyType::kText : KeyType::kMap;  // lists too: as in scenarios
+}
+
+bool takes_used_values(const DrawnOption& option) {
+  using enum KeyType;
+  return option.type == kText || option.type == kTexts || option.type == kMap ||
+         option.type == kNumberPair || option.type == kRecords ||
+         (option.type == kNumber && option.default_value.is_null()) || !option.workload.empty();
+}
+
+void add_used(DrawnOption& option, const json& value) {
+  auto& candidates = option.candidates;
+  if (candidates.size() >= kMostUsed || !takes_used_values(option)) return;
+  if (std::find(candidates.begin(), candidates.end(), value) == candidates.end()) {
+    candidates.push_back(value);
+  }
+}
+
+std::string number_label(const Option& option, const json& value) {
+  const auto number = value.get<double>();
+  if (number < 0) return "negative";
+  if (option.low != option.high && number == option.low) return "least";
+  if (option.type == KeyType::kNumber) {
+    if (option.default_value.is_null()) return value.dump();
+    return number < option.default_value.get<double>() ? "less" : "more";
+  }
+  std::string label = value.get<int64_t>() % 2 == 0 ? "even" : "odd";
+  for (const Edge& edge : edges()) {
+    if (option.path != edge.path) continue;
+    const auto size = static_cast<double>(edge.size);
+    if (std::abs(number - size) <= 1) return fmt::format("near {}", edge.size);
+    if (number > size) label = fmt::format("above {}", edge.size);
+  }
+  return label;
+}
+
+}  // namespace
+
+std::string label_of(const Option& option, const json& value) {
+  if (value == option.default_value) return "default";
+  if (value.is_null()) return "null";
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number()) return number_label(option, value);
+  if (option.type == KeyType::kIntegers) return value.size() == 1 ? "one" : "several";
+  return value.dump().substr(0, kLongestLabel);
+}
+
+Catalog::Catalog(const std::vector<KnownWorkload>& workloads, std::vector<CaseSettings> scenarios) {
+  const Schema& schema = case_schema();
+  for (const CaseOption& key : schema.keys()) {
+    if (!is_drawn(key.path)) continue;
+    const bool whole = key.type == KeyType::kRecords && is_taken_whole(schema, key.path);
+    if (key.type == KeyType::kRecords && !whole) continue;  // drawn attribute by attribute
+    const std::string list = list_of(key.path);
+    if (!list.empty() && is_taken_whole(schema, list)) continue;
+    options_.push_back({static_cast<const Option&>(key)});
+    options_.back().records = list;
+  }
+  for (const KnownWorkload& workload : workloads) {
+    for (const auto& [name, value] : workload.options.items()) {
+      DrawnOption option;
+      option.path = "options." + workload.name + "." + name;
+      option.type = type_of_default(value);
+      option.default_value = value;
+      option.workload = workload.name;
+      if (is_drawn_of_workload(option.path)) options_.push_back(option);
+    }
+  }
+  for (DrawnOption& option : options_) {
+    if (option.path == "workload") {
+      option.type = KeyType::kName;
+      option.choices = known_workloads();
+      for (const KnownWorkload& workload : workloads) option.choices.push_back(workload.name);
+    }
+    add_candidates(option);
+  }
+  for (CaseSettings& settings : scenarios) {
+    const std::string workload = setting_of(settings, "workload");
+    for (DrawnOption& option : options_) {
+      if (!option.workload.empty()) {
+        const json given = setting_of(settings, "options");
+        if (option.workload == workload && given.contains(option.name())) {
+          add_used(option, given[option.name()]);
+        }
+      } else if (settings.contains(option.path)) {
+        add_used(option, settings[option.path]);
+      }
+    }
+    if (!is_model_workload(workload)) cases_[workload].push_back(std::move(settings));
+  }
+  make_kinds();
+}
+
+void Catalog::make_kinds() {
+  kinds_.clear();
+  kind_of_.clear();
+  for (size_t i = 0; i < options_.size(); ++i) {
+    for (const json& value : options_[i].candidates) {
+      const std::string label = label_of(options_[i], value);
+      const auto [found, added] = kind_of_.emplace(std::pair(i, label), kinds_.size());
+      if (added) kinds_.push_back({.option = i, .label = label});
+      kinds_[found->second].values.push_back(value);
+    }
+  }
+  const auto is_workload = [this](const std::string& name) {
+    return std::find(workloads().begin(), workloads().end(), name) != workloads().end();
+  };
+  const bool models = std::any_of(workloads().begin(), workloads().end(),
+                                  [](const json& name) { return is_model_workload(name); });
+  own_kinds_.clear();
+  edge_kinds_.clear();
+  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+    const DrawnOption& option = options_[kinds_[kind].option];
+    if (is_workload(option.workload)) own_kinds_[option.workload].push_back(kind);
+    for (const Edge& edge : edges()) {
+      const std::string label = std::to_string(edge.size);
+      const bool at_edge = kinds_[kind].label.ends_with(" " + label);  // "near 32", "above 32"
+      if (models && option.workload.empty() && option.path == edge.path && at_edge) {
+        edge_kinds_.push_back({kind, edge.code});
+      }
+    }
+  }
+}
+
+const std::vector<json>& Catalog::workloads() const {
+  return std::find_if(options_.begin(), options_.end(),
+                      [](const DrawnOption& option) { return option.path == "workload"; })
+      ->candidates;
+}
+
+std::vector<size_t> Catalog::kinds_of_code(const std::string& code) const {
+  std::vector<size_t> found;
+  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+    const std::string& path = options_[kinds_[kind].option].path;
+    const std::string& label = kinds_[kind].label;
+    const bool is_other = label != "default" && (path != "workload" || is_model_workload(label));
+    if (is_other && is_read_by(code, path)) found.push_back(kind);
+  }
+  return found;
+}
+
+void Catalog::restrict_to(const std::string& path, const std::vector<std::string>& names) {
+  for (DrawnOption& option : options_) {
+    if (option.path != path) continue;
+    option.candidates.assign(names.begin(), names.end());
+    option.restricted = true;
+  }
+  make_kinds();
+}
+
+bool Catalog::allows(const CaseSettings& settings) const {
+  return std::all_of(options_.begin(), options_.end(), [&](const DrawnOption& option) {
+    const auto& allowed = option.candidates;
+    return !option.restricted || std::find(allowed.begin(), allowed.end(),
+                                           setting_of(settings, option.path)) != allowed.end();
+  });
+}
+
+std::string Catalog::describe(size_t kind) const {
+  return options_[kinds_[kind].option].path + "=" + kinds_[kind].label;
+}
+
+void Catalog::add_kind(size_t option, const json& value, std::vector<size_t>& found) const {
+  const auto kind = kind_of_.find({option, label_of(options_[option], value)});
+  if (kind != kind_of_.end()) found.push_back(kind->second);
+}
+
+std::vector<size_t> Catalog::kinds_in(const CaseSettings& settings) const {
+  std::vector<size_t> found;
+  const json workload = setting_of(settings, "workload"), given = setting_of(settings, "options");
+  for (size_t i = 0; i < options_.size(); ++i) {
+    const DrawnOption& option = options_[i];
+    if (!option.workload.empty()) {
+      if (workload == option.workload) {
+        add_kind(i, given.value(option.name(), option.default_value), found);
+      }
+    } else if (!option.records.empty()) {
+      for (const json& record : setting_of(settings, option.records)) {
+        if (!in_effect(option.path, settings, record)) continue;
+        add_kind(i, record.value(option.name(), option.default_value), found);
+      }
+    } else if (in_effect(option.path, settings)) {
+      add_kind(i, setting_of(settings, option.path), found);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+json Catalog::defaults_of(const std::string& workload) const {
+  json defaults = json::object();
+  for (const DrawnOption& option : options_) {
+    if (option.workload == workload && !workload.empty()) {
+      defaults[option.name()] = option.default_value;
+    }
+  }
+  return defaults;
+}
+
+const std::vector<CaseSettings>& Catalog::cases_of(const std::string& workload) const {
+  static const std::vector<CaseSettings> none;
+  const auto found = cases_.find(workload);
+  return found == cases_.end() ? none : found->second;
+}
+
+}  // namespace shardproof::sim::explore

@@ -1,0 +1,31 @@
+// Which settings a key needs in order to have an effect: a rotation of keys and values has none on
+// one cp rank. A value that has no effect in a case was not tested by it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "sim/uses/explore/scenario_text.h"
+
+namespace shardproof::sim::explore {
+
+struct NeededSetting {
+  std::string path;
+  nlohmann::json value;  // null: a number above 1
+
+  bool holds(const nlohmann::json& given) const {
+    return value.is_null() ? given.is_number() && given > 1 : given == value;
+  }
+};
+using Way = std::vector<NeededSetting>;  // all of them
+
+// The ways in which a key can have an effect; none: it always has one. Of the attributes of a
+// record, "run.stages[].eval_mode", a needed "run.stages[].do" is that of the same record.
+const std::vector<Way>& ways_of(const std::string& path);
+
+// `record`: the one that has the attribute; null for other keys.
+bool in_effect(const std::string& path, const CaseSettings& settings,
+               const nlohmann::json& record = nullptr);
+
+}  // namespace shardproof::sim::explore

@@ -1,0 +1,57 @@
+// The settings of a drawn case, of which some stay as they are while the others are fitted to them.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "sim/uses/explore/scenario_text.h"
+
+namespace shardproof::sim::explore {
+
+inline constexpr const char* kDp = "parallel.data_parallel_size";
+inline constexpr const char* kCp = "parallel.context_parallel_size";
+inline constexpr const char* kUlysses = "parallel.ulysses_size";
+inline constexpr const char* kTp = "parallel.tensor_parallel_size";
+
+inline std::string path_of_size(const TrainingAxis& axis) {
+  return std::string("parallel.") + axis.key;
+}
+
+// Rounded up.
+inline int64_t multiple(int64_t size, int64_t of) { return (size + of - 1) / of * of; }
+
+class FittedSettings {
+ public:
+  FittedSettings(CaseSettings& settings, const std::set<std::string>& fixed)
+      : settings_(settings), fixed_(fixed) {}
+
+ protected:
+  bool is_fixed(const std::string& path) const { return fixed_.count(path) != 0; }
+  bool has(const std::string& path) const {
+    return settings_.contains(path) && !settings_[path].is_null();
+  }
+  int64_t size(const std::string& path, int64_t otherwise) const {
+    return has(path) ? settings_[path].get<int64_t>() : otherwise;
+  }
+  void set(const std::string& path, int64_t value) {
+    if (!is_fixed(path)) settings_[path] = value;
+  }
+  void drop(const std::string& path) {
+    if (!is_fixed(path)) settings_.erase(path);
+  }
+  AxisSizes mesh_sizes() const {
+    AxisSizes sizes;
+    for (const auto& axis : kTrainingAxes) sizes.*axis.size = size(path_of_size(axis), 1);
+    return sizes;
+  }
+  int64_t mesh_ranks() const { return mesh_sizes().ranks(); }
+
+  CaseSettings& settings_;
+  const std::set<std::string>& fixed_;
+};
+
+// Of a registered workload: its options fit its mesh and each other.
+void fit_workload(CaseSettings& settings, const std::set<std::string>& fixed,
+                  const nlohmann::json& usual);
+
+}  // namespace shardproof::sim::explore

@@ -1,0 +1,33 @@
+// Makes a failing case as small as it can be while it fails the same way.
+//
+// A round runs candidates side by side: each has one setting that is smaller, or absent; then those
+// that still fail the same way are joined, all of them or half of them, and the smallest joined
+// case that fails the same way begins the next round. It ends when no candidate fails the same way,
+// not even without an axis of the mesh and with another pattern.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sim/uses/explore/scenario_text.h"
+
+namespace shardproof::sim::explore {
+
+struct Shrunk {
+  CaseSettings settings;
+  int64_t cases_run = 0, rounds = 0;
+  bool in_time = true;  // false: the deadline ended the search
+  // Edits of the last round that do not fail the same way: "run.steps: 1 (match)".
+  std::vector<std::string> kept = {};
+};
+
+// The signature of each case that could run (failure_signature), or "refused: .." where the checks
+// before a run refuse it; "" for a match. A case that was not run in time is "not run".
+using Signatures = std::function<std::vector<std::string>(const std::vector<CaseSettings>& cases)>;
+
+// `in_time` is called before each round.
+Shrunk shrink_case(CaseSettings settings, const std::string& signature, const Signatures& run,
+                   const std::function<bool()>& in_time);
+
+}  // namespace shardproof::sim::explore

@@ -1,0 +1,61 @@
+// The causes. Each has one function, which proposes its best form, and a row in the table of
+// compare.cpp. The comments say when a claim is possible at all; claim.h has what all must meet.
+#pragma once
+
+#include <optional>
+
+#include "sim/uses/logprobs/claim.h"
+
+namespace shardproof::sim::logprobs {
+
+// Causes that predict each value of b.
+
+// b = -a, or a = -b: a loss was saved in place of the logprob.
+std::optional<Claim> propose_sign(const Comparison& comparison);
+// b = a / log(2) or a / log(10), or the reverse.
+std::optional<Claim> propose_log_base(const Comparison& comparison);
+// b = f * a with one factor f, found as the weighted median of b / a.
+std::optional<Claim> propose_factor(const Comparison& comparison);
+// b = a + c with one c, found as the median of b - a.
+std::optional<Claim> propose_offset(const Comparison& comparison);
+// b[t] = a[t + k] with 0 < |k| <= 4, within rows or within segments.
+std::optional<Claim> propose_shift(const Comparison& comparison);
+// Rows of b are other rows of a.
+std::optional<Claim> propose_rows(const Comparison& comparison);
+// Each row of b has the chunks of a's row in another order.
+std::optional<Claim> propose_chunks(const Comparison& comparison);
+// All wrong tokens are exactly 0 in one file, and only those: they were not scored there. A logprob
+// that rounds to 0 is near 0 in the other file too.
+std::optional<Claim> propose_unscored(const Comparison& comparison);
+
+// Causes that name the wrong tokens and predict no values.
+
+// The first 1 to 16 tokens of each segment, or of each row without segments.
+std::optional<Claim> propose_first_tokens(const Comparison& comparison);
+// Rows with padding, where others have none.
+std::optional<Claim> propose_padded_rows(const Comparison& comparison);
+// All segments of a row except its first.
+std::optional<Claim> propose_pack_boundary(const Comparison& comparison);
+// Tokens of older, newer or one of the versions.
+std::optional<Claim> propose_versions(const Comparison& comparison);
+// Token ids in one of n equal ranges of the vocabulary.
+std::optional<Claim> propose_vocabulary_shard(const Comparison& comparison);
+// One token id.
+std::optional<Claim> propose_token_id(const Comparison& comparison);
+// Rows of one of n replicas, dealt in blocks or in turn.
+std::optional<Claim> propose_replica(const Comparison& comparison);
+// Every row from one position on.
+std::optional<Claim> propose_late_positions(const Comparison& comparison);
+// One of n equal ranges of positions.
+std::optional<Claim> propose_context_shard(const Comparison& comparison);
+
+// Causes that bound b, and fix the sign of b - a. Under the null hypothesis each sign is a coin's
+// throw, so a token whose difference would be impossible with the other sign gains log 2, and an
+// impossible one loses several nats.
+
+// b is computed from the logits of a divided by a ratio of temperatures (temperature.cpp).
+std::optional<Claim> propose_temperature(const Comparison& comparison);
+// One file is normalized over fewer tokens of the vocabulary (normalization.cpp).
+std::optional<Claim> propose_normalization(const Comparison& comparison);
+
+}  // namespace shardproof::sim::logprobs

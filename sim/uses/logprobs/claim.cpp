@@ -1,0 +1,133 @@
+#include "sim/uses/logprobs/claim.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/uses/logprobs/code_length.h"
+
+namespace shardproof::sim::logprobs {
+namespace {
+
+// A place is claimed when the tokens there differ so many times more than the others.
+constexpr double kLeastContrast = 4;
+// A claim explains at least half, even where noise of the dtype remains.
+constexpr double kHalf = 0.5;
+
+double noise_of(double epsilon) {
+  const bool half = epsilon > 1e-4;
+  return (half ? 2 : 64) * epsilon;
+}
+
+std::vector<double> sizes_of(const Comparison& comparison, const std::vector<double>& differences) {
+  std::vector<double> sizes(differences.size());
+  for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = comparison.size_of(differences[i], i);
+  return sizes;
+}
+
+bool may_be_claimed(const Claim& claim) {
+  const bool explains = claim.share >= (claim.leaves_noise ? kHalf : kLeastShare);
+  return explains && claim.chance_nats() >= kChanceNats;
+}
+
+}  // namespace
+
+Comparison::Comparison(const Pair& given)
+    : pair(given), noise(noise_of(given.epsilon)), floor(given.stored_epsilon / 8) {
+  for (const Token& token : pair.tokens) {
+    weights.push_back(1 + std::min(std::abs(token.a), std::abs(token.b)));
+    differences.push_back(token.b - token.a);
+    squared += differences.back() * differences.back();
+  }
+  nats = fit_mixture(sizes_of(*this, differences), {}, floor).nats;
+}
+
+bool Comparison::is_noise(const std::vector<double>& remaining) const {
+  double sum = 0, count = 0;
+  for (size_t i = 0; i < remaining.size(); ++i) {
+    if (std::isnan(remaining[i])) continue;
+    const double size = size_of(remaining[i], i);
+    if (size > kMostNoise * noise) return false;
+    sum += size;
+    ++count;
+  }
+  return sum <= kMeanNoise * noise * count;
+}
+
+int64_t Comparison::count_above_noise() const {
+  int64_t count = 0;
+  for (size_t i = 0; i < differences.size(); ++i) {
+    count += size_of(differences[i], i) > kMostNoise * noise ? 1 : 0;
+  }
+  return count;
+}
+
+std::optional<Claim> judge_prediction(const Comparison& comparison,
+                                      const std::vector<double>& predicted, Claim claim) {
+  const std::vector<Token>& tokens = comparison.pair.tokens;
+  std::vector<double> coded = comparison.differences, remaining(tokens.size(), NAN);
+  std::vector<char> classes(tokens.size(), 1);  // 0: predicted
+  double left = 0, before = 0, effect = 0, covered = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (std::isnan(predicted[i])) continue;
+    classes[i] = 0;
+    coded[i] = remaining[i] = tokens[i].b - predicted[i];
+    left += remaining[i] * remaining[i];
+    before += comparison.differences[i] * comparison.differences[i];
+    effect += std::pow(comparison.size_of(predicted[i] - tokens[i].a, i), 2);
+    ++covered;
+  }
+  if (2 * covered < static_cast<double>(tokens.size()) || before == 0) return std::nullopt;
+  if (std::sqrt(effect / covered) < comparison.pair.epsilon / 2) return std::nullopt;
+  claim.share = 1 - left / before;
+  claim.leaves_noise = comparison.is_noise(remaining);
+  if (claim.share < kHalf) return std::nullopt;
+  claim.gained =
+      comparison.nats - fit_mixture(sizes_of(comparison, coded), classes, comparison.floor).nats;
+  if (!may_be_claimed(claim)) return std::nullopt;
+  return claim;
+}
+
+double contrast(const Comparison& comparison, const std::vector<char>& inside) {
+  double sums[2] = {}, counts[2] = {};
+  for (size_t i = 0; i < inside.size(); ++i) {
+    sums[inside[i] != 0] += comparison.size_of(comparison.differences[i], i);
+    ++counts[inside[i] != 0];
+  }
+  if (counts[0] == 0 || counts[1] == 0) return 0;
+  const double floor = comparison.floor;
+  const double out = std::max(sums[0] / counts[0], floor),
+               in = std::max(sums[1] / counts[1], floor);
+  if (in <= out) return 0;
+  const double all = std::max((sums[0] + sums[1]) / (counts[0] + counts[1]), floor);
+  return (counts[0] + counts[1]) * std::log(all) - counts[0] * std::log(out) -
+         counts[1] * std::log(in);
+}
+
+std::optional<Claim> judge_place(const Comparison& comparison, const std::vector<char>& inside,
+                                 Claim claim) {
+  std::vector<double> outside = comparison.differences;
+  double sizes[2] = {}, counts[2] = {}, squared_inside = 0;
+  for (size_t i = 0; i < inside.size(); ++i) {
+    const size_t in = inside[i] != 0 ? 1 : 0;
+    sizes[in] += comparison.size_of(comparison.differences[i], i);
+    ++counts[in];
+    if (in == 0) continue;
+    squared_inside += comparison.differences[i] * comparison.differences[i];
+    outside[i] = NAN;
+  }
+  if (counts[0] == 0 || counts[1] == 0) return std::nullopt;
+  const double in = sizes[1] / counts[1], out = sizes[0] / counts[0];
+  if (in < comparison.noise || in < kLeastContrast * out) return std::nullopt;
+  claim.names_place_only = true;
+  claim.share = squared_inside / comparison.squared;
+  claim.leaves_noise = comparison.is_noise(outside);
+  const std::vector<double> all = sizes_of(comparison, comparison.differences);
+  claim.gained = comparison.nats - fit_mixture(all, inside, comparison.floor).nats;
+  if (!may_be_claimed(claim)) return std::nullopt;
+  claim.text += fmt::format(": {:.0f} of {:.0f} tokens, {:.3g} times the difference elsewhere",
+                            counts[1], counts[0] + counts[1], in / std::max(out, comparison.floor));
+  return claim;
+}
+
+}  // namespace shardproof::sim::logprobs

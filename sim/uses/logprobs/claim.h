@@ -1,0 +1,72 @@
+// A cause proposed for the difference of two files of logprobs, and when it may be claimed.
+#pragma once
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/uses/logprobs/pair.h"
+
+namespace shardproof::sim::logprobs {
+
+// A claim is made only if chance would fit as well in less than one of 1000 files.
+inline const double kChanceNats = std::log(1000.0);
+inline constexpr double kLeastShare = 0.9;  // of the squared difference, else noise must remain
+inline constexpr double kFreeNumber = 14;   // nats of a real number that a claim names
+inline constexpr double kAsGood = 3;        // nats: claims so near to the best follow after "or"
+
+struct Claim {
+  std::string cause;        // "shift"; the name in JSON
+  std::string text;         // "b[t] is a[t + 1] in each row"
+  std::string likely = "";  // usual reason, or the fix
+  // The logarithm of the number of alternatives, plus kFreeNumber for each real number.
+  double description = 0;
+  double gained = 0;  // nats
+  // The most nats that the independent units (rows, segments) behind the claim can give: tokens of
+  // one row are wrong together.
+  double limit = INFINITY;
+  double share = 0;               // of the squared difference
+  bool leaves_noise = false;      // what remains is noise of the dtype
+  bool names_place_only = false;  // says where, not what the values are
+
+  double score() const { return gained - description; }
+  double chance_nats() const { return std::min(gained, limit) - description; }
+};
+
+// What all proposals compare with: the differences without a cause.
+struct Comparison {
+  explicit Comparison(const Pair& pair);
+
+  const Pair& pair;
+  std::vector<double> weights;      // of each token: 1 + the smaller |logprob|
+  std::vector<double> differences;  // b - a
+  double squared = 0;               // sum of their squares
+  // The size of noise relative to a weight. A sum of K products that is rounded in a half
+  // precision alone has 1 rounding, one that is summed in the dtype itself about sqrt(K).
+  double noise;
+  double floor;  // of a scale that is fitted
+  double nats;   // cost of the differences without a cause
+
+  // Whether such remaining differences (NaN: not this token) are noise of the dtype: the mean of
+  // their sizes is at most 2 `noise`, and none exceeds 16.
+  bool is_noise(const std::vector<double>& remaining) const;
+  double size_of(double difference, size_t token) const {
+    return std::abs(difference) / weights[token];
+  }
+  int64_t count_above_noise() const;
+};
+
+inline constexpr double kMostNoise = 16, kMeanNoise = 2;
+
+// Judges a claim that predicts b (NaN: not this token).
+std::optional<Claim> judge_prediction(const Comparison& comparison,
+                                      const std::vector<double>& predicted, Claim claim);
+// Judges a claim that the tokens `inside` are wrong and the others right.
+std::optional<Claim> judge_place(const Comparison& comparison, const std::vector<char>& inside,
+                                 Claim claim);
+// A quick estimate of what judge_place() would gain, to choose among many places; 0 when the
+// tokens inside differ less than the others.
+double contrast(const Comparison& comparison, const std::vector<char>& inside);
+
+}  // namespace shardproof::sim::logprobs

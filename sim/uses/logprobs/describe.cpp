@@ -1,0 +1,124 @@
+// A finding as text and as JSON.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/uses/logprobs/compare.h"
+
+namespace shardproof::sim::logprobs {
+namespace {
+
+struct Words {
+  const char *word, *paint, *name;
+};
+
+Words words_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kEqual:
+      return {"EQUAL", "32", "equal"};
+    case Verdict::kNoise:
+      return {"NOISE", "32", "noise"};
+    default:
+      return {"DIFFERENT", "31;1", "different"};
+  }
+}
+
+std::string line(const char* label, const std::string& text) {
+  return text.empty() ? "" : fmt::format("\n  {:<9} {}", label, text);
+}
+
+std::string headline(const Finding& finding) {
+  switch (finding.verdict) {
+    case Verdict::kEqual:
+      return "all are equal to the bit";
+    case Verdict::kNoise:
+      return "they are equal within noise of " + finding.dtype;
+    default:
+      if (!finding.non_finite.empty()) return "some values are not finite";
+      if (finding.claims.empty()) return "they differ by more than noise, and no cause is known";
+      return "they differ, and the cause is known: " + finding.claims.front().cause;
+  }
+}
+
+std::string size_text(const Finding& finding) {
+  if (finding.compared == 0) return "";
+  const Token& token = finding.largest;
+  std::string text =
+      fmt::format("median {:.3g}, largest {:.3g} at row {}, position {}", finding.median,
+                  std::abs(token.b - token.a), token.row, token.position);
+  if (token.id >= 0) text += fmt::format(", token {}", token.id);
+  return text + fmt::format(" (A {:.6g}, B {:.6g})", token.a, token.b);
+}
+
+// What the claim explains, and what remains.
+std::string explained(const Claim& claim, const std::string& dtype) {
+  const double percent = 100 * claim.share;
+  std::string text = claim.names_place_only
+                         ? fmt::format("; {:.4g}% of the squared difference is there", percent)
+                         : fmt::format("; explains {:.4g}% of the squared difference", percent);
+  if (claim.leaves_noise) text += ", and the rest is noise of " + dtype;
+  return text;
+}
+
+nlohmann::ordered_json json_of(const Finding& finding) {
+  nlohmann::ordered_json json{{"files", finding.name},
+                              {"verdict", words_of(finding.verdict).name},
+                              {"tokens", finding.compared},
+                              {"dtype", finding.dtype},
+                              {"above_noise", finding.above_noise}};
+  if (finding.compared > 0) {
+    const Token& token = finding.largest;
+    json["median"] = finding.median;
+    json["largest"] = {{"difference", std::abs(token.b - token.a)},
+                       {"row", token.row},
+                       {"position", token.position},
+                       {"a", token.a},
+                       {"b", token.b}};
+    if (token.id >= 0) json["largest"]["token"] = token.id;
+  }
+  if (!finding.non_finite.empty()) json["non_finite"] = finding.non_finite;
+  json["causes"] = nlohmann::ordered_json::array();
+  for (const Claim& claim : finding.claims) {
+    json["causes"].push_back({{"cause", claim.cause},
+                              {"text", claim.text},
+                              {"likely", claim.likely},
+                              {"explained", claim.share},
+                              {"rest_is_noise", claim.leaves_noise},
+                              {"nats", claim.score()}});
+  }
+  if (!finding.without_cause.empty()) {
+    json["without_cause"] = finding.without_cause;
+    json["possible"] = finding.possible;
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string describe(const Finding& finding, bool color) {
+  const Words words = words_of(finding.verdict);
+  std::string text = fmt::format("{:<9}", words.word);
+  if (color) text = fmt::format("\033[{}m{}\033[0m", words.paint, text);
+  text +=
+      fmt::format(" {}: {} tokens compared, {}", finding.name, finding.compared, headline(finding));
+  text += line("size", size_text(finding));
+  text += line("finite", finding.non_finite);
+  if (!finding.claims.empty()) {
+    const Claim& best = finding.claims.front();
+    text += line("cause", best.text + explained(best, finding.dtype));
+    text += line("likely", best.likely);
+  }
+  for (size_t i = 1; i < finding.claims.size(); ++i) {
+    text += line("or", finding.claims[i].text + explained(finding.claims[i], finding.dtype));
+  }
+  text += line("cause", finding.without_cause);
+  return text + line("possible", finding.possible);
+}
+
+std::string to_json(const std::vector<Finding>& findings) {
+  auto list = nlohmann::ordered_json::array();
+  for (const Finding& finding : findings) list.push_back(json_of(finding));
+  return list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace shardproof::sim::logprobs

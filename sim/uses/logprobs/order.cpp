@@ -1,0 +1,301 @@
+// Causes that predict b from other tokens of a: shifts, rows and chunks in another order; and
+// tokens that one file did not score.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "sim/uses/logprobs/causes.h"
+
+namespace shardproof::sim::logprobs {
+namespace {
+
+constexpr int64_t kMostShift = 4;
+constexpr int64_t kSampledPositions = 256, kMostCompared = 1 << 28;
+constexpr double kInPlace = 0.05;    // a part at this distance from its own is where it belongs
+constexpr double kMuchNearer = 0.5;  // a row's new source is so much nearer than its own row
+
+std::optional<Claim> better(std::optional<Claim> one, std::optional<Claim> other) {
+  if (!one || !other) return one ? std::move(one) : std::move(other);
+  return one->score() >= other->score() ? std::move(one) : std::move(other);
+}
+
+// Whether the first tokens of segments show no shift over the boundary: most would take a logprob
+// of their neighbor, and are 0.
+bool stops_at_segments(const Pair& pair, int64_t by) {
+  int64_t crossing = 0, zero = 0;
+  const auto total = static_cast<int64_t>(pair.b.size());
+  for (int64_t i = std::max<int64_t>(0, -by); i < std::min(total, total - by); ++i) {
+    const bool same_row = i / pair.length == (i + by) / pair.length;
+    const bool crosses = same_row && pair.segment[i] != pair.segment[i + by];
+    if (!crosses || pair.counts[i] == 0 || pair.counts[i + by] == 0 || pair.a[i + by] == 0)
+      continue;
+    ++crossing;
+    zero += pair.b[i] == 0 ? 1 : 0;
+  }
+  return 2 * zero > crossing;
+}
+
+std::optional<Claim> judge_shift(const Comparison& comparison, int64_t by, bool in_segments) {
+  const Pair& pair = comparison.pair;
+  if (!in_segments && stops_at_segments(pair, by)) return std::nullopt;
+  std::vector<double> predicted;
+  for (const Token& token : pair.tokens) {
+    const int64_t from = token.position + by, place = pair.at(token.row, token.position);
+    const bool inside = from >= 0 && from < pair.length && pair.counts[place + by] != 0 &&
+                        std::isfinite(pair.a[place + by]);
+    const bool same = inside && (!in_segments || pair.segment[place] == pair.segment[place + by]);
+    predicted.push_back(same ? pair.a[place + by] : NAN);
+  }
+  return judge_prediction(
+      comparison, predicted,
+      {.cause = "shift",
+       .text = fmt::format("B[t] is A[t {} {}] within each {}", by > 0 ? "+" : "-", std::abs(by),
+                           in_segments ? "segment" : "row"),
+       .likely = "one file holds at t the logprob of token t + 1, or a target was shifted twice or "
+                 "not at all; shift one of them",
+       .description = std::log(2.0 * kMostShift * 2)});
+}
+
+// How far part `of_b` of b is from part `of_a` of a, from 0 to 1; parts are rows or chunks.
+template <class Index>
+double distance(const Pair& pair, int64_t size, const Index& index, int64_t of_a, int64_t of_b) {
+  double sum = 0, count = 0, own = 0;
+  for (int64_t k = 0; k < size; ++k) {
+    const int64_t i = index(of_b, k), from = index(of_a, k);
+    if (pair.counts[i] == 0 || !std::isfinite(pair.b[i])) continue;
+    ++own;
+    if (pair.counts[from] == 0 || !std::isfinite(pair.a[from])) continue;
+    sum += std::min(1.0, std::abs(pair.b[i] - pair.a[from]) / (1 + std::abs(pair.b[i])));
+    ++count;
+  }
+  return 2 * count >= own && count > 0 ? sum / count : 1;
+}
+
+// For each part of b the part of a that it is nearest to; its own where no other is much nearer.
+template <class Index>
+std::vector<int64_t> find_sources(const Pair& pair, int64_t parts, int64_t size,
+                                  const Index& index) {
+  std::vector<int64_t> sources;
+  for (int64_t part = 0; part < parts; ++part) {
+    const double own = distance(pair, size, index, part, part);
+    double least = own > kInPlace ? kMuchNearer * own : 0;
+    sources.push_back(part);
+    for (int64_t other = 0; other < parts && least > 0; ++other) {
+      const double here = other == part ? 1 : distance(pair, size, index, other, part);
+      if (here >= least) continue;
+      least = here;
+      sources.back() = other;
+    }
+  }
+  return sources;
+}
+
+int64_t count_moved(const std::vector<int64_t>& sources) {
+  int64_t moved = 0;
+  for (size_t i = 0; i < sources.size(); ++i) moved += sources[i] != static_cast<int64_t>(i);
+  return moved;
+}
+
+std::optional<int64_t> rotation_of(const std::vector<int64_t>& sources) {
+  const auto n = static_cast<int64_t>(sources.size());
+  for (int64_t i = 0; i < n; ++i) {
+    if (sources[i] != (i + sources[0]) % n) return std::nullopt;
+  }
+  return sources[0];
+}
+
+// Row r of b is row (r % n) * (rows / n) + r / n of a.
+std::optional<int64_t> deal_of(const std::vector<int64_t>& sources) {
+  const auto rows = static_cast<int64_t>(sources.size());
+  for (int64_t n = 2; n < rows; ++n) {
+    if (rows % n != 0) continue;
+    bool all = true;
+    for (int64_t r = 0; r < rows; ++r) all = all && sources[r] == r % n * (rows / n) + r / n;
+    if (all) return n;
+  }
+  return std::nullopt;
+}
+
+std::string list_of_moves(const std::vector<int64_t>& sources, const char* what) {
+  constexpr int64_t kListed = 4;
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i] == static_cast<int64_t>(i)) continue;
+    if (static_cast<int64_t>(texts.size()) == kListed) break;
+    texts.push_back(fmt::format("{} {} of B is {} {} of A", what, i, what, sources[i]));
+  }
+  const int64_t more = count_moved(sources) - static_cast<int64_t>(texts.size());
+  return fmt::format("{}{}", fmt::join(texts, ", "),
+                     more > 0 ? fmt::format(", and {} more are moved", more) : "");
+}
+
+std::string order_of_rows(const std::vector<int64_t>& sources) {
+  const auto n = static_cast<int64_t>(sources.size());
+  if (const auto by = rotation_of(sources); by && n > 2) {
+    return fmt::format("the rows of B are those of A rotated by {}: row r is row r + {}", *by, *by);
+  }
+  if (const auto dealt = deal_of(sources)) {
+    return fmt::format("the rows of B are those of {} blocks of A in turn", *dealt);
+  }
+  bool reversed = n > 2;
+  for (int64_t i = 0; i < n; ++i) reversed = reversed && sources[i] == n - 1 - i;
+  if (reversed) return "the rows of B are those of A in reverse";
+  std::vector<int64_t> sorted = sources;
+  std::sort(sorted.begin(), sorted.end());
+  const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
+  return list_of_moves(sources, "row") + (twice ? "; some rows of A are there twice" : "");
+}
+
+// Chunks 0, 2n - 1, 1, 2n - 2, ...: rank r of a context mesh holds chunks r and 2n - 1 - r.
+bool is_zigzag(const std::vector<int64_t>& sources) {
+  const auto n = static_cast<int64_t>(sources.size());
+  for (int64_t i = 0; i < n; ++i) {
+    if (sources[i] != (i % 2 == 0 ? i / 2 : n - 1 - i / 2)) return false;
+  }
+  return n > 2;
+}
+
+std::vector<int64_t> inverse_of(const std::vector<int64_t>& sources) {
+  std::vector<int64_t> inverse(sources.size(), -1);
+  for (size_t i = 0; i < sources.size(); ++i) inverse[sources[i]] = static_cast<int64_t>(i);
+  return inverse;
+}
+
+std::optional<Claim> judge_chunks(const Comparison& comparison, int64_t chunks) {
+  const Pair& pair = comparison.pair;
+  if (pair.length % chunks != 0 || pair.length / chunks < 2) return std::nullopt;
+  const int64_t size = pair.length / chunks;
+  // Parts of all rows, of few positions each where there are many.
+  const int64_t rows = std::min<int64_t>(pair.rows, 1 + 65536 / pair.length);
+  const auto index = [&](int64_t chunk, int64_t k) {
+    return pair.at(k / size, chunk * size + k % size);
+  };
+  const std::vector<int64_t> sources = find_sources(pair, chunks, rows * size, index);
+  const int64_t moved = count_moved(sources);
+  if (moved == 0) return std::nullopt;
+  std::vector<double> predicted;
+  for (const Token& token : pair.tokens) {
+    const int64_t from =
+        pair.at(token.row, sources[token.position / size] * size + token.position % size);
+    predicted.push_back(pair.counts[from] != 0 && std::isfinite(pair.a[from]) ? pair.a[from] : NAN);
+  }
+  const bool zigzag = is_zigzag(sources) || is_zigzag(inverse_of(sources));
+  const std::string text =
+      zigzag ? fmt::format("the {} chunks of each row of {} are in zigzag order", chunks,
+                           is_zigzag(sources) ? "B" : "A")
+             : fmt::format("of {} chunks of each row, {}", chunks, list_of_moves(sources, "chunk"));
+  return judge_prediction(
+      comparison, predicted,
+      {.cause = "chunk_order",
+       .text = text,
+       .likely = zigzag ? "the zigzag of context parallelism was not undone when its ranks' "
+                          "logprobs were gathered"
+                        : "the chunks of context ranks were gathered in another order",
+       .description = static_cast<double>(moved) * std::log(chunks) + std::log(4)});
+}
+
+// Tokens that are 0 in one file: `far` ones differ by more than noise, `near` ones may be certain.
+enum Zero : char { kScored, kNear, kFar };
+
+// Whether the far ones are the first tokens of their rows, some near ones among them.
+bool are_prefixes(const Pair& pair, const std::vector<Zero>& zeros) {
+  bool ended = false;
+  for (size_t i = 0; i < zeros.size(); ++i) {
+    if (i == 0 || pair.tokens[i].row != pair.tokens[i - 1].row) ended = false;
+    if (zeros[i] == kFar && ended) return false;
+    ended = ended || zeros[i] == kScored;
+  }
+  return true;
+}
+
+double entropy_nats(double count, double total) {
+  if (count <= 0 || count >= total) return 0;
+  const double p = count / total;
+  return -total * (p * std::log(p) + (1 - p) * std::log(1 - p));
+}
+
+std::optional<Claim> judge_unscored(const Comparison& comparison, bool in_b) {
+  const Pair& pair = comparison.pair;
+  std::vector<Zero> zeros;
+  std::vector<double> others = comparison.differences;
+  double count = 0, squared = 0;
+  for (size_t i = 0; i < pair.tokens.size(); ++i) {
+    const Token& token = pair.tokens[i];
+    const bool zero = (in_b ? token.b : token.a) == 0;
+    const bool far = std::abs(others[i]) > kMostNoise * comparison.noise;
+    zeros.push_back(!zero ? kScored : far ? kFar : kNear);
+    if (zeros.back() != kFar) continue;
+    squared += others[i] * others[i];
+    others[i] = NAN;
+    ++count;
+  }
+  if (count == 0) return std::nullopt;
+  const bool prefixes = are_prefixes(pair, zeros);
+  const auto total = static_cast<double>(pair.tokens.size());
+  Claim claim{
+      .cause = "unscored",
+      .text = fmt::format("{:.0f} of {:.0f} tokens are 0 in {} and clearly not in {}{}", count,
+                          total, in_b ? "B" : "A", in_b ? "A" : "B",
+                          prefixes ? "; they are the first ones of their rows" : ""),
+      .likely = prefixes ? "the prompt is masked in one file alone; give both the same mask"
+                         : "a mask was applied in one file alone; give both the same mask",
+      .description = prefixes ? pair.rows * std::log(pair.length) : entropy_nats(count, total)};
+  claim.gained = -count * std::log(pair.stored_epsilon);
+  claim.share = squared / comparison.squared;
+  claim.leaves_noise = comparison.is_noise(others);
+  const bool explains = claim.share >= kLeastShare || claim.leaves_noise;
+  return explains && claim.chance_nats() >= kChanceNats ? std::optional(claim) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Claim> propose_shift(const Comparison& comparison) {
+  std::optional<Claim> best;
+  for (int64_t by = -kMostShift; by <= kMostShift; ++by) {
+    if (by == 0) continue;
+    best = better(std::move(best), judge_shift(comparison, by, false));
+    if (!comparison.pair.has_segments) continue;
+    best = better(std::move(best), judge_shift(comparison, by, true));
+  }
+  return best;
+}
+
+std::optional<Claim> propose_rows(const Comparison& comparison) {
+  const Pair& pair = comparison.pair;
+  const int64_t affordable = std::max<int64_t>(kMostCompared / (pair.rows * pair.rows), 8);
+  const int64_t positions = std::min(kSampledPositions, affordable);
+  const int64_t step = (pair.length + positions - 1) / positions;
+  const auto sampled = [&](int64_t row, int64_t k) { return pair.at(row, k * step); };
+  const std::vector<int64_t> sources =
+      find_sources(pair, pair.rows, (pair.length + step - 1) / step, sampled);
+  const int64_t moved = count_moved(sources);
+  if (moved == 0) return std::nullopt;
+  std::vector<double> predicted;
+  for (const Token& token : pair.tokens) {
+    const int64_t from = pair.at(sources[token.row], token.position);
+    predicted.push_back(pair.counts[from] != 0 && std::isfinite(pair.a[from]) ? pair.a[from] : NAN);
+  }
+  return judge_prediction(
+      comparison, predicted,
+      {.cause = "rows",
+       .text = order_of_rows(sources),
+       .likely = "the rows were sorted, dealt to ranks or gathered in another order, and the order "
+                 "was not restored",
+       .description = static_cast<double>(moved) * std::log(pair.rows)});
+}
+
+std::optional<Claim> propose_chunks(const Comparison& comparison) {
+  std::optional<Claim> best;
+  for (const int64_t chunks : {2, 4, 8, 16}) {
+    best = better(std::move(best), judge_chunks(comparison, chunks));
+  }
+  return best;
+}
+
+std::optional<Claim> propose_unscored(const Comparison& comparison) {
+  return better(judge_unscored(comparison, true), judge_unscored(comparison, false));
+}
+
+}  // namespace shardproof::sim::logprobs

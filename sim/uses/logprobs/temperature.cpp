@@ -1,0 +1,191 @@
+// The same logits at two temperatures.
+//
+// Let p be the probability of the chosen token in A, q = 1 - p, and alpha the ratio of the
+// temperature of A to that of B. Then
+//
+//   B = alpha * A - log(S)    with S = the sum over the vocabulary of p_v^alpha
+//
+// The chosen token alone does not give S, since it depends on how q is spread over the other V - 1
+// tokens. It is bounded: all of q on one token gives p^alpha + q^alpha, an even spread gives
+// p^alpha + (V - 1)^(1 - alpha) q^alpha. So each token bounds alpha, and a file bounds it well,
+// most of all tokens with one likely alternative. If tokens were drawn from a policy between both
+// temperatures, then B - A has the mean 0 in each context, and alpha follows from the
+// covariance of B - A with (A + B) / 2:
+//
+//   Var(B - A) / Cov(B - A, (A + B) / 2) = 2 (alpha - 1) / (alpha + 1)
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/uses/logprobs/causes.h"
+#include "sim/uses/logprobs/signs.h"
+
+namespace shardproof::sim::logprobs {
+namespace {
+
+constexpr double kMostRatio = 5;
+constexpr size_t kMostTokens = 16384;  // that are looked at for each ratio
+constexpr int kSteps = 160;            // of log(alpha) to either side
+constexpr double kUnknownVocabulary = 262144;
+// The share of open tokens that may keep their logprob: the entropy of their context is near it.
+constexpr double kStillNearEntropy = 0.25;
+constexpr double kFittingSigns = 0.97;  // of the informative signs must fit
+
+struct Bounds {
+  double low, high;
+};
+
+// The least and the largest B of a token.
+Bounds bounds_of(double a, double alpha, double vocab_size) {
+  const double chosen = alpha * std::min(a, 0.0);
+  const double rest = std::pow(std::max(-std::expm1(std::min(a, 0.0)), 0.0), alpha);
+  const double p = std::exp(chosen);
+  const double one = chosen - std::log(p + rest);
+  const double even = chosen - std::log(p + std::pow(vocab_size - 1, 1 - alpha) * rest);
+  return {std::min(one, even), std::max(one, even)};
+}
+
+struct Fit {
+  double alpha = 1, tolerance = 0;
+  Signs signs;
+};
+
+class TemperatureFit {
+ public:
+  explicit TemperatureFit(const Comparison& comparison) : comparison_(comparison) {
+    const int64_t known = std::max(comparison.pair.vocab_size, int64_t{0});
+    vocab_size_ = known > 0 ? static_cast<double>(known) : kUnknownVocabulary;
+    for (const double share : kTolerances) {
+      for (int step = -kSteps; step <= kSteps; ++step) {
+        if (step == 0) continue;
+        const double alpha = std::exp(std::log(kMostRatio) * step / kSteps);
+        fits_.push_back({.alpha = alpha,
+                         .tolerance = share * comparison.noise,
+                         .signs = signs_at(alpha, share * comparison.noise)});
+      }
+    }
+    best_ = *std::max_element(fits_.begin(), fits_.end(), [](const Fit& a, const Fit& b) {
+      return a.signs.nats() < b.signs.nats();
+    });
+    // What the noise of the dtype allows, whichever tolerance fits best.
+    range_ = {best_.alpha, best_.alpha};
+    for (const Fit& fit : fits_) {
+      const bool widest =
+          fit.tolerance == kTolerances[std::size(kTolerances) - 1] * comparison.noise;
+      if (!widest || fit.signs.opposite > kOutliers * fit.signs.clear()) continue;
+      range_ = {std::min(range_.low, fit.alpha), std::max(range_.high, fit.alpha)};
+    }
+  }
+
+  const Fit& best() const { return best_; }
+  const Bounds& range() const { return range_; }  // of alpha
+
+  // The estimate by the covariance, where it is in the range; else the middle of the range.
+  double estimate() const {
+    double n = 0, sum_d = 0, sum_m = 0, sum_dd = 0, sum_dm = 0;
+    for (const Token& token : comparison_.pair.tokens) {
+      const double d = token.b - token.a, m = (token.a + token.b) / 2;
+      n += 1;
+      sum_d += d;
+      sum_m += m;
+      sum_dd += d * d;
+      sum_dm += d * m;
+    }
+    const double covariance = sum_dm - sum_d * sum_m / n;
+    const double ratio = (sum_dd - sum_d * sum_d / n) / covariance;
+    const double alpha = (2 + ratio) / (2 - ratio);
+    const bool inside = range_.low <= alpha && alpha <= range_.high;
+    return inside ? alpha : std::sqrt(range_.low * range_.high);
+  }
+
+ private:
+  Signs signs_at(double alpha, double tolerance) const {
+    const auto& tokens = comparison_.pair.tokens;
+    const size_t step = 1 + tokens.size() / kMostTokens;
+    const auto possible = [&](size_t i, double b, double allowed) {
+      const Bounds bounds = bounds_of(tokens[i].a, alpha, vocab_size_);
+      return bounds.low - allowed <= b && b <= bounds.high + allowed;
+    };
+    Signs signs = count_signs(comparison_, tolerance, possible, step);
+    // Where the signs alone allow no claim, what stands still need not be counted.
+    if (signs.nats() > kChanceNats)
+      signs.still = count_still(comparison_, tolerance, possible, step);
+    return signs;
+  }
+
+  const Comparison& comparison_;
+  double vocab_size_ = 0;
+  std::vector<Fit> fits_;
+  Fit best_;
+  Bounds range_{};
+};
+
+// What the temperatures of the metadata say, as alpha.
+struct Candidate {
+  double alpha;
+  std::string text, likely;
+};
+
+std::vector<Candidate> candidates_of(const Pair& pair) {
+  std::vector<Candidate> candidates;
+  const auto& a = pair.settings_a.temperature;
+  const auto& b = pair.settings_b.temperature;
+  if (a && b && *a != *b) {
+    candidates.push_back({*a / *b, fmt::format("the metadata say {:g} in A and {:g} in B", *a, *b),
+                          "score both files at the same temperature"});
+  }
+  const std::string unscaled = " was computed from logits that were not divided by it";
+  if (b && *b != 1) {
+    candidates.push_back(
+        {*b, fmt::format("the temperature of the metadata is {:g}, and B{}", *b, unscaled),
+         "divide the logits of B by the temperature before log_softmax"});
+  }
+  if (a && *a != 1) {
+    candidates.push_back(
+        {1 / *a, fmt::format("the temperature of the metadata is {:g}, and A{}", *a, unscaled),
+         "divide the logits of A by the temperature before log_softmax"});
+  }
+  return candidates;
+}
+
+std::string range_text(const Bounds& alpha) {
+  return fmt::format("between {:.3g} and {:.3g}", 1 / alpha.high, 1 / alpha.low);
+}
+
+}  // namespace
+
+std::optional<Claim> propose_temperature(const Comparison& comparison) {
+  if (comparison.differences.empty()) return std::nullopt;
+  const TemperatureFit fit(comparison);
+  const Signs& signs = fit.best().signs;
+  if (signs.fitting < kFittingSigns * signs.informative()) return std::nullopt;
+  const auto& tokens = comparison.pair.tokens;
+  const double lost = nats_of_still_tokens(
+      comparison, fit.best().tolerance, kStillNearEntropy, [&](size_t i) { return tokens[i].a; },
+      [&](size_t i) { return std::abs(comparison.differences[i]); });
+  Claim claim{.cause = "temperature",
+              .text = "",
+              .description = std::log(2.0 * kSteps * std::size(kTolerances)),
+              .gained = signs.nats() - lost,
+              .share = signs.share()};
+  if (claim.share < kLeastShare || claim.chance_nats() < kChanceNats) return std::nullopt;
+  const double ratio = 1 / fit.estimate();
+  claim.text = fmt::format(
+      "B is A at a temperature about {:.3g} times as high: all but {:.0f} of {:.0f} signs are as "
+      "the "
+      "bounds of a temperature demand, and the bounds leave {}",
+      ratio, signs.opposite, signs.informative(), range_text(fit.range()));
+  claim.likely =
+      "one file divides the logits by a temperature and the other by none or another; the "
+      "estimate holds for tokens that were drawn from either policy";
+  for (const Candidate& candidate : candidates_of(comparison.pair)) {
+    if (candidate.alpha < fit.range().low * 0.98 || candidate.alpha > fit.range().high * 1.02)
+      continue;
+    claim.text += "; " + candidate.text;
+    claim.likely = candidate.likely;
+    break;
+  }
+  return claim;
+}
+
+}  // namespace shardproof::sim::logprobs

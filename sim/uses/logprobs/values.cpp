@@ -1,0 +1,167 @@
+// Causes that predict b from a token by token: sign, base of the logarithm, factor, offset.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numbers>
+#include <numeric>
+
+#include "base/quantile.h"
+#include "sim/uses/logprobs/causes.h"
+
+namespace shardproof::sim::logprobs {
+namespace {
+
+// Where logits are flat, top-p keeps little more than its probability of each token's alternatives.
+constexpr double kNearBound = 0.8;
+
+template <class Function>
+std::vector<double> map_a(const Comparison& comparison, const Function& function) {
+  std::vector<double> predicted;
+  for (const Token& token : comparison.pair.tokens) predicted.push_back(function(token.a));
+  return predicted;
+}
+
+std::optional<Claim> judge_factor(const Comparison& comparison, double factor, Claim claim) {
+  return judge_prediction(comparison, map_a(comparison, [&](double a) { return factor * a; }),
+                          std::move(claim));
+}
+
+// The factor that makes the weighted sum of |b - factor * a| least.
+double best_factor(const Comparison& comparison) {
+  std::vector<std::pair<double, double>> ratios;  // b / a with its weight
+  double total = 0;
+  for (size_t i = 0; i < comparison.pair.tokens.size(); ++i) {
+    const Token& token = comparison.pair.tokens[i];
+    if (token.a == 0) continue;
+    ratios.emplace_back(token.b / token.a, std::abs(token.a) / comparison.weights[i]);
+    total += ratios.back().second;
+  }
+  std::sort(ratios.begin(), ratios.end());
+  double sum = 0;
+  for (const auto& [ratio, weight] : ratios) {
+    sum += weight;
+    if (2 * sum >= total) return ratio;
+  }
+  return 1;
+}
+
+// "1.25 is the temperature of A"; "" when the factor is none of the temperatures.
+std::string temperature_of_factor(const Pair& pair, double factor) {
+  for (const auto& [name, settings] : {std::pair{"A", pair.settings_a}, {"B", pair.settings_b}}) {
+    if (!settings.temperature) continue;
+    const double t = *settings.temperature;
+    for (const double candidate : {t, 1 / t}) {
+      if (t == 1 || std::abs(std::log(std::abs(factor) / candidate)) > 0.01) continue;
+      return fmt::format("; {} {:g} is the temperature of {}", candidate == t ? "" : "1 /", t,
+                         name);
+    }
+  }
+  return "";
+}
+
+// "; log(4) is 1.386" for an offset of the logarithm of a small integer.
+std::string logarithm_of(double offset) {
+  for (int n = 2; n <= 64; ++n) {
+    if (std::abs(std::abs(offset) - std::log(n)) < 0.002 * std::log(n)) {
+      return fmt::format(", which is {}log({})", offset < 0 ? "-" : "", n);
+    }
+  }
+  return "";
+}
+
+// The top_p of the file that is higher, if it allows an offset of this size; else 0.
+double top_p_of_offset(const Comparison& comparison, double offset) {
+  const Pair& pair = comparison.pair;
+  const auto& top_p = (offset > 0 ? pair.settings_b : pair.settings_a).top_p;
+  if (!top_p || *top_p >= 1 || *top_p <= 0) return 0;
+  const double bound = -std::log(*top_p), size = std::abs(offset);
+  const bool fits = size > kNearBound * bound && size <= bound + comparison.noise;
+  return fits ? *top_p : 0;
+}
+
+// Whether an offset also moves tokens that the lower file gives a probability near 1: a logprob
+// that is normalized over fewer tokens rises to 0 and no further.
+bool moves_likely_tokens(const Comparison& comparison, double offset) {
+  double likely = 0, moved = 0;
+  for (const Token& token : comparison.pair.tokens) {
+    const double lower = offset > 0 ? token.a : token.b;
+    if (lower <= -std::abs(offset) / 2) continue;
+    likely += 1;
+    moved += (token.b - token.a) / offset >= 0.5 ? 1 : 0;
+  }
+  return moved >= 0.75 * likely;
+}
+
+}  // namespace
+
+std::optional<Claim> propose_sign(const Comparison& comparison) {
+  return judge_factor(comparison, -1,
+                      {.cause = "sign",
+                       .text = "B is -A",
+                       .likely = "one file has the negative logprob, which is a loss; save the "
+                                 "logprob itself in both",
+                       .description = std::log(2)});
+}
+
+std::optional<Claim> propose_log_base(const Comparison& comparison) {
+  std::optional<Claim> best;
+  for (const auto& [base, value] : {std::pair{"2", 2.0}, {"10", 10.0}}) {
+    for (const bool of_b : {true, false}) {
+      const double factor = of_b ? 1 / std::log(value) : std::log(value);
+      auto claim = judge_factor(
+          comparison, factor,
+          {.cause = "log_base",
+           .text = fmt::format("B is {:.4f} times A: {} has the logarithm to base {}, the other "
+                               "file the natural one",
+                               factor, of_b ? "B" : "A", base),
+           .likely = fmt::format("log{} was called in place of log", base),
+           .description = std::log(4)});
+      if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+    }
+  }
+  return best;
+}
+
+std::optional<Claim> propose_factor(const Comparison& comparison) {
+  const double factor = best_factor(comparison);
+  const std::string meaning = temperature_of_factor(comparison.pair, factor);
+  return judge_factor(
+      comparison, factor,
+      {.cause = "factor",
+       .text = fmt::format("B is {:.5g} times A at every token{}", factor, meaning),
+       .likely =
+           "the logprobs were divided by the temperature after log_softmax; divide the logits "
+           "before it",
+       .description = meaning.empty() ? kFreeNumber : std::log(4)});
+}
+
+std::optional<Claim> propose_offset(const Comparison& comparison) {
+  const double offset = median(comparison.differences);
+  if (!moves_likely_tokens(comparison, offset)) return std::nullopt;
+  const std::vector<double> predicted = map_a(comparison, [&](double a) { return a + offset; });
+  if (const double top_p = top_p_of_offset(comparison, offset); top_p > 0) {
+    const char* higher = offset > 0 ? "B" : "A";
+    return judge_prediction(
+        comparison, predicted,
+        {.cause = "renormalized",
+         .text =
+             fmt::format("B is A {} {:.4g} at every token; the top_p of {:g} in {} allows {:.4g}",
+                         offset < 0 ? "-" : "+", std::abs(offset), top_p, higher, -std::log(top_p)),
+         .likely = fmt::format("{} renormalizes after top-p; compute its logprobs from all logits",
+                               higher),
+         .description = kFreeNumber});
+  }
+  const std::string meaning = logarithm_of(offset);
+  return judge_prediction(
+      comparison, predicted,
+      {.cause = "offset",
+       .text = fmt::format("B is A {} {:.4g} at every token{}", offset < 0 ? "-" : "+",
+                           std::abs(offset), meaning),
+       .likely = "the logsumexp of one file is off by this constant: a sum over vocabulary shards "
+                 "was taken too often or divided by their number, or the maximum was subtracted "
+                 "only once",
+       .description = meaning.empty() ? kFreeNumber : std::log(126)});
+}
+
+}  // namespace shardproof::sim::logprobs

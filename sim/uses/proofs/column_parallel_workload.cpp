@@ -1,0 +1,133 @@
+// Workload column_parallel_linear: y = x W^T + b, rows of W cut over tp.
+//
+// Sharded: src/parallel/tp/column_parallel.h, with its options. Over dp the samples are cut evenly
+// and the gradients of W and b are addends.
+//
+//   fused            none, gate_up (two equal blocks), qkv (a half and two quarters)
+//   runtime_gather   default, yes, no: overrides gather_output before the call
+//   disable_grad_reduce   the workload, as the layer's caller, sums the gradient of x
+//   expert           the workload gathers x, as a dispatcher of tokens does
+//   async_grad       the gradient of x is reduced while that of W is computed
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "collective/mappings.h"
+#include "parallel/tp/column_parallel.h"
+#include "sim/uses/proofs/built_in.h"
+#include "sim/uses/proofs/slot_parameter.h"
+
+namespace shardproof::sim::proofs {
+namespace {
+
+[[noreturn]] void bad_option(const char* name, const std::string& value, const char* known) {
+  throw_bad_input(fmt::format("option {} is '{}'", name, value),
+                  fmt::format("known are {}", known));
+}
+
+// Empty: the output is not fused.
+std::vector<int64_t> fused_blocks(const Options& options) {
+  const int64_t out = options["out_features"];
+  const std::string fused = options["fused"];
+  if (fused == "none") return {};
+  if (fused == "gate_up") return {out / 2, out - out / 2};
+  if (fused == "qkv") return {out - 2 * (out / 4), out / 4, out / 4};
+  bad_option("fused", fused, "none, gate_up, qkv");
+}
+
+bool gathers_output(const Options& options) {
+  const std::string at_run_time = options["runtime_gather"];
+  if (at_run_time == "default") return options["gather_output"];
+  if (at_run_time == "yes") return true;
+  if (at_run_time == "no") return false;
+  bad_option("runtime_gather", at_run_time, "default, yes, no");
+}
+
+Layout cut_rows(int64_t dim, const Options& options) {
+  const std::vector<int64_t> blocks = fused_blocks(options);
+  return Layout({blocks.empty() ? Cut::chunk(dim, "tp") : Cut::in_blocks(dim, "tp", blocks)});
+}
+
+WorkloadTensors column_inputs(Draw& draw, const Options& options) {
+  gathers_output(options);  // throws for an unknown value
+  require_positive(options, {"in_features", "out_features"});
+  const int64_t in = options["in_features"], out = options["out_features"];
+  Layout tokens = over_dp();
+  if (options["sequence_parallel"] || options["expert"]) tokens.append(Cut::even(1, "tp"));
+  const Layout rows = cut_rows(0, options);
+  WorkloadTensors inputs = {{"x", draw.normal({options["samples"], options["tokens"], in}), tokens},
+                            {"weight", draw.normal({out, in}), rows, {"dp"}}};
+  if (options["bias"]) inputs.push_back({"bias", draw.normal({out}), rows, {"dp"}});
+  return inputs;
+}
+
+std::vector<int64_t> parts_of(const Layout& layout, int64_t size, const Mesh& mesh, int64_t rank) {
+  std::vector<int64_t> parts;
+  for (const int64_t peer : mesh.peers_along("tp", rank)) {
+    parts.push_back(layout.local_shape({size}, mesh, peer)[0]);
+  }
+  return parts;
+}
+
+ColumnParallelLinear::Options layer_options(MeshComm& comm, const Options& options) {
+  ColumnParallelLinear::Options layer = {
+      .label = "column_parallel_linear",
+      .sequence_parallel = options["sequence_parallel"],
+      .gather_output = options["gather_output"],
+      .output_parts =
+          parts_of(cut_rows(0, options), options["out_features"], comm.mesh(), comm.rank()),
+      .blocks = fused_blocks(options),
+      .caller_communicates = options["disable_grad_reduce"] || options["expert"],
+      .async_grad = options["async_grad"]};
+  if (options["gather_buffer"]) layer.gather_buffer = std::make_shared<GatherBuffer>();
+  return layer;
+}
+
+at::Tensor entering(const at::Tensor& x, Communicator& tp, const Options& options) {
+  if (options["expert"]) return all_gather_with_reduce_scatter_backward(x, tp, 1, "dispatch");
+  if (!options["disable_grad_reduce"]) return x;
+  if (options["sequence_parallel"])
+    return all_gather_with_reduce_scatter_backward(x, tp, 1, "caller");
+  return copy_with_all_reduce_backward(x, tp, "caller");
+}
+
+WorkloadTensors sharded_column(const TensorsByName& local, MeshComm& comm, const Options& options,
+                               WorkloadNotes& notes) {
+  Communicator& tp = comm.along("tp");
+  const auto layer = std::make_shared<ColumnParallelLinear>(
+      slot_parameter("weight", local, !options["frozen"]),
+      options["bias"] ? slot_parameter("bias", local) : nullptr, tp, layer_options(comm, options));
+  notes.after_backward = [layer]() -> WorkloadTensors { return {}; };  // keeps its gather buffer
+  const bool gathered = gathers_output(options);
+  if (options["runtime_gather"] != "default") layer->set_gather_output(gathered);
+  at::Tensor y = run_layer(*layer, entering(local.at("x"), tp, options));
+  Layout layout = over_dp();
+  if (!gathered) layout.append(cut_rows(2, options).cuts().front());
+  return {{"y", y, layout}};
+}
+
+}  // namespace
+
+Workload column_parallel_workload() {
+  return {.name = "column_parallel_linear",
+          .about = "y = x W^T + b, rows of W cut over tp, samples of x over dp",
+          .options = {{"samples", 4},
+                      {"tokens", 12},
+                      {"in_features", 5},
+                      {"out_features", 12},
+                      {"bias", true},
+                      {"gather_output", false},
+                      {"runtime_gather", "default"},
+                      {"fused", "none"},
+                      {"frozen", false},
+                      {"sequence_parallel", false},
+                      {"disable_grad_reduce", false},
+                      {"expert", false},
+                      {"gather_buffer", false},
+                      {"async_grad", true}},
+          .inputs = column_inputs,
+          .plain = plain_linear,
+          .sharded_with_notes = sharded_column};
+}
+
+}  // namespace shardproof::sim::proofs

@@ -1,0 +1,63 @@
+// Workload: log-probabilities directly from hidden states, with the output layer cut over tp.
+//
+// Options: rows, hidden_size, vocab_size (a multiple of tp), bias, temperature, block_rows.
+// Sharded: src/logprob/fused_logprob.h. Over dp the rows are cut evenly and the gradients of weight
+// and bias are addends.
+#include <ATen/ATen.h>
+
+#include "logprob/fused_logprob.h"
+#include "model/precision.h"
+#include "sim/uses/proofs/built_in.h"
+
+namespace shardproof::sim::proofs {
+namespace {
+
+Layout vocabulary_over_tp() { return Layout({Cut::even(0, "tp")}); }
+
+WorkloadTensors fused_inputs(Draw& draw, const Options& options) {
+  require_positive(options, {"hidden_size", "vocab_size", "temperature"});
+  const int64_t rows = options["rows"], hidden = options["hidden_size"];
+  const int64_t vocab = options["vocab_size"];
+  WorkloadTensors inputs = {{"hidden", draw.normal({rows, hidden}), over_dp()},
+                            {"weight", draw.normal({vocab, hidden}), vocabulary_over_tp(), {"dp"}},
+                            {"target", draw.integers(vocab, {rows}), over_dp()}};
+  if (options["bias"])
+    inputs.push_back({"bias", draw.normal({vocab}), vocabulary_over_tp(), {"dp"}});
+  return inputs;
+}
+
+WorkloadTensors plain_fused(const TensorsByName& full, const Options& options) {
+  at::Tensor logits = full.at("hidden").matmul(full.at("weight").t());
+  if (options["bias"]) logits = logits + full.at("bias");
+  logits = logits.to(wider_type(logits.scalar_type()));
+  const at::Tensor all = at::log_softmax(logits / options["temperature"].get<double>(), -1);
+  return {{"logprobs", all.gather(-1, full.at("target").unsqueeze(-1)).squeeze(-1)}};
+}
+
+WorkloadTensors sharded_fused(const TensorsByName& local, MeshComm& comm, const Options& options) {
+  const at::Tensor bias = options["bias"] ? local.at("bias") : at::Tensor();
+  return {{"logprobs",
+           fused_vocab_parallel_logprob(
+               local.at("hidden"), local.at("weight"), bias, local.at("target"), comm.along("tp"),
+               options["vocab_size"],
+               {.temperature = options["temperature"], .block_rows = options["block_rows"]}),
+           over_dp()}};
+}
+
+}  // namespace
+
+Workload fused_logprob_workload() {
+  return {.name = "fused_logprob",
+          .about = "logprob of a target from each hidden state, output layer cut over tp",
+          .options = {{"rows", 6},
+                      {"hidden_size", 5},
+                      {"vocab_size", 36},
+                      {"bias", true},
+                      {"temperature", 1.0},
+                      {"block_rows", 0}},
+          .inputs = fused_inputs,
+          .plain = plain_fused,
+          .sharded = sharded_fused};
+}
+
+}  // namespace shardproof::sim::proofs

@@ -1,0 +1,153 @@
+#include "sim/uses/recorded/batch_parts.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "sim/uses/recorded/placement.h"
+
+namespace shardproof::sim::recorded {
+namespace {
+
+constexpr int64_t kFewestRows = 2;
+constexpr int64_t kFewestColumns = 4;  // a row of fewer is a multiple by chance
+constexpr size_t kMostParts = 8;
+constexpr double kSame = 1e-7;  // relative distance of two factors, and of a row from a multiple
+
+// A row on all ranks together, copies included.
+struct Row {
+  double actual = 0, product = 0, expected = 0;  // sums of squares
+  int64_t columns = 0;
+  std::set<const RecordedPiece*> pieces = {};
+
+  bool is_empty() const { return actual == 0 && expected != 0; }
+  // Unset for a row that is no multiple of the reference's.
+  std::optional<double> factor() const {
+    if (expected == 0 || actual == 0 || columns < kFewestColumns) return std::nullopt;
+    const double factor = product / expected;
+    if (!(actual - factor * product <= kSame * kSame * actual)) return std::nullopt;
+    return factor;
+  }
+};
+
+using Rows = std::vector<Row>;
+
+std::map<std::string, Rows> rows_of(const std::vector<Gradient>& gradients) {
+  std::map<std::string, Rows> tensors;
+  for (const Gradient& one : gradients) {
+    const std::vector<int64_t>& shape = one.piece->global_shape;
+    if (shape.size() != 2 || shape[0] < 2) continue;
+    Rows& rows = tensors[one.piece->name];
+    rows.resize(static_cast<size_t>(shape[0]));
+    size_t at = 0;
+    plan_of(*one.piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
+      for (int64_t i = global; i < global + length; ++i, ++at) {
+        Row& row = rows[static_cast<size_t>(i / shape[1])];
+        row.actual += one.actual[at] * one.actual[at];
+        row.product += one.actual[at] * one.expected[at];
+        row.expected += one.expected[at] * one.expected[at];
+        row.columns = shape[1];
+        row.pieces.insert(one.piece);
+      }
+    });
+  }
+  return tensors;
+}
+
+std::string empty_rows(const std::map<std::string, Rows>& tensors) {
+  for (const auto& [name, rows] : tensors) {
+    const int64_t due =
+        std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.expected != 0; });
+    const int64_t empty =
+        std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.is_empty(); });
+    if (empty < kFewestRows || empty == due) continue;
+    return fmt::format(
+        "a part of the batch does not count, such as a microbatch or the rows of a rank: {} of {} "
+        "rows of {} are zero here and are not in the reference",
+        empty, due, name);
+  }
+  return "";
+}
+
+// The rows of one factor.
+struct Weight {
+  double factor = 0;
+  int64_t rows = 0;
+  std::set<const RecordedPiece*> pieces = {};
+};
+
+// By factor; those of single rows are left out, because they may come from several parts.
+std::vector<Weight> weights_of(const Rows& rows) {
+  std::vector<Weight> weights;
+  std::multimap<double, const Row*> sorted;
+  for (const Row& row : rows) {
+    if (const auto factor = row.factor()) sorted.emplace(*factor, &row);
+  }
+  for (const auto& [factor, row] : sorted) {
+    const bool is_next =
+        weights.empty() || std::fabs(factor - weights.back().factor) > kSame * std::fabs(factor);
+    if (is_next) weights.push_back({factor});
+    ++weights.back().rows;
+    weights.back().pieces.insert(row->pieces.begin(), row->pieces.end());
+  }
+  std::erase_if(weights, [](const Weight& weight) { return weight.rows < kFewestRows; });
+  return weights;
+}
+
+// Whether a rank has rows of two factors. Otherwise a rank's part of the tensor has its own factor,
+// which says nothing of the batch.
+bool share_a_piece(const std::vector<Weight>& weights) {
+  std::set<const RecordedPiece*> seen;
+  for (const Weight& weight : weights) {
+    for (const RecordedPiece* piece : weight.pieces) {
+      if (!seen.insert(piece).second) return true;
+    }
+  }
+  return false;
+}
+
+std::string unequal_weights(const std::string& name, const Rows& rows) {
+  const auto is_absent = [](const Row& row) { return row.expected == 0; };
+  if (std::none_of(rows.begin(), rows.end(), is_absent)) return "";  // no row for each token
+  const std::vector<Weight> weights = weights_of(rows);
+  if (weights.size() < 2 || weights.size() > kMostParts || !share_a_piece(weights)) return "";
+  std::vector<std::string> texts, shares;
+  double inverses = 0;
+  for (const Weight& weight : weights) inverses += 1 / weight.factor;
+  for (const Weight& weight : weights) {
+    texts.push_back(fmt::format("{} rows are {:.6g} x the reference", weight.rows, weight.factor));
+    shares.push_back(fmt::format("{:.4g}%", 100 / (inverses * weight.factor)));
+  }
+  const std::string evidence = fmt::format("of {}, {}", name, fmt::join(texts, ", "));
+  const auto parts = static_cast<double>(weights.size());
+  const bool is_mean = std::fabs(inverses - parts) <= kSame * parts;
+  if (is_mean || std::fabs(inverses - 1) <= kSame) {
+    return fmt::format(
+        "each part of the batch, such as a rank's rows or a microbatch, is a mean over its own "
+        "tokens{}, where each token of the whole batch should count alike: {}, as parts with {} of "
+        "the tokens give",
+        is_mean ? "" : ", and these means are added", evidence, fmt::join(shares, " and "));
+  }
+  return fmt::format(
+      "parts of the batch, such as a rank's rows or a microbatch, have other weights than in the "
+      "reference: {}",
+      evidence);
+}
+
+}  // namespace
+
+std::string clue_of_batch_parts(const std::vector<Gradient>& gradients) {
+  const std::map<std::string, Rows> tensors = rows_of(gradients);
+  std::string clue = empty_rows(tensors);
+  for (const auto& [name, rows] : tensors) {
+    if (clue.empty()) clue = unequal_weights(name, rows);
+  }
+  return clue;
+}
+
+}  // namespace shardproof::sim::recorded

@@ -1,0 +1,245 @@
+#include "sim/uses/recorded/clue.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "sim/case/record/magnitude.h"
+#include "sim/uses/recorded/batch_parts.h"
+#include "sim/uses/recorded/copies.h"
+#include "sim/uses/recorded/gradients.h"
+#include "sim/uses/recorded/placement.h"
+
+namespace shardproof::sim::recorded {
+namespace {
+
+// A copy that is so many updates away from the reference's was not moved there by the optimizer.
+constexpr double kManyUpdates = 4;
+
+// Whether all ranks hold addends of this part, whose sum is the reference.
+bool holds_addends(const std::vector<const Gradient*>& peers) {
+  std::vector<double> sum(peers.front()->actual.size());
+  for (const Gradient* peer : peers) {
+    if (peer->actual.size() != sum.size() || peer->is_right()) return false;
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += peer->actual[i];
+  }
+  return peers.front()->is_right(sum);
+}
+
+// Names the first such gradient in the order in which they were computed.
+std::string missing_sum(const RecordedRun& run, const std::vector<Gradient>& gradients) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  std::string text;
+  for (const MeshAxis& axis : run.mesh.axes()) {
+    if (axis.size == 1) continue;
+    using Key = std::tuple<std::string, Place, std::vector<int64_t>, int64_t>;
+    std::map<Key, std::vector<const Gradient*>> groups;
+    for (const Gradient& one : gradients) {
+      const RecordedPiece& piece = *one.piece;
+      groups[{piece.name, piece.place, piece.shape,
+              run.mesh.peers_along(axis.name, piece.rank).front()}]
+          .push_back(&one);
+    }
+    for (const auto& [key, peers] : groups) {
+      const RecordedPiece& piece = *peers.front()->piece;
+      const int64_t order = piece.order < 0 ? first - 1 : piece.order;
+      if (static_cast<int64_t>(peers.size()) != axis.size || order >= first) continue;
+      if (!holds_addends(peers)) continue;
+      first = order;
+      const judge::IndexPlan plan = plan_of(piece);
+      text = fmt::format(
+          "the sum over {} is missing where {}{} gets its gradient: the sum of the ranks' values "
+          "is the reference there",
+          axis.name, piece.name.substr(kGradient.size()),
+          plan.layout.empty() ? "" : " (" + plan.layout + ")");
+    }
+  }
+  return text;
+}
+
+// A scalar that the ranks of an axis should have computed equally.
+std::string unequal_copies(const RecordedRun& run, const judge::Divergence& found) {
+  std::map<int64_t, const RecordedPiece*> by_rank;
+  for (const RecordedPiece& piece : run.pieces) {
+    const bool same = piece.name == found.tensor && piece.step == found.step;
+    if (same && piece.global_shape.empty() && piece.values.holds<double>()) {
+      by_rank.emplace(piece.rank, &piece);
+    }
+  }
+  for (const MeshAxis& axis : run.mesh.axes()) {
+    for (const auto& [rank, piece] : by_rank) {
+      const auto& addends = piece->partial_axes;
+      if (std::find(addends.begin(), addends.end(), axis.name) != addends.end()) continue;
+      for (const int64_t peer : run.mesh.peers_along(axis.name, rank)) {
+        const auto other = by_rank.find(peer);
+        if (other == by_rank.end()) continue;
+        const double here = *piece->values.data<double>();
+        const double there = *other->second->values.data<double>();
+        if (here == there) continue;
+        return fmt::format(
+            "the ranks of {} do not agree ({:.8g} on rank {}, {:.8g} on rank {}): each computes it "
+            "from its own part of a tensor, or from another batch",
+            axis.name, here, rank, there, peer);
+      }
+    }
+  }
+  return "";
+}
+
+// The name up to the component, with its dot, that says router; "" if none does.
+std::string layer_of_router(const std::string& name) {
+  for (const std::string component : {"router", "gate"}) {
+    const size_t at = name.find("." + component + ".");
+    if (at != name.npos) return name.substr(0, at + 1);
+  }
+  return "";
+}
+
+// Whether a scalar is a whole number of times too large or too small.
+bool is_whole_factor(const judge::ResultRow& row) {
+  const double larger = std::max(std::fabs(row.actual_value), std::fabs(row.golden_value));
+  const double smaller = std::min(std::fabs(row.actual_value), std::fabs(row.golden_value));
+  const double times = std::round(larger / smaller);
+  return smaller > 0 && times > 1 && std::fabs(larger - times * smaller) <= 1e-9 * larger;
+}
+
+// So that its factor is that of its largest part, and the rest has another.
+bool is_nearly_a_multiple(const judge::ResultRow& row) {
+  return row.factor_residual > 1e-6 && row.factor_residual < 0.2;
+}
+
+bool has_loss(const RecordedRun& run, const Reference& reference, int64_t step) {
+  return reference.record.find(Phase::kForward, step, "loss") &&
+         std::any_of(run.pieces.begin(), run.pieces.end(), [&](const RecordedPiece& piece) {
+           return piece.name == "loss" && piece.step == step;
+         });
+}
+
+// The first wrong gradient is a router's. The loss, which comes before it, and the experts'
+// gradients of its layer are right.
+std::string wrong_router_alone(const std::vector<Gradient>& gradients,
+                               const judge::Divergence& found) {
+  const std::string layer = layer_of_router(found.tensor);
+  if (layer.empty() || !found.tensor.starts_with(kGradient)) return "";
+  int64_t experts = 0;
+  for (const Gradient& one : gradients) {
+    const std::string& name = one.piece->name;
+    const bool is_expert =
+        name.starts_with(layer) && name.find("expert", layer.size()) != name.npos;
+    if (!is_expert || name == found.tensor) continue;
+    if (!one.is_right()) return "";
+    ++experts;
+  }
+  if (experts == 0) return "";
+  return fmt::format(
+      "an auxiliary loss of the router (its balance, or a z-loss) has another weight than in the "
+      "reference, such as the tokens of one rank or of one microbatch; or the gradient of the "
+      "experts' probabilities has: the loss and the gradients of {}experts are right",
+      layer.substr(kGradient.size()));
+}
+
+// What is missing, in the words of one who records a run.
+std::string why_nobody_recorded(const std::string& name) {
+  if (name.starts_with(kGradient)) {
+    return "the parameter got no gradient on any rank, or the optimizer that is recorded does not "
+           "hold it";
+  }
+  if (name.starts_with("param.")) return "no rank has this parameter in the model it records";
+  if (name == "loss") {
+    return "this run does not record it in that step: call rec.scalar(\"loss\", ..) in each step, "
+           "as the reference does";
+  }
+  if (name == "logprobs") return "this run does not call rec.logprobs(..) where the reference does";
+  return "the optimizer of this run keeps no such state, or is not the one that is recorded";
+}
+
+// By how much the largest element differs.
+double distance_from(const RecordedPiece& piece, const GoldenTensor& golden) {
+  double largest = 0;
+  const std::vector<double> values = values_as<double>(piece.values);
+  const double* expected = golden.value.data<double>();
+  plan_of(piece).for_each_run([&](int64_t local, int64_t global, int64_t length) {
+    for (int64_t i = 0; i < length; ++i) {
+      largest = std::max(largest, std::fabs(values[local + i] - expected[global + i]));
+    }
+  });
+  return largest;
+}
+
+// A parameter of which a rank has another copy than its peers after the step of the finding, and so
+// far from the reference's that no update of it explains that: the forward pass, which is wrong,
+// may have used that copy.
+std::string changed_copy(const RecordedRun& run, const Reference& reference, int64_t step) {
+  struct Copy {
+    const RecordedPiece* piece;
+    double distance, moved;
+  };
+  std::map<CopyKey, std::vector<Copy>> groups;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.step != step || !piece.name.starts_with("param.")) continue;
+    const GoldenTensor* now = reference.record.find(Phase::kStep, step, piece.name);
+    const GoldenTensor* before = reference.record.find(Phase::kStep, step - 1, piece.name);
+    if (!now || !before || !now->value.holds<double>() || !before->value.holds<double>()) continue;
+    if (now->value.sizes() != piece.global_shape || before->value.sizes() != piece.global_shape)
+      continue;
+    groups[copy_key(run, piece)].push_back(
+        {&piece, distance_from(piece, *now), distance_between(now->value, before->value).largest});
+  }
+  Copy worst{.piece = nullptr, .distance = 0, .moved = 0};
+  double most = kManyUpdates;
+  int64_t peer = -1;
+  for (const auto& [key, copies] : groups) {
+    const auto far = [&](const Copy& copy) { return copy.distance > kManyUpdates * copy.moved; };
+    const auto near = std::find_if_not(copies.begin(), copies.end(), far);
+    if (near == copies.end()) continue;  // all are wrong
+    for (const Copy& copy : copies) {
+      if (!far(copy) || copy.distance <= most * copy.moved) continue;
+      most = copy.distance / copy.moved;
+      worst = copy;
+      peer = near->piece->rank;
+    }
+  }
+  if (!worst.piece) return "";
+  return fmt::format(
+      "the copy of {} on rank {} is not that of rank {} after this step: it is {:.2g} from the "
+      "reference's, which moved by {:.2g} in this step; it was changed on that rank alone",
+      parameter_of(worst.piece->name), worst.piece->rank, peer, worst.distance, worst.moved);
+}
+
+}  // namespace
+
+void add_clue(const RecordedRun& run, const Reference& reference, judge::Divergence& found) {
+  if (found.kind == ResultKind::kMissing && found.ranks.empty()) {
+    found.pattern = "the reference has it, and no rank of this run recorded it";
+    found.likely = why_nobody_recorded(found.tensor);
+  }
+  if (found.kind != ResultKind::kValues || found.step == 0) return;
+  const bool is_scalar = found.phase == Phase::kForward && found.worst.global_shape.empty();
+  std::string clue = is_scalar ? unequal_copies(run, found) : "";
+  const bool is_no_cause = found.likely.empty();
+  if (clue.empty() && (is_no_cause || is_nearly_a_multiple(found.worst))) {
+    const std::vector<Gradient> gradients = gradients_of(run, reference, found.step);
+    if (is_no_cause) clue = missing_sum(run, gradients);
+    if (clue.empty() && is_no_cause) clue = clue_of_batch_parts(gradients);
+    if (clue.empty() && has_loss(run, reference, found.step)) {
+      clue = wrong_router_alone(gradients, found);
+    }
+    if (!clue.empty() && !is_no_cause) clue += "; its factor: " + found.likely;
+  }
+  if (found.phase == Phase::kForward) {
+    const std::string copy = changed_copy(run, reference, found.step);
+    if (!copy.empty()) clue = copy + (clue.empty() ? "" : "; " + clue);
+  }
+  if (!clue.empty()) found.likely = clue;
+  // A loss does not tell the size of an axis from another count, which no run records.
+  if (is_scalar && clue.empty() && !is_no_cause && is_whole_factor(found.worst)) {
+    found.likely += "; or a count of tokens or microbatches is off by that factor";
+  }
+}
+
+}  // namespace shardproof::sim::recorded

@@ -1,0 +1,106 @@
+// A judgement of a recorded run as text.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "sim/uses/recorded/recorded_judgement.h"
+
+namespace shardproof::sim::recorded {
+namespace {
+
+std::string field(const char* label, const std::string& text) {
+  return text.empty() ? "" : fmt::format("\n  {:<9} {}", label, text);
+}
+
+std::string bracketed(const std::vector<int64_t>& values) {
+  return fmt::format("[{}]", fmt::join(values, ", "));
+}
+
+std::string coordinates(const Mesh& mesh, int64_t rank) {
+  std::string text;
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.size == 1) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis.name,
+                        mesh.coordinate(axis.name, rank));
+  }
+  return text;
+}
+
+std::string when(const judge::Divergence& found) {
+  return found.step == 0 ? "at the start" : fmt::format("of step {}", found.step);
+}
+
+std::string tensor_line(const judge::Divergence& found) {
+  std::string text = found.tensor;
+  if (!found.worst.global_shape.empty()) text += "   " + bracketed(found.worst.global_shape);
+  text += "   " + when(found);
+  if (!found.worst.layout.empty()) text += "   " + found.worst.layout;
+  return text;
+}
+
+std::string worst_line(const judge::Divergence& found, const Mesh& mesh) {
+  const judge::ResultRow& row = found.worst;
+  if (row.bad_count == 0) return "";
+  std::string text =
+      row.worst_global_index.empty() ? "" : bracketed(row.worst_global_index) + "   ";
+  text += fmt::format("reference {:.12g}   here {:.12g}   error {:.2g}, allowed {:.2g}",
+                      row.golden_value, row.actual_value, row.worst_error, row.allowance);
+  text += fmt::format("; on rank {}", row.rank);
+  const std::string place = coordinates(mesh, row.rank);
+  if (!place.empty()) text += " (" + place + ")";
+  if (row.count > 1) text += fmt::format(", {} of its {} elements", row.bad_count, row.count);
+  return text;
+}
+
+std::string matched_line(const RecordedJudgement& judgement) {
+  const judge::CaseResult& result = judgement.result;
+  std::string text =
+      fmt::format("{} tensors, {} elements", result.tensors_compared, result.elements_compared);
+  const auto& unresolved = result.account.unresolved;
+  if (!unresolved.empty()) {
+    text += fmt::format(", {} of {} tensors unresolved ({} of step {}: {})", unresolved.size(),
+                        result.account.all_tensors, unresolved.front().tensor,
+                        unresolved.front().step, unresolved.front().reason);
+  }
+  if (!result.worst_tensor.empty()) {
+    text += fmt::format(", at most {:.3g}% of an allowance used ({})", 100 * result.worst_ratio,
+                        result.worst_tensor);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string describe_judgement(const RecordedJudgement& judgement, bool color) {
+  const judge::CaseResult& result = judgement.result;
+  const bool match = result.verdict == Verdict::kMatch;
+  const bool refused = result.verdict == Verdict::kRefused;
+  const char* paint = match ? "32" : refused ? "33" : "31;1";
+  const bool internal = result.verdict == Verdict::kInternal;
+  const std::string word = match      ? "MATCH"
+                           : refused  ? "REFUSED"
+                           : internal ? "INTERNAL"
+                                      : "MISMATCH";
+  std::string text = fmt::format("{:<9}", word);
+  if (color) text = fmt::format("\033[{}m{}\033[0m", paint, text);
+  text += " " + result.spec.name;
+  if (judgement.mesh.world_size() > 1) text += "   " + judgement.mesh.describe();
+  if (match) {
+    text += "   " + matched_line(judgement);
+  } else if (!result.divergence) {
+    text += field("what", result.message);
+  } else {
+    const judge::Divergence& found = *result.divergence;
+    text += "   " + name_of(found.kind);
+    text += field("tensor", tensor_line(found));
+    text += field("worst", worst_line(found, judgement.mesh));
+    text += field("pattern", found.pattern);
+    text += field("likely", found.likely);
+    text += field("also", judgement.also);
+    if (!found.last_good.empty())
+      text += field("before", found.last_good + " was right on that rank");
+  }
+  text += field("against", judgement.against);
+  return text + field("note", judgement.note);
+}
+
+}  // namespace shardproof::sim::recorded

@@ -1,0 +1,29 @@
+// The gradients of one step of a recorded run, beside those of the reference.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "sim/uses/recorded/recorded_run.h"
+#include "sim/uses/recorded/reference.h"
+
+namespace shardproof::sim::recorded {
+
+inline constexpr std::string_view kGradient = "grad.";
+
+struct Gradient {
+  const RecordedPiece* piece;
+  const GoldenTensor* golden;
+  std::vector<double> actual, expected;  // of the piece's elements
+
+  bool is_right() const { return is_right(actual); }
+  // Whether these values in the place of its own would be the reference.
+  bool is_right(const std::vector<double>& values) const;
+};
+
+// Those in float64 of which no piece is an addend, by rank, in the order observed.
+std::vector<Gradient> gradients_of(const RecordedRun& run, const Reference& reference,
+                                   int64_t step);
+
+}  // namespace shardproof::sim::recorded

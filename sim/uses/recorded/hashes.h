@@ -1,0 +1,25 @@
+// Compares the hashes of modules' outputs: those of ranks that hold the same output, and those of
+// another run of the same layout.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "sim/judge/verdict/verdict.h"
+#include "sim/uses/recorded/recorded_run.h"
+
+namespace shardproof::sim::recorded {
+
+struct HashJudgement {
+  std::optional<judge::Divergence>
+      divergence;    // the first output of which ranks hold unequal copies
+  std::string note;  // what was compared; "" when the run has no hashes
+};
+
+// Ranks hold the same output when their places are known and equal. Where no place is known, they
+// do when the reference has one rank, its output has the same shape but for dim 0, and the ranks
+// have the same rows of the batch. Runs of equal meshes are also compared rank by rank, which
+// decides nothing: equal bits are more than a right run must have.
+HashJudgement judge_hashes(const RecordedRun& run, const RecordedRun& reference);
+
+}  // namespace shardproof::sim::recorded

@@ -1,0 +1,18 @@
+// Compares the pieces of a recorded run with the reference, as RankRecorder does for our own ranks.
+#pragma once
+
+#include <vector>
+
+#include "sim/judge/diff/result_row.h"
+#include "sim/uses/recorded/recorded_run.h"
+#include "sim/uses/recorded/reference.h"
+
+namespace shardproof::sim::recorded {
+
+// One report per rank. Every piece has a place. Partial pieces are addends, not yet summed. Tensors
+// of the reference that no rank recorded are unobserved; only gradients, parameters and optimizer
+// state are demanded.
+std::vector<judge::RankReport> judge_pieces(const RecordedRun& run, const CaseSpec& spec,
+                                            const Reference& reference);
+
+}  // namespace shardproof::sim::recorded

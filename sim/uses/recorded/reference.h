@@ -1,0 +1,32 @@
+// The tensors of a recorded run, put together from its ranks' pieces: what another run is compared
+// with.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "sim/case/record/golden_record.h"
+#include "sim/uses/recorded/recorded_run.h"
+
+namespace shardproof::sim::recorded {
+
+struct Reference {
+  GoldenRecord record;           // ordered as the run computed them
+  std::set<std::string> narrow;  // record keys of tensors that were recorded below float64
+  // The largest magnitude of the tensors of a phase and step, without scalars.
+  std::map<std::pair<Phase, int64_t>, double> scales;
+  bool knows_optimizer = false;    // RecordedRun::knows_optimizer
+  std::set<std::string> left_out;  // names of forward tensors that its pieces do not make whole
+  // The run's repeats in the precision of the judged run. From them the record has its scatters.
+  int64_t repeats = 0;
+};
+
+// Tensors are ordered by step and phase, then by RecordedPiece::order of the lowest rank. Throws
+// Error(kBadInput) when ranks hold unequal copies of an element, and when no rank holds an element
+// of a gradient, parameter or optimizer state. The learning rates of run.json are tensors too.
+// `judged` is the precision of the run that is judged. Throws Error(kBadInput) for a repeat that
+// starts from other parameters or recorded other tensors.
+Reference make_reference(const RecordedRun& run, Precision judged);
+
+}  // namespace shardproof::sim::recorded

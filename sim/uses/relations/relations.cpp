@@ -1,0 +1,114 @@
+#include "sim/uses/relations/relations.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "sim/case/names.h"
+
+namespace shardproof::sim::relations {
+
+namespace {
+
+const std::string kLabel = "relation=";
+
+// Why no relation says anything about the case; "" when some may.
+std::string why_none(const CaseSpec& spec) {
+  const bool model = spec.is(ModelWorkload::kTrain) || spec.is(ModelWorkload::kLogprobs);
+  if (!model) return "relations are of the workloads train and logprobs";
+  if (spec.precision != Precision::kFloat64) return "relations are judged in float64 only";
+  if (!spec.judged) return "the case is not judged";
+  if (!spec.faults.empty()) return "relations are of cases without faults";
+  if (spec.expect.verdict != Verdict::kMatch) return "relations are of cases that match";
+  return "";
+}
+
+std::string with_label(std::string name, const std::string& relation) {
+  if (!name.ends_with(']')) return name + "[" + kLabel + relation + "]";
+  name.back() = ',';
+  return name + kLabel + relation + "]";
+}
+
+std::string why_not(const Relation& relation, const CaseSpec& spec) {
+  if (relation.why_not == nullptr) return "";
+  try {
+    return relation.why_not(spec, ModelConfig::from_json(spec.model));
+  } catch (const Error& error) {  // a run without relations says it with its place
+    return error.what();
+  }
+}
+
+void drop_what_is_not_compared(Values& values, bool same_norm) {
+  std::erase_if(values, [&](const auto& named) {
+    const std::string& name = named.first;
+    return name.starts_with("step") || (name == "grad_norm" && !same_norm);
+  });
+}
+
+}  // namespace
+
+const std::vector<Relation>& relations() {
+  static const std::vector<Relation> all = [] {
+    std::vector<Relation> rows = batch_relations();
+    for (const auto& more : {weight_relations(), config_relations()}) {
+      rows.insert(rows.end(), more.begin(), more.end());
+    }
+    return rows;
+  }();
+  return all;
+}
+
+RelatedPair related_pair(const Relation& relation, const Variant& variant) {
+  Variant plain = variant;
+  plain.spec = plain_run(variant.spec);
+  Variant second = plain;
+  if (relation.change != nullptr) relation.change(plain, second);
+  RelatedPair pair{std::move(plain), second, WeightMaps(second)};
+  if (relation.change_weights != nullptr) relation.change_weights(pair.second, pair.maps);
+  pair.maps.change(pair.second.weights);
+  return pair;
+}
+
+void bring_back(const Relation& relation, const RelatedPair& pair, Values& first, Values& second) {
+  pair.maps.back(second);
+  if (relation.back != nullptr) relation.back(pair.first, pair.second, first, second);
+  drop_what_is_not_compared(first, relation.same_norm);
+  drop_what_is_not_compared(second, relation.same_norm);
+}
+
+std::vector<CaseSpec> with_relations(const std::vector<CaseSpec>& cases) {
+  std::vector<CaseSpec> related;
+  for (const CaseSpec& spec : cases) {
+    const std::string none = why_none(spec);
+    if (!none.empty() || !spec.skip.empty()) {
+      related.push_back(spec);
+      if (spec.skip.empty()) related.back().skip = none;
+      continue;
+    }
+    for (const Relation& relation : relations()) {
+      if (!why_not(relation, spec).empty()) continue;
+      related.push_back(spec);
+      related.back().name = with_label(spec.name, relation.name);
+    }
+  }
+  return related;
+}
+
+const Relation* relation_of(const std::string& name) {
+  const size_t label = name.rfind(kLabel);
+  if (label == name.npos || !name.ends_with(']')) return nullptr;
+  const size_t begin = label + kLabel.size();
+  const std::string called = name.substr(begin, name.size() - 1 - begin);
+  for (const Relation& relation : relations()) {
+    if (called == relation.name) return &relation;
+  }
+  return nullptr;
+}
+
+std::string name_without_relation(const std::string& name) {
+  const size_t label = name.rfind(kLabel);
+  if (label == name.npos || label == 0) return name;
+  const std::string rest = name.substr(0, label - 1);  // without "[" or ","
+  return name[label - 1] == '[' ? rest : rest + "]";
+}
+
+}  // namespace shardproof::sim::relations

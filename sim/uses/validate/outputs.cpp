@@ -1,0 +1,125 @@
+#include "sim/uses/validate/outputs.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "sim/report/escape.h"
+#include "sim/report/summary.h"
+
+namespace shardproof::sim::validate {
+namespace {
+
+std::string where_of(const ValidationFinding& finding) {
+  if (!finding.link.empty()) return "link " + finding.link;
+  if (finding.hosts.empty()) return "no host";
+  return fmt::format("host {}", fmt::join(finding.hosts, ", "));
+}
+
+std::string finding_line(const ValidationFinding& finding) {
+  return fmt::format("  FINDING {} ({}): {}\n", finding.kind, where_of(finding), finding.message);
+}
+
+nlohmann::ordered_json stages_json(const ValidationResult& result) {
+  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+  for (const StageResult& stage : result.stages) {
+    stages.push_back({{"stage", name_of(stage.stage)},
+                      {"round", stage.round},
+                      {"verdict", stage.findings == 0 ? "ok" : "findings"},
+                      {"seconds", stage.seconds},
+                      {"checks", stage.checks},
+                      {"elements", stage.elements},
+                      {"findings", stage.findings},
+                      {"without", stage.without},
+                      {"note", stage.note}});
+  }
+  return stages;
+}
+
+}  // namespace
+
+nlohmann::ordered_json validation_json(const ValidationResult& result, const ValidateRun& run) {
+  nlohmann::ordered_json hosts = nlohmann::ordered_json::array();
+  for (int64_t host = 0; host < result.hosts.count(); ++host) {
+    hosts.push_back({{"name", result.hosts.name(host)}, {"ranks", result.hosts.ranks_of(host)}});
+  }
+  nlohmann::ordered_json findings = nlohmann::ordered_json::array();
+  for (const ValidationFinding& finding : result.findings)
+    findings.push_back(nlohmann::ordered_json(to_json(finding)));
+  return {{"format", "shardproof-validation/1"},
+          {"command", report::valid_utf8(run.command)},
+          {"version", run.version},
+          {"started", run.started},
+          {"seconds", result.seconds},
+          {"suite", report::valid_utf8(run.suite)},
+          {"backend", name_of(run.settings.backend)},
+          {"device", name_of(run.settings.device)},
+          {"world_size", result.world_size},
+          {"slow_factor", run.settings.slow_factor},
+          {"interrupted", result.interrupted},
+          {"exit_status", result.exit_status},
+          {"hosts", hosts},
+          {"stages", stages_json(result)},
+          {"findings", report::json_finite(findings)},
+          {"environment", report::json_finite(result.environment)},
+          {"times", report::json_finite(result.times)},
+          {"training", result.training},
+          {"left_out", result.left_out}};
+}
+
+std::string validation_junit(const ValidationResult& result, const ValidateRun& run) {
+  std::string body;
+  int64_t failures = 0;
+  for (const StageResult& stage : result.stages) {
+    body += fmt::format("    <testcase classname=\"validate\" name=\"{} round {}\" time=\"{:.3f}\"",
+                        stage.stage, stage.round, stage.seconds);
+    std::string inside;
+    for (const ValidationFinding& finding : result.findings) {
+      if (finding.stage != stage.stage || finding.round != stage.round) continue;
+      inside += fmt::format("      <failure type=\"{}\" message=\"{}\"/>\n", finding.kind,
+                            report::xml_text(finding.message));
+    }
+    failures += inside.empty() ? 0 : 1;
+    body += inside.empty() ? "/>\n" : ">\n" + inside + "    </testcase>\n";
+  }
+  const std::string counts =
+      fmt::format("tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"0\" time=\"{:.3f}\"",
+                  result.stages.size(), failures, result.seconds);
+  return fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"shardproof\" {0}>\n"
+      "  <testsuite name=\"validate\" {0} timestamp=\"{1}\">\n{2}  </testsuite>\n</testsuites>\n",
+      counts, report::xml_text(run.started), body);
+}
+
+std::string stage_text(const StageResult& stage, const std::vector<ValidationFinding>& findings) {
+  std::string text =
+      fmt::format("{:<12} round {:<3} {:<8} {:>7.2f} s   {}\n", name_of(stage.stage), stage.round,
+                  stage.findings == 0 ? "ok" : "FINDINGS", stage.seconds, stage.note);
+  if (!stage.without.empty()) {
+    text += fmt::format("  went on without {}\n", fmt::join(stage.without, ", "));
+  }
+  for (const ValidationFinding& finding : findings) text += finding_line(finding);
+  return text;
+}
+
+std::string verdict_text(const ValidationResult& result) {
+  std::string text;
+  if (result.environment.contains("hosts")) {
+    for (const auto& host : result.environment.at("hosts")) {
+      for (const auto& odd : host.at("odd")) {
+        text += fmt::format("odd: {} of host {} is '{}', the usual one is '{}'\n",
+                            odd.at("fact").get<std::string>(), host.at("name").get<std::string>(),
+                            odd.at("value").get<std::string>(), odd.at("usual").get<std::string>());
+      }
+    }
+  }
+  const size_t count = result.findings.size();
+  const std::string what = result.interrupted ? "interrupted"
+                           : count == 0       ? "no findings"
+                                        : fmt::format("{} finding{}", count, count == 1 ? "" : "s");
+  return text + fmt::format("validate: {} ranks on {} host{}, {} in {:.1f} s; exit status {}\n",
+                            result.world_size, result.hosts.count(),
+                            result.hosts.count() == 1 ? "" : "s", what, result.seconds,
+                            result.exit_status);
+}
+
+}  // namespace shardproof::sim::validate

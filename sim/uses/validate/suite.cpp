@@ -1,0 +1,300 @@
+#include "sim/uses/validate/suite.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include "base/read_text.h"
+#include "sim/case/scenario/yaml_tree.h"
+
+namespace shardproof::sim::validate {
+namespace {
+
+constexpr int64_t kMaxSuiteBytes = 1 << 20;
+constexpr int64_t kMany = int64_t{1} << 30;
+
+// The values of one map, each read once; a key that nobody reads is an error.
+class SuiteMap {
+ public:
+  SuiteMap(const std::string& file, const YamlNode& node, const std::string& what)
+      : file_(file), node_(node) {
+    if (node.kind == YamlNode::Kind::kNull) return;
+    if (node.kind != YamlNode::Kind::kMap)
+      fail(node, what + " is " + node.describe(), "write a map");
+  }
+
+  void integer(const std::string& key, int64_t& value, int64_t low, int64_t high) {
+    with(key, [&](const YamlNode& node) { value = integer_of(key, node, low, high); });
+  }
+  void number(const std::string& key, double& value, double low, double high) {
+    with(key, [&](const YamlNode& node) {
+      const nlohmann::json json = node.value();
+      const double read = json.is_number() ? json.get<double>() : NAN;
+      if (!(read >= low && read <= high)) {
+        fail(node, fmt::format("{} is {}", key, node.describe()),
+             fmt::format("write a number from {:g} to {:g}", low, high));
+      }
+      value = read;
+    });
+  }
+  template <NamedEnum Enum>
+  void one_of(const std::string& key, Enum& value) {
+    with(key, [&](const YamlNode& node) { value = enum_at<Enum>(node); });
+  }
+  template <NamedEnum Enum>
+  void several(const std::string& key, std::vector<Enum>& values) {
+    list(key, [&](const std::vector<YamlNode>& items) {
+      values.clear();
+      for (const YamlNode& item : items) values.push_back(enum_at<Enum>(item));
+    });
+  }
+  void integers(const std::string& key, std::vector<int64_t>& values, int64_t low, int64_t high) {
+    list(key, [&](const std::vector<YamlNode>& items) {
+      values.clear();
+      for (const YamlNode& item : items) values.push_back(integer_of(key, item, low, high));
+    });
+  }
+  void texts(const std::string& key, std::vector<std::string>& values) {
+    list(key, [&](const std::vector<YamlNode>& items) {
+      for (const YamlNode& item : items) {
+        if (item.kind != YamlNode::Kind::kScalar) {
+          fail(item, fmt::format("{} holds {}", key, item.describe()), "write texts");
+        }
+        values.push_back(item.text);
+      }
+    });
+  }
+  void list(const std::string& key, const std::function<void(const std::vector<YamlNode>&)>& read) {
+    with(key, [&](const YamlNode& node) {
+      if (node.kind != YamlNode::Kind::kList || node.items.empty()) {
+        fail(node, fmt::format("{} is {}", key, node.describe()), "write a list of at least one");
+      }
+      read(node.items);
+    });
+  }
+  void with(const std::string& key, const std::function<void(const YamlNode&)>& read) {
+    known_.push_back(key);
+    if (const YamlNode* node = node_.find(key)) read(*node);
+  }
+  // Call it last.
+  void no_others() const {
+    for (const YamlEntry& entry : node_.entries) {
+      if (std::find(known_.begin(), known_.end(), entry.key) != known_.end()) continue;
+      const std::string nearest = nearest_name(entry.key, known_);
+      fail_at(file_, entry.line, entry.column, fmt::format("'{}' is no key here", entry.key),
+              nearest.empty() ? fmt::format("known are {}", fmt::join(known_, ", "))
+                              : fmt::format("did you mean {}?", nearest));
+    }
+  }
+  [[noreturn]] void fail(const YamlNode& node, const std::string& what,
+                         const std::string& fix) const {
+    fail_at(file_, node.line, node.column, what, fix);
+  }
+
+ private:
+  template <NamedEnum Enum>
+  Enum enum_at(const YamlNode& node) const {
+    const auto found =
+        node.kind == YamlNode::Kind::kScalar ? find_enum<Enum>(node.text) : std::optional<Enum>();
+    if (found) return *found;
+    fail(node, fmt::format("'{}' is unknown", node.text),
+         fmt::format("known are {}", fmt::join(all_names<Enum>(), ", ")));
+  }
+  int64_t integer_of(const std::string& key, const YamlNode& node, int64_t low,
+                     int64_t high) const {
+    const nlohmann::json json = node.value();
+    const bool fits = json.is_number_integer() && json >= low && json <= high;
+    if (!fits) {
+      fail(node, fmt::format("{} is {}", key, node.text.empty() ? node.describe() : node.text),
+           fmt::format("write an integer from {} to {}", low, high));
+    }
+    return json.get<int64_t>();
+  }
+
+  const std::string& file_;
+  const YamlNode& node_;
+  std::vector<std::string> known_;
+};
+
+PlantedFault read_fault(const std::string& file, const YamlNode& node) {
+  PlantedFault fault;
+  SuiteMap map(file, node, "a fault");
+  if (node.find("kind") == nullptr) map.fail(node, "a fault has no kind", "write kind: corrupt");
+  map.one_of("kind", fault.kind);
+  map.integer("host", fault.host, 0, 65535);
+  map.integer("rank", fault.rank, 0, 65535);
+  map.integers("link", fault.link, 0, 65535);
+  map.with("stage", [&](const YamlNode& stage) {
+    if (!find_enum<Stage>(stage.text)) {
+      map.fail(stage, fmt::format("'{}' is no stage", stage.text),
+               fmt::format("known are {}", fmt::join(all_names<Stage>(), ", ")));
+    }
+    fault.stage = stage.text;
+  });
+  map.one_of("pattern", fault.pattern);
+  map.one_of("side", fault.side);
+  map.integer("first", fault.first, 0, kMany);
+  map.integer("stride", fault.stride, 2, kMany);
+  map.integer("bit", fault.bit, 0, 63);
+  map.number("probability", fault.probability, 0, 1);
+  map.number("seconds", fault.seconds, -1e6, 1e6);
+  map.integer("at_call", fault.at_call, 0, kMany);
+  map.number("heal_s", fault.heal_s, 0, 1e6);
+  map.no_others();
+  const int named = (fault.host >= 0) + (fault.rank >= 0) + !fault.link.empty();
+  if (named != 1 || (!fault.link.empty() && fault.link.size() != 2)) {
+    map.fail(node, "a fault needs one of host, rank and link", "write host: 1, or link: [0, 1]");
+  }
+  const bool at_link = fault.kind == PlantedKind::kCorrupt || fault.kind == PlantedKind::kSlow;
+  if (!fault.link.empty() && !at_link) {
+    map.fail(node, fmt::format("a {} fault does not act on a link", fault.kind),
+             "name a host or a rank");
+  }
+  return fault;
+}
+
+void read_mesh(SuiteMap& map, const std::string& file, Suite& suite) {
+  map.with("mesh", [&](const YamlNode& node) {
+    SuiteMap axes(file, node, "mesh");
+    for (const YamlEntry& entry : node.entries) {
+      int64_t size = 1;
+      axes.integer(entry.key, size, 1, 65536);
+      suite.mesh.emplace_back(entry.key, size);
+    }
+  });
+}
+
+void read_maps(SuiteMap& map, const std::string& file, Suite& suite) {
+  map.with("hosts", [&](const YamlNode& node) {
+    SuiteMap hosts(file, node, "hosts");
+    hosts.integer("ranks_per_host", suite.ranks_per_host, 1, 65536);
+    hosts.no_others();
+  });
+  map.with("pairs", [&](const YamlNode& node) {
+    SuiteMap pairs(file, node, "pairs");
+    pairs.integer("rounds", suite.pair_rounds, 1, kMany);
+    pairs.no_others();
+  });
+  map.with("times", [&](const YamlNode& node) {
+    SuiteMap times(file, node, "times");
+    times.integer("bytes", suite.times_bytes, 8, kMany);
+    times.integer("repeats", suite.times_repeats, 1, 1000);
+    times.no_others();
+  });
+  map.with("training", [&](const YamlNode& node) {
+    SuiteMap training(file, node, "training");
+    training.texts("scenarios", suite.scenarios);
+    training.integer("rotations", suite.rotations, 1, 65536);
+    training.no_others();
+  });
+  map.with("world", [&](const YamlNode& node) {
+    SuiteMap world(file, node, "world");
+    world.number("hang_s", suite.hang_s, 0.1, 1e6);
+    world.number("deadline_s", suite.deadline_s, 1, 1e6);
+    world.integer("nodes", suite.nodes, 1, 250);
+    world.no_others();
+  });
+}
+
+}  // namespace
+
+bool Suite::has(Stage stage) const {
+  return std::find(stages.begin(), stages.end(), stage) != stages.end();
+}
+
+Suite parse_suite(const std::string& file, const std::string& text) {
+  const YamlNode root = parse_yaml(file, text);
+  Suite suite;
+  suite.file = file;
+  SuiteMap map(file, root, "the suite");
+  map.integer("seed", suite.seed, 0, int64_t{1} << 52);
+  map.several("stages", suite.stages);
+  map.integer("rounds", suite.rounds, 1, kMany);
+  map.integers("sizes", suite.sizes, 1, 1 << 24);
+  map.several("ops", suite.ops);
+  map.several("dtypes", suite.dtypes);
+  read_mesh(map, file, suite);
+  read_maps(map, file, suite);
+  map.number("clock_limit_s", suite.clock_limit_s, 1e-3, 1e9);
+  map.list("faults", [&](const std::vector<YamlNode>& items) {
+    for (const YamlNode& item : items) suite.faults.push_back(read_fault(file, item));
+  });
+  map.no_others();
+  for (const PlantedFault& fault : suite.faults) {
+    const bool at_link = fault.kind == PlantedKind::kCut || fault.kind == PlantedKind::kLag;
+    if (!at_link || suite.nodes > 0) continue;
+    map.fail(
+        root,
+        fmt::format("the fault {} acts on the link of a node, and there are no nodes", fault.kind),
+        "write world: {nodes: 2}");
+  }
+  return suite;
+}
+
+Suite read_suite(const std::string& path) {
+  return parse_suite(path, read_text_file(path, kMaxSuiteBytes));
+}
+
+nlohmann::json to_json(const Suite& suite) {
+  nlohmann::json faults = nlohmann::json::array();
+  for (const PlantedFault& fault : suite.faults) {
+    faults.push_back({{"kind", fault.kind},
+                      {"host", fault.host},
+                      {"rank", fault.rank},
+                      {"link", fault.link},
+                      {"stage", fault.stage},
+                      {"pattern", fault.pattern},
+                      {"side", fault.side},
+                      {"first", fault.first},
+                      {"stride", fault.stride},
+                      {"bit", fault.bit},
+                      {"probability", fault.probability},
+                      {"seconds", fault.seconds},
+                      {"at_call", fault.at_call},
+                      {"heal_s", fault.heal_s}});
+  }
+  return {{"seed", suite.seed},
+          {"sizes", suite.sizes},
+          {"ops", suite.ops},
+          {"dtypes", suite.dtypes},
+          {"mesh", suite.mesh},
+          {"pair_rounds", suite.pair_rounds},
+          {"times_bytes", suite.times_bytes},
+          {"times_repeats", suite.times_repeats},
+          {"faults", faults}};
+}
+
+Suite suite_from_json(const nlohmann::json& json) {
+  Suite suite;
+  suite.seed = json.at("seed");
+  suite.sizes = json.at("sizes").get<std::vector<int64_t>>();
+  suite.ops = json.at("ops").get<std::vector<Op>>();
+  suite.dtypes = json.at("dtypes").get<std::vector<ElementType>>();
+  suite.mesh = json.at("mesh").get<std::vector<std::pair<std::string, int64_t>>>();
+  suite.pair_rounds = json.at("pair_rounds");
+  suite.times_bytes = json.at("times_bytes");
+  suite.times_repeats = json.at("times_repeats");
+  for (const nlohmann::json& one : json.at("faults")) {
+    suite.faults.push_back({.kind = one.at("kind").get<PlantedKind>(),
+                            .host = one.at("host"),
+                            .rank = one.at("rank"),
+                            .link = one.at("link").get<std::vector<int64_t>>(),
+                            .stage = one.at("stage"),
+                            .pattern = one.at("pattern").get<PlantedPattern>(),
+                            .side = one.at("side").get<PlantedSide>(),
+                            .first = one.at("first"),
+                            .stride = one.at("stride"),
+                            .bit = one.at("bit"),
+                            .probability = one.at("probability"),
+                            .seconds = one.at("seconds"),
+                            .at_call = one.at("at_call"),
+                            .heal_s = one.at("heal_s")});
+  }
+  return suite;
+}
+
+}  // namespace shardproof::sim::validate

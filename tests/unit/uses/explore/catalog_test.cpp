@@ -1,0 +1,145 @@
+// The catalog has every option of the table, and every kind of its values.
+#include "sim/uses/explore/catalog.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "sim/case/scenario/schema.h"
+#include "sim/uses/explore/edges.h"
+#include "sim/uses/explore/effects.h"
+
+namespace shardproof::sim::explore {
+
+using nlohmann::json;
+
+namespace {
+
+const Catalog& plain_catalog() {
+  static const Catalog catalog(
+      {{.name = "layer", .about = "", .options = {{"bias", true}, {"features", 6}}}}, {});
+  return catalog;
+}
+
+std::vector<std::string> names_in(const CaseSettings& settings) {
+  std::vector<std::string> names;
+  for (const size_t kind : plain_catalog().kinds_in(settings)) {
+    names.push_back(plain_catalog().describe(kind));
+  }
+  return names;
+}
+
+bool has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
+TEST_CASE("each key of a scenario is drawn, or is one of those that no match can have") {
+  std::vector<std::string> absent;
+  const Schema schema;
+  for (const Option& key : schema.keys()) {
+    const auto& options = plain_catalog().options();
+    const bool drawn = std::any_of(options.begin(), options.end(), [&](const DrawnOption& option) {
+      return option.path == key.path;
+    });
+    const bool records =
+        key.type == KeyType::kRecords || key.path.find("scheduler[]") != key.path.npos;
+    if (!drawn && !records && !key.path.starts_with("faults") && !key.path.starts_with("expect")) {
+      absent.push_back(key.path);
+    }
+  }
+  CHECK(absent == std::vector<std::string>{"name", "options", "judged", "tags", "model.folder",
+                                           "data.case", "run.grad_norm.counts", "world.backend",
+                                           "world.device", "world.hang_s", "world.deadline_s"});
+}
+
+TEST_CASE("each edge of the code has kinds of values, and keys that the same code reads") {
+  const auto& kinds = plain_catalog().edge_kinds();
+  for (const Edge& edge : edges()) {
+    if (std::string(edge.path).starts_with("options.")) continue;
+    INFO(edge.path << " " << edge.size);
+    const std::string name = edge.path + ("=near " + std::to_string(edge.size));
+    CHECK(std::any_of(kinds.begin(), kinds.end(), [&](const auto& one) {
+      return plain_catalog().describe(one.first) == name && one.second == edge.code;
+    }));
+    CHECK(plain_catalog().kinds_of_code(edge.code).size() > 5);
+  }
+  std::vector<std::string> read;
+  for (const size_t kind : plain_catalog().kinds_of_code("attention")) {
+    read.push_back(plain_catalog().describe(kind));
+  }
+  CHECK(has(read, "model.sliding_window=odd"));
+  CHECK(has(read, "parallel.context_layout=contiguous"));
+  CHECK_FALSE(has(read, "model.family=default"));
+  CHECK_FALSE(has(read, "run.temperature=more"));
+}
+
+TEST_CASE("of the workloads, code of models reads models alone") {
+  std::vector<std::string> read;
+  for (const size_t kind : plain_catalog().kinds_of_code("logprobs")) {
+    read.push_back(plain_catalog().describe(kind));
+  }
+  CHECK(has(read, "workload=logprobs"));
+  CHECK_FALSE(has(read, "workload=layer"));
+}
+
+TEST_CASE("each name of an enum is a kind of value") {
+  std::vector<std::string> all;
+  for (size_t kind = 0; kind < plain_catalog().kinds().size(); ++kind) {
+    all.push_back(plain_catalog().describe(kind));
+  }
+  for (const DrawnOption& option : plain_catalog().options()) {
+    for (const std::string& choice : option.choices) {
+      const std::string label = label_of(option, choice);
+      CHECK(has(all, option.path + "=" + label));
+    }
+  }
+}
+
+TEST_CASE("numbers are of a kind by their default, their range, and the blocks of the code") {
+  Option option;
+  option.path = "model.vocab_size";
+  option.type = KeyType::kInteger;
+  option.default_value = 96;
+  option.low = 1;
+  option.high = 1e7;
+  CHECK(label_of(option, 96) == "default");
+  CHECK(label_of(option, 1) == "least");
+  CHECK(label_of(option, 7) == "odd");
+  CHECK(label_of(option, 8) == "even");
+  CHECK(label_of(option, 1025) == "near 1024");
+  CHECK(label_of(option, 2051) == "above 1024");
+}
+
+TEST_CASE("a value without an effect is none of a case") {
+  CHECK_FALSE(has(names_in({{"parallel.context_rotation", "all_gather"}}),
+                  "parallel.context_rotation=all_gather"));
+  CHECK(has(names_in({{"parallel.context_rotation", "all_gather"},
+                      {"parallel.context_parallel_size", 2}}),
+            "parallel.context_rotation=all_gather"));
+  CHECK_FALSE(has(names_in({{"workload", "logprobs"}}), "run.loss.kind=default"));
+  CHECK(has(names_in({}), "run.loss.kind=default"));
+}
+
+TEST_CASE("an attribute has its effect in the stage that takes it") {
+  const json stages = {{{"do", "train"}}, {{"do", "score"}, {"eval_mode", true}}};
+  const CaseSettings settings = {{"workload", "policy"}, {"run.stages", stages}};
+  CHECK_FALSE(has(names_in(settings), "run.stages[].eval_mode=true"));
+  CHECK(in_effect("run.stages[].eval_mode", settings, stages[0]));
+  CHECK(has(names_in(settings), "run.stages[].do=score"));
+}
+
+TEST_CASE("options of a registered workload are those of its cases alone") {
+  CHECK(has(names_in({{"workload", "layer"}, {"options", {{"bias", false}}}}),
+            "options.layer.bias=false"));
+  CHECK(has(names_in({{"workload", "layer"}}), "options.layer.features=default"));
+  CHECK_FALSE(has(names_in({}), "options.layer.features=default"));
+}
+
+TEST_CASE("texts take the values that scenarios use") {
+  const Catalog catalog({}, {{{"model.family", "gemma3"}}});
+  CHECK(std::any_of(catalog.kinds().begin(), catalog.kinds().end(),
+                    [](const ValueKind& kind) { return kind.label == "gemma3"; }));
+}
+
+}  // namespace shardproof::sim::explore

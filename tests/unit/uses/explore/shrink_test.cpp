@@ -1,0 +1,271 @@
+// Shrinking, with a stand-in for the run that fails where a rule says so.
+#include "sim/uses/explore/shrink.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "sim/uses/explore/signature.h"
+#include "sim/uses/explore/smaller_cases.h"
+
+namespace shardproof::sim::explore {
+
+using namespace judge;
+
+using nlohmann::json;
+
+namespace {
+
+const CaseSettings kLarge = {{"parallel.tensor_parallel_size", 4},
+                             {"parallel.data_parallel_size", 4},
+                             {"model.num_hidden_layers", 8},
+                             {"model.hidden_size", 96},
+                             {"run.loss.kind", "clipped_pg"},
+                             {"run.loss.beta", 0.5},
+                             {"run.steps", 3},
+                             {"data.lengths", {15, 1, 9, 12}},
+                             {"world.digests", true}};
+
+Signatures fails_where(const std::function<bool(const CaseSettings&)>& rule) {
+  return [rule](const std::vector<CaseSettings>& cases) {
+    std::vector<std::string> signatures;
+    for (const CaseSettings& one : cases) {
+      const CheckedCase checked = check_settings(one, "t/one.yaml", {});
+      signatures.push_back(!checked.spec ? "refused" : rule(one) ? "wrong" : "");
+    }
+    return signatures;
+  };
+}
+
+// 1 of an axis that follows from the others.
+int64_t size(const CaseSettings& settings, const char* path) {
+  const json given = setting_of(settings, path);
+  return given.is_null() ? 1 : given.get<int64_t>();
+}
+
+}  // namespace
+
+TEST_CASE("everything goes that the failure does not need") {
+  const auto rule = [](const CaseSettings& one) {
+    return size(one, "parallel.tensor_parallel_size") >= 2 &&
+           setting_of(one, "run.loss.kind") == "clipped_pg";
+  };
+  const Shrunk shrunk = shrink_case(kLarge, "wrong", fails_where(rule), [] { return true; });
+  CHECK(shrunk.in_time);
+  CHECK(shrunk.settings["parallel.tensor_parallel_size"] == 2);
+  CHECK(shrunk.settings["run.loss.kind"] == "clipped_pg");
+  CHECK(shrunk.settings["model.num_hidden_layers"] == 1);
+  CHECK_FALSE(shrunk.settings.contains("parallel.data_parallel_size"));
+  CHECK_FALSE(shrunk.settings.contains("run.loss.beta"));
+  CHECK_FALSE(shrunk.settings.contains("run.steps"));
+  CHECK_FALSE(shrunk.settings.contains("world.digests"));
+  CHECK(rule(shrunk.settings));
+  CHECK_FALSE(shrunk.kept.empty());
+}
+
+TEST_CASE("sizes that have to agree with an axis become smaller with it") {
+  const CaseSettings large = {{"workload", "mapping"},
+                              {"parallel.tensor_parallel_size", 4},
+                              {"options", {{"ranks", 4}, {"uneven", true}}}};
+  const auto rule = [](const CaseSettings& one) {  // any other number of ranks is refused
+    return setting_of(one, "options").value("ranks", 0) ==
+               size(one, "parallel.tensor_parallel_size") &&
+           size(one, "parallel.tensor_parallel_size") >= 2;
+  };
+  const Signatures run = [&](const std::vector<CaseSettings>& cases) {
+    std::vector<std::string> signatures;
+    for (const CaseSettings& one : cases) signatures.push_back(rule(one) ? "wrong" : "refused");
+    return signatures;
+  };
+  const Shrunk shrunk = shrink_case(large, "wrong", run, [] { return true; });
+  CHECK(shrunk.settings["parallel.tensor_parallel_size"] == 2);
+  CHECK(shrunk.settings["options"]["ranks"] == 2);
+}
+
+TEST_CASE("layers go with their types") {
+  const CaseSettings large = {
+      {"model.num_hidden_layers", 3},
+      {"model.layer_types", {"sliding_attention", "full_attention", "sliding_attention"}}};
+  const auto rule = [](const CaseSettings& one) {
+    return one.contains("model.layer_types") &&
+           one["model.layer_types"].size() ==
+               static_cast<size_t>(size(one, "model.num_hidden_layers"));
+  };
+  const Signatures run = [&](const std::vector<CaseSettings>& cases) {
+    std::vector<std::string> signatures;
+    for (const CaseSettings& one : cases) signatures.push_back(rule(one) ? "wrong" : "refused");
+    return signatures;
+  };
+  const Shrunk shrunk = shrink_case(large, "wrong", run, [] { return true; });
+  CHECK(shrunk.settings["model.num_hidden_layers"] == 1);
+  CHECK(shrunk.settings["model.layer_types"].size() == 1);
+}
+
+TEST_CASE("a layer with a window stays when layers go") {
+  const CaseSettings large = {{"model.family", "qwen2"},
+                              {"model.num_hidden_layers", 4},
+                              {"model.use_sliding_window", true},
+                              {"model.max_window_layers", 2}};
+  const auto rule = [](const CaseSettings& one) {
+    return setting_of(one, "model.use_sliding_window") == true &&
+           one.contains("model.max_window_layers") &&
+           size(one, "model.max_window_layers") < size(one, "model.num_hidden_layers");
+  };
+  const Shrunk shrunk = shrink_case(large, "wrong", fails_where(rule), [] { return true; });
+  CHECK(shrunk.settings["model.num_hidden_layers"] == 1);
+  CHECK(shrunk.settings["model.max_window_layers"] == 0);
+}
+
+TEST_CASE("an axis goes with the explanation that names it, and from there on the new one counts") {
+  const CaseSettings large = {{"parallel.tensor_parallel_size", 3},
+                              {"parallel.data_parallel_size", 2},
+                              {"run.steps", 2},
+                              {"model.num_hidden_layers", 2}};
+  int64_t layers_on_one_rank = 0;
+  const Signatures run = [&](const std::vector<CaseSettings>& cases) {
+    std::vector<std::string> signatures;
+    for (const CaseSettings& one : cases) {
+      const bool of_axis = size(one, "parallel.data_parallel_size") > 1;
+      const bool wrong =
+          size(one, "parallel.tensor_parallel_size") > 1 && size(one, "run.steps") > 1;
+      const char* cause = of_axis ? ": the sum over dp" : ": every element is # x golden";
+      signatures.push_back(wrong ? std::string("mismatch values loss") + cause : "");
+      if (!of_axis) layers_on_one_rank = size(one, "model.num_hidden_layers");
+    }
+    return signatures;
+  };
+  const Shrunk shrunk =
+      shrink_case(large, "mismatch values loss: the sum over dp", run, [] { return true; });
+  CHECK(setting_of(shrunk.settings, "parallel.data_parallel_size") != 2);
+  CHECK(shrunk.settings["parallel.tensor_parallel_size"] == 2);
+  CHECK(shrunk.settings["run.steps"] == 2);
+  CHECK(layers_on_one_rank == 1);
+}
+
+TEST_CASE("without any axis, faults and stragglers are on the one rank") {
+  const CaseSettings large = {{"parallel.tensor_parallel_size", 2},
+                              {"parallel.data_parallel_size", 2},
+                              {"faults", {{{"kind", "kill"}, {"rank", 3}}}},
+                              {"world.stragglers", {{{"rank", 3}, {"compute", 2.0}}}}};
+  const CaseSettings smaller = edited(large, edits_without_axes(large).front());
+  CHECK(smaller["faults"][0]["rank"] == 0);
+  CHECK(smaller["world.stragglers"][0]["rank"] == 0);
+}
+
+TEST_CASE("settings that only fail together stay together") {
+  const auto rule = [](const CaseSettings& one) {
+    const bool more_steps = size(one, "run.steps") >= 2;
+    return more_steps && setting_of(one, "data.lengths").is_array() &&
+           one["data.lengths"].size() >= 2 && one.contains("world.digests");
+  };
+  const Shrunk shrunk = shrink_case(kLarge, "wrong", fails_where(rule), [] { return true; });
+  CHECK(shrunk.settings["run.steps"] == 2);
+  CHECK(shrunk.settings["data.lengths"].size() == 2);
+  CHECK(shrunk.settings.contains("world.digests"));
+  CHECK_FALSE(shrunk.settings.contains("parallel.tensor_parallel_size"));
+}
+
+TEST_CASE("stages and their attributes are removed, and faults stay on ranks of the world") {
+  const CaseSettings policy = {
+      {"workload", "policy"},
+      {"parallel.tensor_parallel_size", 4},
+      {"run.stages",
+       {{{"do", "score"}}, {{"do", "train"}, {"train_micro_batch_size", 2}}, {{"do", "save"}}}},
+      {"faults", {{{"kind", "kill"}, {"rank", 3}, {"label", "loss"}}}}};
+  const auto rule = [](const CaseSettings& one) {
+    return one.contains("faults") && one.contains("run.stages") &&
+           one["run.stages"].dump().find("train") != std::string::npos;
+  };
+  const Shrunk shrunk = shrink_case(policy, "wrong", fails_where(rule), [] { return true; });
+  CHECK(shrunk.settings["run.stages"].size() == 1);
+  CHECK(shrunk.settings["run.stages"][0].value("train_micro_batch_size", 0) == 0);
+  CHECK(shrunk.settings["faults"][0]["rank"] == 0);
+  CHECK_FALSE(shrunk.settings.contains("parallel.tensor_parallel_size"));
+}
+
+TEST_CASE("another failure is not the same failure, and the deadline ends the search") {
+  const auto otherwise = [](const std::vector<CaseSettings>& cases) {
+    return std::vector<std::string>(cases.size(), "another");
+  };
+  const Shrunk kept = shrink_case(kLarge, "wrong", otherwise, [] { return true; });
+  CHECK(kept.settings == kLarge);
+  CHECK(kept.in_time);
+  const auto always = fails_where([](const CaseSettings&) { return true; });
+  const Shrunk late = shrink_case(kLarge, "wrong", always, [] { return false; });
+  CHECK(late.settings == kLarge);
+  CHECK_FALSE(late.in_time);
+}
+
+TEST_CASE("numbers of a registered workload's options become smaller, also in lists") {
+  const CaseSettings mapping = {
+      {"workload", "mapping"},
+      {"options",
+       {{"shape", {23, 18}}, {"ranks", 4}, {"uneven", true}, {"mapping", "all_gather"}}}};
+  std::set<std::string> said;
+  for (const Edit& edit : smaller_cases(mapping)) {
+    said.insert(edit.what);
+    CHECK(size_of(edited(mapping, edit)) < size_of(mapping));
+  }
+  CHECK(said.count("options/shape/1: 9") == 1);
+  CHECK(said.count("options/shape/0: 22") == 1);
+  CHECK(said.count("options/ranks: 2") == 1);
+}
+
+TEST_CASE("every edit makes the case smaller") {
+  for (const Edit& edit : smaller_cases(kLarge)) {
+    INFO(edit.what);
+    CHECK(size_of(edited(kLarge, edit)) < size_of(kLarge));
+  }
+}
+
+TEST_CASE("a signature has no numbers, layers or ranks") {
+  CaseResult result;
+  result.verdict = Verdict::kMismatch;
+  result.kind = ResultKind::kValues;
+  result.divergence.emplace();
+  result.divergence->tensor = "grad.model.layers.3.mlp.down_proj.weight";
+  result.divergence->pattern = "every element is 4.00 x golden on ranks 0, 1, 2";
+  CaseResult smaller = result;
+  smaller.divergence->tensor = "grad.model.layers.0.mlp.down_proj.weight";
+  smaller.divergence->pattern = "every element is 2.00 x golden on ranks 0, 1";
+  CHECK(failure_signature(result) == failure_signature(smaller));
+  for (const char* holders :
+       {"on all ranks", "on the one rank", "on rank 0 only", "on rank 0 only (tp 0)",
+        "on ranks 4, 5, 6, 7", "on ranks 0 and 1 (tp 0)"}) {
+    const std::string by = " are wrong {}, by at most 1.6 (0.5 of the tensor's scale)";
+    result.divergence->pattern = "8 of 8 elements" + fmt::format(fmt::runtime(by), holders);
+    smaller.divergence->pattern = "4 of 4 elements" + fmt::format(fmt::runtime(by), "on rank 1");
+    CHECK(failure_signature(result) == failure_signature(smaller));
+  }
+  CaseResult other = smaller;
+  other.divergence->pattern = "the shards of ranks 0 and 1 are exchanged";
+  CHECK(failure_signature(other) != failure_signature(smaller));
+  CHECK(without_cause(failure_signature(other)) == without_cause(failure_signature(smaller)));
+  other = smaller;
+  other.divergence->tensor = "grad.model.norm.weight";
+  CHECK(without_cause(failure_signature(other)) != without_cause(failure_signature(smaller)));
+  CHECK(failure_signature(other) != failure_signature(smaller));
+  other.verdict = Verdict::kMatch;
+  CHECK(failure_signature(other).empty());
+}
+
+TEST_CASE("what ranks say is the same in a smaller world, where all of them say it") {
+  const auto says = [](const std::string& message) {
+    CaseResult result;
+    result.verdict = Verdict::kFailed;
+    result.kind = ResultKind::kThrew;
+    result.message = message;
+    return failure_signature(result);
+  };
+  const std::string all = says("all_gather tp[0,1] 'k_proj': rank 1 has size 3; give every member");
+  CHECK(says("ranks 4, 5, 6: all_gather tp[4,5,6] 'k_proj': rank 6 has size 7; give") == all);
+  CHECK(
+      says("ranks 0, 1, 2, 3, 4, 5, 6, 7 and 5 more: all_gather tp[0,1] 'k_proj': rank 9 has size "
+           "3; give") == all);
+  CHECK(says("rank 10: all_gather tp[8,9,10] 'v_proj': rank 10 has size 7\nrank 9: another") ==
+        all);
+  CHECK(says("rank 10: all_gather tp[8,9,10] 'k_proj': rank 10 has no sizes; give") != all);
+  CHECK(says("rank 10: reduce_scatter tp[8,9,10] 'k_proj': rank 10 has size 7; give") != all);
+  CHECK(says("ranks 0, 1: cannot reshape") != all);
+}
+
+}  // namespace shardproof::sim::explore

@@ -1,0 +1,238 @@
+// The relations on one device, in this process: they hold for every family, and a wrong model, a
+// wrong change and a wrong way back are found.
+#include "sim/uses/relations/relations.h"
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+
+#include "golden/single_device.h"
+#include "sim/case/recorder/golden_recorder.h"
+#include "sim/uses/relations/compare.h"
+
+namespace shardproof::sim::relations {
+namespace {
+
+CaseSpec small_case(const std::string& family) {
+  CaseSpec spec;
+  spec.name = "small/" + family;
+  spec.model = {{"model_type", family == "gemma3" ? "gemma3_text" : family},
+                {"vocab_size", 23},
+                {"hidden_size", 12},
+                {"intermediate_size", 10},
+                {"num_hidden_layers", 2},
+                {"num_attention_heads", 4},
+                {"num_key_value_heads", 2},
+                {"head_dim", 6},
+                {"rms_norm_eps", 1e-5}};
+  if (family == "gemma3") {
+    spec.model["query_pre_attn_scalar"] = 5;
+    spec.model["sliding_window"] = 4;
+    spec.model["sliding_window_pattern"] = 2;
+  }
+  if (family == "qwen2") {
+    spec.model["use_sliding_window"] = true;
+    spec.model["max_window_layers"] = 1;
+    spec.model["sliding_window"] = 3;
+  }
+  spec.data.lengths = {9, 3, 7, 10};
+  spec.data.seq_len = 10;
+  spec.loss.kind = LossKind::kClippedPolicyGradient;
+  spec.seed = 5;
+  return spec;
+}
+
+CaseSpec small_llama() { return small_case("llama"); }
+
+Values run_here(const Variant& variant) {
+  golden::CaseData data{.config = variant.config,
+                        .weights = std::make_shared<const WeightMap>(variant.weights),
+                        .batch = variant.batch};
+  GoldenRecorder recorder(/*activations=*/false);
+  golden::run_single_device(variant.spec, data, {.dtype = at::kDouble}, recorder);
+  Values values;
+  for (const auto& [name, tensor] : recorder.expected_names(1)) values[name] = tensor.clone();
+  return values;
+}
+
+const Relation& relation_called(const std::string& name) {
+  for (const Relation& relation : relations()) {
+    if (name == relation.name) return relation;
+  }
+  throw std::runtime_error("no relation " + name);
+}
+
+Comparison compared(const Relation& relation, const RelatedPair& pair) {
+  Values first = run_here(pair.first), second = run_here(pair.second);
+  bring_back(relation, pair, first, second);
+  return compare_values(pair.first.spec, first, second, relation.exact);
+}
+
+bool fits(const Relation& relation, const CaseSpec& spec) {
+  return relation.why_not == nullptr ||
+         relation.why_not(spec, ModelConfig::from_json(spec.model)).empty();
+}
+
+void require_all_hold(const CaseSpec& spec) {
+  const Variant variant = load_variant(spec);
+  for (const Relation& relation : relations()) {
+    if (!fits(relation, spec)) continue;
+    INFO(spec.name << " " << relation.name);
+    const Comparison comparison = compared(relation, related_pair(relation, variant));
+    if (comparison.difference) FAIL(difference_text(*comparison.difference, relation.changed));
+    CHECK(comparison.elements > 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every relation holds on one device for every family") {
+  for (const char* family : {"llama", "qwen2", "qwen3", "gemma3"}) {
+    require_all_hold(small_case(family));
+  }
+}
+
+TEST_CASE("relations hold for other losses, biases, scalings and tied embeddings") {
+  CaseSpec spec = small_llama();
+  spec.model["attention_bias"] = true;
+  spec.model["mlp_bias"] = true;
+  spec.model["tie_word_embeddings"] = true;
+  spec.model["pad_token_id"] = 3;
+  spec.model["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  spec.loss.kind = LossKind::kNll;
+  spec.loss.normalization = LossNormalization::kSequence;
+  require_all_hold(spec);
+  spec.loss.kind = LossKind::kPreference;
+  spec.model["vocab_size"] = 24;
+  require_all_hold(spec);
+  spec.workload = "logprobs";
+  spec.loss.temperature = 0.7;
+  require_all_hold(spec);
+}
+
+TEST_CASE("every relation fits some family, and each has a name of its own") {
+  std::set<std::string> names;
+  for (const Relation& relation : relations()) {
+    CHECK(names.insert(relation.name).second);
+    bool some = false;
+    for (const char* family : {"llama", "qwen2", "qwen3", "gemma3"}) {
+      CaseSpec spec = small_case(family);
+      spec.model["tie_word_embeddings"] = true;
+      spec.parallel.cp = 2;
+      some = some || fits(relation, spec);
+    }
+    CHECK(some);
+  }
+}
+
+TEST_CASE("windows are given as those of a qwen2 to a family with the same slots alone") {
+  FamilyTraits family = family_traits("llama");
+  CHECK(have_equal_slots(family, family_traits("qwen2")));
+  family.output_norms = true;
+  CHECK_FALSE(have_equal_slots(family, family_traits("qwen2")));
+  CHECK_FALSE(have_equal_slots(family_traits("qwen2"), family));
+  CHECK(relation_called("window_of_all").why_not(small_llama(), ModelConfig{}).empty());
+}
+
+// Each relation compares something that a wrong weight changes: without this, one that drops all
+// values would hold always.
+TEST_CASE("every relation finds another weight in the changed case") {
+  for (const char* family : {"llama", "gemma3"}) {
+    const CaseSpec spec = small_case(family);
+    const Variant variant = load_variant(spec);
+    for (const Relation& relation : relations()) {
+      // A probability is one whatever the weights are.
+      if (!fits(relation, spec) || relation.name == std::string("labels_sum_to_one")) continue;
+      RelatedPair pair = related_pair(relation, variant);
+      at::Tensor& weight = pair.second.weights.at("model.layers.1.mlp.gate_proj.weight");
+      weight = weight * (1 + 1e-6);
+      INFO(family << " " << relation.name);
+      CHECK(compared(relation, pair).difference.has_value());
+    }
+  }
+}
+
+TEST_CASE("labels_sum_to_one finds logprobs of another temperature") {
+  const Relation& relation = relation_called("labels_sum_to_one");
+  const RelatedPair pair = related_pair(relation, load_variant(small_llama()));
+  Values first = run_here(pair.first), second = run_here(pair.second);
+  second["logprobs"] = second.at("logprobs") * 1.5;
+  bring_back(relation, pair, first, second);
+  const Comparison comparison = compare_values(pair.first.spec, first, second, false);
+  REQUIRE(comparison.difference);
+  CHECK(comparison.difference->tensor == "probabilities");
+}
+
+TEST_CASE("a relation of gradients finds a gradient that is not brought back") {
+  for (const char* name : {"kv_heads_repeated", "channels_changed", "head_dim_doubled"}) {
+    const Relation& relation = relation_called(name);
+    const RelatedPair pair = related_pair(relation, load_variant(small_llama()));
+    Values first = run_here(pair.first), second = run_here(pair.second);
+    bring_back(relation, pair, first, second);
+    at::Tensor& grad = second.at("grad.model.layers.0.self_attn.v_proj.weight");
+    grad = grad.flip(0);
+    const Comparison comparison = compare_values(pair.first.spec, first, second, relation.exact);
+    REQUIRE(comparison.difference);
+    CHECK(comparison.difference->tensor == "grad.model.layers.0.self_attn.v_proj.weight");
+  }
+}
+
+TEST_CASE("the first difference is that of the computation's order, with its largest error") {
+  Values first{{"logprobs", at::zeros({2, 3}, at::kDouble)},
+               {"loss", at::ones({}, at::kDouble)},
+               {"grad.lm_head.weight", at::ones({2}, at::kDouble)},
+               {"grad.model.layers.10.a", at::ones({2}, at::kDouble)},
+               {"grad.model.layers.9.a", at::ones({2}, at::kDouble)}};
+  Values second = first;
+  second["grad.model.layers.9.a"] = at::zeros({2}, at::kDouble);
+  second["grad.model.layers.10.a"] = at::tensor({1.5, 3.0}, at::kDouble);
+  const Comparison comparison = compare_values(small_llama(), first, second, false);
+  REQUIRE(comparison.difference);
+  const Difference& found = *comparison.difference;
+  CHECK(found.tensor == "grad.model.layers.10.a");
+  CHECK(found.index == std::vector<int64_t>{1});
+  CHECK(found.error == 2);
+  CHECK(found.wrong == 2);
+  CHECK(difference_text(found, "more padding").find("with more padding") != std::string::npos);
+
+  second = first;
+  second["loss"] = at::full({}, NAN, at::kDouble);
+  CHECK(compare_values(small_llama(), first, second, false).difference->tensor == "loss");
+  second = first;
+  second.erase("grad.lm_head.weight");
+  const auto lacking = compare_values(small_llama(), first, second, false).difference;
+  REQUIRE(lacking);
+  CHECK(lacking->missing == "the changed case");
+  second = first;
+  second["loss"] = first.at("loss") * (1 + 1e-13);
+  CHECK_FALSE(compare_values(small_llama(), first, second, false).difference);
+  CHECK(compare_values(small_llama(), first, second, true).difference);
+}
+
+TEST_CASE("cases are run once for each relation that fits") {
+  const CaseSpec llama = small_llama();
+  const std::vector<CaseSpec> cases = with_relations({llama});
+  CHECK(cases.size() > 15);
+  for (const CaseSpec& spec : cases) {
+    const Relation* relation = relation_of(spec.name);
+    REQUIRE(relation != nullptr);
+    CHECK(fits(*relation, llama));
+    CHECK(name_without_relation(spec.name) == "small/llama");
+  }
+  CaseSpec named = llama;
+  named.name = "small/llama[tp2]";
+  CHECK(with_relations({named}).front().name == "small/llama[tp2,relation=files]");
+  CHECK(name_without_relation("small/llama[tp2,relation=files]") == "small/llama[tp2]");
+  CHECK(relation_of("small/llama[tp2]") == nullptr);
+  CHECK(relation_of("small/llama[relation=none]") == nullptr);
+
+  CaseSpec rounded = llama;
+  rounded.precision = Precision::kBFloat16;
+  REQUIRE(with_relations({rounded}).size() == 1);
+  CHECK(with_relations({rounded}).front().skip.find("float64") != std::string::npos);
+  CaseSpec policy = llama;
+  policy.workload = "policy";
+  CHECK_FALSE(with_relations({policy}).front().skip.empty());
+}
+
+}  // namespace shardproof::sim::relations
