@@ -96,7 +96,7 @@ shardproof_folder(sim/report src/base src/tensor sim/case sim/judge/verdict fmt 
 shardproof_folder(sim/describe src/base src/mesh src/tensor src/model src/comm src/train src/policy sim/case
   sim/world/calls sim/world/rank fmt torch)
 shardproof_folder(sim/run src/base src/tensor src/model src/parallel/tp sim/case sim/case/record
-  sim/case/scenario/json_places.h sim/case/scenario/problems.h sim/judge/verdict
+  sim/case/scenario/problems.h sim/judge/verdict
   sim/world/process sim/world/launch sim/world/rank fmt json torch)
 # Reads and checks scenario files.
 shardproof_folder(sim/lint src/base sim/case sim/case/scenario sim/run/case_check.h fmt json)

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "sim/case/record/golden_record.h"
-#include "sim/case/recorder/changed_outputs.h"
 #include "sim/case/recorder/rounding_noise.h"
 #include "sim/case/recorder/score_noise.h"
 

@@ -35,7 +35,7 @@ struct RunOptions {
   // a float64 run, which never overflows, reads it.
   std::shared_ptr<std::vector<bool>> overflows = std::make_shared<std::vector<bool>>();
   const Perturbation* perturbation = nullptr;  // null: no perturbation
-  // Gets the steps that sums of parts skip otherwise (sim/case/record/parted_skips.h). null: they
+  // Gets the steps that sums of parts skip otherwise (sim/case/record/golden_record.h). null: they
   // are not looked for.
   std::shared_ptr<std::vector<int64_t>> parted_skips = nullptr;
 };

@@ -6,8 +6,8 @@
 #include "sim/cli/arguments.h"
 #include "sim/cli/judge_files.h"
 #include "sim/cli/version.h"
+#include "sim/lint/case_reader.h"
 #include "sim/lint/lint.h"
-#include "sim/lint/scenario_files.h"
 
 namespace shardproof::sim::cli {
 

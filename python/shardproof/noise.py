@@ -19,7 +19,7 @@ from .piece import Piece
 from .sources.dtensor import local_of
 
 MOST = 1024
-ENOUGH = 16  # the judge demands as many (sim/case/record/scatter.h)
+ENOUGH = 16  # the judge demands as many (sim/case/record/magnitude.h)
 
 
 class Noise:

@@ -7,9 +7,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "mesh/mesh.h"
 #include "sim/case/case_spec.h"
 
 namespace shardproof::sim {
@@ -35,5 +37,25 @@ int64_t samples_at(const CaseSpec& spec, int64_t step, int64_t samples);
 std::vector<int64_t> steps_behind(const CaseSpec& spec, int64_t step);
 // For example "stage 4 (load), life 2 of 2"; "" for other workloads.
 std::string stage_text(const CaseSpec& spec, int64_t step);
+
+// The mesh of each step of a case, which a policy's stages may change.
+class StepMeshes {
+ public:
+  explicit StepMeshes(Mesh mesh) : mesh_(std::move(mesh)) {}  // one for all steps
+  explicit StepMeshes(const CaseSpec& spec) : mesh_(spec.parallel.mesh()) {
+    for (int64_t step = 1; step <= spec.lives * moments_of_life(spec); ++step) {
+      of_step_.emplace(step, parallel_at(spec, step).mesh());
+    }
+  }
+  // The case's own mesh for a step outside of all stages.
+  const Mesh& at(int64_t step) const {
+    const auto found = of_step_.find(step);
+    return found == of_step_.end() ? mesh_ : found->second;
+  }
+
+ private:
+  Mesh mesh_;
+  std::map<int64_t, Mesh> of_step_;
+};
 
 }  // namespace shardproof::sim

@@ -13,7 +13,7 @@
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/version.h"
-#include "sim/lint/scenario_files.h"
+#include "sim/lint/case_reader.h"
 #include "sim/run/golden_cache.h"
 
 namespace shardproof::sim::cli {

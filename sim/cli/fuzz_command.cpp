@@ -18,10 +18,10 @@
 #include "sim/case/names.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
-#include "sim/lint/scenario_files.h"
+#include "sim/lint/case_reader.h"
 #include "sim/report/run_folder.h"
 #include "sim/uses/explore/draw.h"
-#include "sim/uses/explore/signature.h"
+#include "sim/uses/explore/shrink.h"
 
 namespace shardproof::sim::cli {
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <iostream>
 
 #include "sim/case/scenario/schema.h"
 #include "sim/cli/commands.h"
@@ -31,6 +32,13 @@ int list_command(const RunArguments& arguments) {
   for (const CaseSpec& spec : selection.skipped) print_case(spec);
   fmt::print("{} cases, {} skipped\n", selection.cases.size(), selection.skipped.size());
   return selection.cases.empty() && selection.skipped.empty() ? 2 : 0;
+}
+
+int schema_command(const RunArguments& arguments) {
+  const nlohmann::json printed =
+      arguments.known ? workload_table(arguments.workloads) : case_schema().json_schema();
+  std::cout << printed.dump(2) << '\n';
+  return 0;
 }
 
 }  // namespace shardproof::sim::cli

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "sim/cli/commands.h"
-#include "sim/lint/scenario_files.h"
+#include "sim/lint/case_reader.h"
 
 namespace shardproof::sim::cli {
 

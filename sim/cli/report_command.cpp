@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/read_text.h"
 #include "sim/cli/commands.h"
+#include "sim/report/compare_runs.h"
 #include "sim/report/earlier_run.h"
 #include "sim/report/results_json.h"
 
@@ -57,6 +58,17 @@ int report_command(const ReportArguments& arguments) {
   std::vector<std::string> words = {python, script, folder};
   if (arguments.everything) words.emplace_back("--all");
   exec_program(std::move(words), "`shardproof doctor` says what is missing");
+}
+
+int compare_runs_command(const std::string& a, const std::string& b) {
+  if (a.ends_with(".safetensors") && b.ends_with(".safetensors")) {
+    const std::string differences = report::dump_differences(a, b);
+    std::cout << (differences.empty() ? "all values are equal\n" : differences);
+    return differences.empty() ? 0 : 1;
+  }
+  const report::RunComparison comparison = report::compare_runs(a, b);
+  std::cout << report::comparison_text(comparison);
+  return comparison.differs() ? 1 : 0;
 }
 
 }  // namespace shardproof::sim::cli

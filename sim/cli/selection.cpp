@@ -16,7 +16,6 @@
 #include "sim/cli/schedule_runs.h"
 #include "sim/judge/verdict/schedules.h"
 #include "sim/lint/case_reader.h"
-#include "sim/lint/scenario_files.h"
 #include "sim/report/earlier_run.h"
 #include "sim/run/case_check.h"
 #include "sim/uses/relations/relations.h"

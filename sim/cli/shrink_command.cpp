@@ -18,10 +18,9 @@
 #include "sim/cli/machine.h"
 #include "sim/cli/selection.h"
 #include "sim/judge/verdict/schedules.h"
-#include "sim/lint/scenario_files.h"
+#include "sim/lint/case_reader.h"
 #include "sim/run/case_runner.h"
 #include "sim/uses/explore/shrink.h"
-#include "sim/uses/explore/signature.h"
 #include "sim/uses/explore/smaller_cases.h"
 
 namespace shardproof::sim::cli {

@@ -16,7 +16,7 @@
 #include "sim/cli/external_ranks.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/version.h"
-#include "sim/lint/scenario_files.h"
+#include "sim/lint/case_reader.h"
 #include "sim/report/results_json.h"
 #include "sim/report/run_folder.h"
 #include "sim/uses/validate/outputs.h"

@@ -5,7 +5,6 @@
 #include <iostream>
 
 #include "sim/lint/case_reader.h"
-#include "sim/lint/scenario_files.h"
 #include "sim/run/case_check.h"
 
 namespace shardproof::sim::lint {

@@ -12,7 +12,6 @@
 #include "model/config_keys.h"
 #include "parallel/tp/plan.h"
 #include "sim/case/names.h"
-#include "sim/case/scenario/json_places.h"
 #include "sim/case/scenario/problems.h"
 
 namespace shardproof::sim::run {

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "sim/case/record/scatter.h"
+#include "sim/case/record/magnitude.h"
 #include "sim/case/reference.h"
 #include "sim/judge/verdict/verdict.h"
 #include "sim/run/limits.h"

@@ -10,6 +10,7 @@
 #include "sim/case/record/golden_record.h"
 
 namespace shardproof::sim {
+
 namespace {
 
 constexpr int64_t kBlock = 512;
@@ -132,6 +133,20 @@ Distance distance_between(const TensorView& a, const TensorView& b) {
   if (!beyond) return distance;
   const double most = largest_magnitude(a);
   return most > kLargestCounted ? distance_within(a, b, most, beyond) : distance;
+}
+
+void add_member(const TensorView& value, const TensorView* member, GoldenFacts& facts) {
+  const Distance distance = member ? distance_between(value, *member) : Distance{};
+  if (!member || (distance.a_finite && !distance.b_finite)) {
+    facts.scatter = facts.factor_scatter = std::numeric_limits<double>::infinity();
+    return;
+  }
+  facts.scatter = std::max(facts.scatter, distance.largest);
+  facts.square = distance.square;
+  if (distance.square > 0) {
+    facts.factor_scatter =
+        std::max(facts.factor_scatter, std::fabs(distance.along / distance.square));
+  }
 }
 
 }  // namespace shardproof::sim

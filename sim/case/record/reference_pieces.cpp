@@ -18,7 +18,7 @@
 
 #include "base/error.h"
 #include "sim/case/record/golden_blob.h"
-#include "sim/case/record/scatter.h"
+#include "sim/case/record/magnitude.h"
 
 namespace shardproof::sim {
 namespace {

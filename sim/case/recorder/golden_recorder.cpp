@@ -11,7 +11,6 @@
 #include "sim/case/record/golden_blob.h"
 #include "sim/case/record/magnitude.h"
 #include "sim/case/record/sampled_rows.h"
-#include "sim/case/record/scatter.h"
 #include "tensor/aten_view.h"
 
 namespace shardproof::sim {

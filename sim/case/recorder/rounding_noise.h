@@ -4,7 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
+
+#include "model/decoder.h"
 
 namespace shardproof::sim {
 
@@ -28,5 +31,13 @@ at::Tensor uniform_noise(const at::Tensor& like, int64_t seed, const std::string
 // `value` with a number of up to `error` added to each element that is smaller than `error`.
 at::Tensor doubted_within(const at::Tensor& value, double error, int64_t seed,
                           const std::string& stream);
+
+// Slots whose output goes through a function: members of an ensemble move each output by a
+// rounding.
+using ChangeOutput = std::function<at::Tensor(const at::Tensor& output, const std::string& slot,
+                                              const StepContext& context)>;
+
+// Wraps the layer of every slot; the parameters stay those of the layer inside.
+void change_outputs(Decoder& model, const ChangeOutput& change);
 
 }  // namespace shardproof::sim

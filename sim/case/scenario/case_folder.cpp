@@ -12,7 +12,6 @@
 #include "base/read_text.h"
 #include "base/utf8.h"
 #include "sim/case/names.h"
-#include "sim/case/scenario/json_places.h"
 #include "sim/case/scenario/problems.h"
 
 namespace shardproof::sim {

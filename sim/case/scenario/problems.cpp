@@ -6,6 +6,7 @@
 #include <tuple>
 
 namespace shardproof::sim {
+
 namespace {
 
 bool is_at(const PlacedError& error, int64_t line, int64_t column) {
@@ -85,6 +86,29 @@ void throw_all(std::vector<PlacedError> problems) {
                      .what = text + last.fact(),
                      .fix = last.fix() + (more ? "\nthere may be more errors after these" : "")},
                     problems.front().line, problems.front().column);
+}
+
+JsonPlaces::JsonPlaces(std::string file, const std::string& text) : file_(std::move(file)) {
+  try {
+    tree_ = parse_yaml(file_, text);
+  } catch (const Error&) {  // no places then
+  }
+}
+
+PlacedError JsonPlaces::error(const std::vector<std::string>& keys, const std::string& what,
+                              const std::string& fix, ErrorKind kind) const {
+  const YamlNode* node = &tree_;
+  int64_t line = tree_.line, column = tree_.column;
+  for (const std::string& key : keys) {
+    const auto found = std::find_if(node->entries.begin(), node->entries.end(),
+                                    [&key](const YamlEntry& entry) { return entry.key == key; });
+    if (found == node->entries.end()) break;
+    line = found->line;
+    column = found->column;
+    node = &found->value;
+  }
+  const std::string place = line == 0 ? file_ : fmt::format("{}:{}:{}", file_, line, column);
+  return PlacedError({.kind = kind, .what = place + ": " + what, .fix = fix}, line, column);
 }
 
 }  // namespace shardproof::sim

@@ -20,4 +20,21 @@ inline constexpr size_t kMaxProblems = 20;
 // a refusal when all of them are. Returns when there are none.
 void throw_all(std::vector<PlacedError> problems);
 
+// Where the keys of a JSON file stand, for messages.
+class JsonPlaces {
+ public:
+  // JSON is YAML, whose tree knows the line and the column of each key. Where it is not (tabs, for
+  // example, JSON allows), no key has a place.
+  JsonPlaces(std::string file, const std::string& text);
+
+  // The problem of the value at `keys`, from the top: "file:line:column: <what>; <fix>". The place
+  // is that of the innermost key that is there.
+  PlacedError error(const std::vector<std::string>& keys, const std::string& what,
+                    const std::string& fix, ErrorKind kind = ErrorKind::kBadInput) const;
+
+ private:
+  std::string file_;
+  YamlNode tree_;
+};
+
 }  // namespace shardproof::sim

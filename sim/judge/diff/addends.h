@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/case/step_meshes.h"
-#include "sim/judge/diff/golden_order.h"
+#include "sim/case/policy_stages.h"
 #include "sim/judge/diff/result_row.h"
 
 namespace shardproof::sim::judge {

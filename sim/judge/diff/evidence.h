@@ -52,4 +52,9 @@ struct AddendsThrough {
 using Evidence = std::variant<EqualsStep, PartEqualsStep, SumOfSteps, ShareOfUpdate, EqualsTensor,
                               ValuesOf, AddendsThrough>;
 
+// Turns evidence into text.
+
+// For example "equals the golden of step 1: stale, it was not updated".
+std::string text_of(const Evidence& evidence);
+
 }  // namespace shardproof::sim::judge

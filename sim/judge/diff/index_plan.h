@@ -7,6 +7,7 @@
 
 #include "mesh/layout.h"
 #include "mesh/mesh.h"
+#include "sim/case/record/golden_record.h"
 #include "sim/judge/diff/rank_list.h"
 #include "tensor/tensor_view.h"
 
@@ -77,5 +78,11 @@ uint64_t coverage_hash(size_t dim, int64_t index);
 
 // Strides in elements of a contiguous tensor of that shape.
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape);
+
+// Whether the ranks of a reference layout gave every element that a rank compares.
+
+// Says how many elements of the plan no rank gave, or fewer ranks than the others; "" when all are
+// there, as they are in the golden of one device.
+std::string not_given(const GoldenTensor& golden, const IndexPlan& plan);
 
 }  // namespace shardproof::sim::judge

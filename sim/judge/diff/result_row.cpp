@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "sim/judge/diff/wording.h"
+#include "sim/judge/diff/evidence.h"
 
 namespace shardproof::sim::judge {
 namespace {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "observe/phase.h"
@@ -119,5 +120,28 @@ struct RankReport {
 std::string encode(const RankReport& report);
 // Throws InternalError when encode() did not make the bytes.
 RankReport decode_rank_report(const std::string& bytes);
+
+// The order in which divergences count: by step; within a step forward, recomputed, backward, step;
+// within a phase in the order in which the golden ran.
+using GoldenPosition = std::tuple<int64_t, int, int64_t>;
+
+inline GoldenPosition golden_position(int64_t step, Phase phase, int64_t order) {
+  int place = 0;  // position of the phase in its step
+  switch (phase) {
+    case Phase::kForward:
+      place = 0;
+      break;
+    case Phase::kRecompute:
+      place = 1;
+      break;
+    case Phase::kBackward:
+      place = 2;
+      break;
+    case Phase::kStep:
+      place = 3;
+      break;
+  }
+  return {step, place, order};
+}
 
 }  // namespace shardproof::sim::judge

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "sim/judge/diff/golden_order.h"
 #include "sim/judge/diff/result_row.h"
 
 namespace shardproof::sim::judge {

@@ -1,5 +1,5 @@
 // Whether a rank has left the golden's course of steps where the parts in which float16 gradients
-// are summed decide about a skip (sim/case/record/parted_skips.h).
+// are summed decide about a skip (sim/case/record/golden_record.h).
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,6 @@
 
 #include "observe/phase.h"
 #include "sim/case/record/golden_record.h"
-#include "sim/case/record/parted_skips.h"
 
 namespace shardproof::sim::judge {
 

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "sim/judge/diff/golden_order.h"
+#include "sim/judge/diff/result_row.h"
 
 namespace shardproof::sim::judge {
 namespace {

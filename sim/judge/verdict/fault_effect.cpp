@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "sim/judge/diff/golden_order.h"
+#include "sim/judge/diff/result_row.h"
 #include "sim/judge/verdict/call_labels.h"
 
 namespace shardproof::sim::judge {

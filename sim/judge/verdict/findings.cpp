@@ -11,7 +11,7 @@
 #include <tuple>
 
 #include "sim/judge/diff/addends.h"
-#include "sim/judge/diff/golden_order.h"
+#include "sim/judge/diff/result_row.h"
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/explain/diagnose.h"
 #include "sim/judge/explain/wording.h"

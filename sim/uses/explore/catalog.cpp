@@ -9,7 +9,6 @@
 
 #include "sim/case/names.h"
 #include "sim/case/scenario/schema.h"
-#include "sim/uses/explore/edges.h"
 #include "sim/uses/explore/effects.h"
 
 namespace shardproof::sim::explore {

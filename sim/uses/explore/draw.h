@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "sim/case/case_spec.h"
 #include "sim/uses/explore/catalog.h"
 #include "sim/uses/explore/pair_coverage.h"
 
@@ -69,5 +70,8 @@ class Drawer {
   std::map<std::string, std::pair<int64_t, int64_t>> outcomes_;
   std::unordered_set<uint64_t> triples_;  // of registered workloads, that were drawn
 };
+
+// Whether a drawn case is small enough that thousands run in an hour.
+bool is_small(const CaseSpec& spec);
 
 }  // namespace shardproof::sim::explore

@@ -2,6 +2,7 @@
 // one cp rank. A value that has no effect in a case was not tested by it.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -27,5 +28,20 @@ const std::vector<Way>& ways_of(const std::string& path);
 // `record`: the one that has the attribute; null for other keys.
 bool in_effect(const std::string& path, const CaseSettings& settings,
                const nlohmann::json& record = nullptr);
+
+// Sizes at which the code takes another way, and which keys the same code reads.
+
+// A block, a tile or a bucket ends at this size.
+struct Edge {
+  const char* path;  // of the key
+  int64_t size;
+  const char* code;  // one of those that is_read_by() knows; "": of a registered workload
+  const char* reason;
+};
+
+const std::vector<Edge>& edges();
+
+// Whether a value of this key changes what this code does.
+bool is_read_by(const std::string& code, const std::string& path);
 
 }  // namespace shardproof::sim::explore

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/judge/verdict/verdict.h"
 #include "sim/uses/explore/scenario_text.h"
 
 namespace shardproof::sim::explore {
@@ -29,5 +30,17 @@ using Signatures = std::function<std::vector<std::string>(const std::vector<Case
 // `in_time` is called before each round.
 Shrunk shrink_case(CaseSettings settings, const std::string& signature, const Signatures& run,
                    const std::function<bool()>& in_time);
+
+// How a case failed, without what changes when the case shrinks: numbers, ranks, layer numbers.
+
+// Equal for two cases that fail the same way: verdict, kind, first wrong tensor up to its layer
+// number, and pattern or cause up to its numbers. "" for a match.
+std::string failure_signature(const judge::CaseResult& result);
+
+// A signature without its pattern or cause.
+std::string without_cause(const std::string& signature);
+
+// "mismatch (values): grad.model.layers.0.mlp.down_proj.weight of step 1: <pattern>; <cause>"
+std::string failure_text(const judge::CaseResult& result);
 
 }  // namespace shardproof::sim::explore

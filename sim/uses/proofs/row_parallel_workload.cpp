@@ -8,7 +8,6 @@
 #include "collective/mappings.h"
 #include "parallel/tp/row_parallel.h"
 #include "sim/uses/proofs/built_in.h"
-#include "sim/uses/proofs/equal_blocks.h"
 #include "sim/uses/proofs/slot_parameter.h"
 
 namespace shardproof::sim::proofs {

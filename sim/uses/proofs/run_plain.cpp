@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "model/precision.h"
-#include "sim/case/record/scatter.h"
+#include "sim/case/record/magnitude.h"
 #include "sim/case/recorder/golden_recorder.h"
 #include "sim/case/recorder/rounding_noise.h"
 #include "sim/uses/proofs/passes.h"

@@ -1,6 +1,9 @@
 #include "sim/uses/proofs/slot_parameter.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "base/error.h"
 
 namespace shardproof::sim::proofs {
 
@@ -20,6 +23,15 @@ WorkloadTensors plain_linear(const TensorsByName& full, const Options& options) 
   at::Tensor y = full.at("x").matmul((options["frozen"] ? weight.detach() : weight).t());
   if (options["bias"]) y = y + full.at("bias");
   return {{"y", y}};
+}
+
+std::vector<int64_t> equal_blocks(int64_t size, int64_t stride, std::string_view what) {
+  if (stride < 1 || size % stride != 0) {
+    throw_refused(
+        fmt::format("{} {} does not split into stride={} equal blocks", what, size, stride),
+        "choose a stride that divides it");
+  }
+  return std::vector<int64_t>(static_cast<size_t>(stride), size / stride);
 }
 
 }  // namespace shardproof::sim::proofs

@@ -11,8 +11,8 @@
 
 #include "sim/case/record/magnitude.h"
 #include "sim/uses/recorded/batch_parts.h"
-#include "sim/uses/recorded/copies.h"
 #include "sim/uses/recorded/gradients.h"
+#include "sim/uses/recorded/hashes.h"
 #include "sim/uses/recorded/placement.h"
 
 namespace shardproof::sim::recorded {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "sim/judge/diff/result_row.h"
 #include "sim/uses/recorded/recorded_run.h"
 #include "sim/uses/recorded/reference.h"
 
@@ -25,5 +27,11 @@ struct Gradient {
 // Those in float64 of which no piece is an addend, by rank, in the order observed.
 std::vector<Gradient> gradients_of(const RecordedRun& run, const Reference& reference,
                                    int64_t step);
+
+// What the wrong gradients of a step have in common.
+
+// "3 of 30 gradients of step 1 are wrong: all with 'norm' in their name, and no others"; with no
+// common part their names, at most four; "" when at most one is wrong.
+std::string other_wrong_gradients(const std::vector<judge::RankReport>& reports, int64_t step);
 
 }  // namespace shardproof::sim::recorded

@@ -2,8 +2,12 @@
 // another run of the same layout.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "sim/judge/verdict/verdict.h"
 #include "sim/uses/recorded/recorded_run.h"
@@ -21,5 +25,14 @@ struct HashJudgement {
 // have the same rows of the batch. Runs of equal meshes are also compared rank by rank, which
 // decides nothing: equal bits are more than a right run must have.
 HashJudgement judge_hashes(const RecordedRun& run, const RecordedRun& reference);
+
+// Which pieces of a recorded run must be equal to the bit.
+
+// Pieces that must be equal: of one tensor, part, microbatch and, for addends, of one addend.
+using CopyKey = std::tuple<std::string, int64_t, Place, std::vector<int64_t>, std::vector<int64_t>>;
+
+CopyKey copy_key(const RecordedRun& run, const RecordedPiece& piece);
+// The ranks that hold each copy, ascending.
+std::map<CopyKey, std::vector<int64_t>> copies_of(const RecordedRun& run);
 
 }  // namespace shardproof::sim::recorded

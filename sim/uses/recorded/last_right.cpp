@@ -7,7 +7,7 @@
 #include <set>
 #include <tuple>
 
-#include "sim/judge/diff/golden_order.h"
+#include "sim/judge/diff/result_row.h"
 
 namespace shardproof::sim::recorded {
 namespace {

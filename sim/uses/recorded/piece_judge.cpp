@@ -13,13 +13,12 @@
 #include "base/error.h"
 #include "base/precision.h"
 #include "sim/case/record/magnitude.h"
-#include "sim/case/record/scatter.h"
 #include "sim/judge/diff/roundings.h"
 #include "sim/judge/diff/tensor_diff.h"
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/evidence/failing_pieces.h"
 #include "sim/judge/evidence/look.h"
-#include "sim/uses/recorded/copies.h"
+#include "sim/uses/recorded/hashes.h"
 #include "sim/uses/recorded/placement.h"
 
 namespace shardproof::sim::recorded {

@@ -7,17 +7,17 @@
 #include <set>
 
 #include "base/error.h"
-#include "sim/case/record/scatter.h"
+#include "sim/case/record/magnitude.h"
 #include "sim/judge/diff/addends.h"
 #include "sim/judge/verdict/findings.h"
 #include "sim/uses/recorded/clue.h"
+#include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/hashes.h"
 #include "sim/uses/recorded/last_right.h"
 #include "sim/uses/recorded/layers.h"
 #include "sim/uses/recorded/piece_judge.h"
 #include "sim/uses/recorded/placement.h"
 #include "sim/uses/recorded/reference.h"
-#include "sim/uses/recorded/wrong_names.h"
 
 namespace shardproof::sim::recorded {
 namespace {

@@ -11,8 +11,7 @@
 
 #include "base/error.h"
 #include "sim/case/record/magnitude.h"
-#include "sim/case/record/scatter.h"
-#include "sim/judge/diff/golden_order.h"
+#include "sim/judge/diff/result_row.h"
 #include "sim/judge/diff/tolerance.h"
 #include "sim/uses/recorded/placement.h"
 

@@ -1,6 +1,8 @@
 // Ranks that did not finish a stage: whose fault it is that it ended.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "sim/case/rank_ending.h"
@@ -18,5 +20,25 @@ std::vector<ValidationFinding> findings_of_endings(const std::vector<RankEnding>
 // The hosts of ranks that died or hung. Others may have waited for them, thrown because they were
 // gone, or been in a deadlock of which nobody knows the cause.
 std::vector<int64_t> hosts_that_stopped(const std::vector<RankEnding>& endings, const Hosts& hosts);
+
+// How a stage goes on around hosts that die or hang in it: without those that are named, and where
+// nobody knows which one it was, on halves of the hosts.
+
+// One run of a stage on some hosts.
+struct HostsRun {
+  bool finished = true;
+  std::vector<int64_t> stopped = {};  // hosts that ended it; []: nobody knows
+};
+
+struct HostsTried {
+  std::vector<int64_t> finished = {};  // hosts of runs that finished
+  std::vector<int64_t> left_out = {};  // hosts without which they did
+};
+
+// Runs the stage on all of the hosts; then, as long as a run does not finish, without the hosts
+// that ended it. If nobody knows which did, or all did, the halves run apart, and then those
+// that remain together. A host that does not finish alone is left out.
+HostsTried run_on_hosts(std::vector<int64_t> hosts,
+                        const std::function<HostsRun(const std::vector<int64_t>&)>& run);
 
 }  // namespace shardproof::sim::validate

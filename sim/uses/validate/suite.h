@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -93,5 +94,11 @@ Suite parse_suite(const std::string& file, const std::string& text);
 // What ranks need of it.
 nlohmann::json to_json(const Suite& suite);
 Suite suite_from_json(const nlohmann::json& json);
+
+// Whether a suite fits the ranks and hosts that are there.
+
+// Throws Error(kBadInput) for a mesh of another size, and for a fault on a rank or, where they are
+// known, a host that is not there.
+void check_fits(const Suite& suite, int64_t ranks, std::optional<int64_t> hosts);
 
 }  // namespace shardproof::sim::validate

@@ -19,11 +19,10 @@
 #include "sim/uses/validate/blame.h"
 #include "sim/uses/validate/endings.h"
 #include "sim/uses/validate/environment.h"
-#include "sim/uses/validate/going_on.h"
 #include "sim/uses/validate/groups.h"
 #include "sim/uses/validate/measure_times.h"
 #include "sim/uses/validate/rotation.h"
-#include "sim/uses/validate/suite_fits.h"
+#include "sim/uses/validate/suite.h"
 #include "sim/uses/validate/training.h"
 #include "sim/uses/validate/validate_rank.h"
 

@@ -29,7 +29,7 @@
 #include "comm/mesh_comm.h"
 #include "sim/case/schedule_search.h"
 #include "sim/case/world_spec.h"
-#include "sim/world/match/finding.h"
+#include "sim/world/match/agreement.h"
 
 namespace shardproof::sim::world {
 

@@ -11,7 +11,7 @@
 
 #include "sim/world/emulated/collective_math.h"
 #include "sim/world/emulated/watched_memory.h"
-#include "sim/world/match/finding.h"
+#include "sim/world/match/agreement.h"
 
 namespace shardproof::sim::world {
 

@@ -9,7 +9,7 @@
 
 #include "base/elapsed.h"
 #include "base/error.h"
-#include "sim/world/process/exit_text.h"
+#include "sim/world/process/process_clock.h"
 
 namespace shardproof::sim::world {
 

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "sim/world/launch/deadline.h"
-#include "sim/world/launch/hang_rule.h"
 #include "sim/world/launch/workers.h"
 #include "sim/world/process/worker_main.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "sim/world/process/pidfd.h"
+#include "sim/world/process/owned_fd.h"
 #include "sim/world/process/process_clock.h"
 
 namespace shardproof::sim::world {

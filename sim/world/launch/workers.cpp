@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "sim/world/process/exit_text.h"
+#include "sim/world/process/process_clock.h"
 
 namespace shardproof::sim::world {
 namespace {

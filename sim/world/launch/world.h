@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "sim/world/launch/deadline.h"
-#include "sim/world/launch/hang_rule.h"
 #include "sim/world/launch/workers.h"
 #include "sim/world/launch/world_run.h"
 #include "sim/world/match/matcher.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "sim/world/launch/world.h"
-#include "sim/world/process/exit_text.h"
+#include "sim/world/process/process_clock.h"
 
 namespace shardproof::sim::world {
 namespace {

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "sim/world/process/pidfd.h"
+#include "sim/world/process/owned_fd.h"
 #include "sim/world/process/process_clock.h"
 #include "sim/world/process/wire.h"
 

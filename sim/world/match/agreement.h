@@ -1,8 +1,10 @@
 // Compares the calls of two ranks that met in one collective.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/call.h"
 
@@ -24,5 +26,15 @@ bool is_pairwise(const Call& line);
 
 // "ranks 0 and 2 disagree on call 3 of tp[0,2]: <difference>. Rank 0: <call>. Rank 2: <call>"
 std::string describe_disagreement(const Call& a, const Call& b, const std::string& what);
+
+// An error in the calls of a world.
+struct Finding {
+  std::string code;            // disagreement | deadlock | never_waited | in_flight | threw | hung
+  std::string message;         // the fact, with ranks, calls and labels
+  std::vector<int64_t> ranks;  // named in the message, ascending
+  std::string fix = {};
+
+  std::string text() const { return fix.empty() ? message : message + "; " + fix; }
+};
 
 }  // namespace shardproof::sim::world

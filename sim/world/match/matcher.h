@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "sim/world/match/agreement.h"
 #include "sim/world/match/call_line.h"
-#include "sim/world/match/finding.h"
 
 namespace shardproof::sim::world {
 

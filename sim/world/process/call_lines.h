@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "sim/world/process/owned_fd.h"
-#include "sim/world/process/record_buffer.h"
+#include "sim/world/process/wire.h"
 
 namespace shardproof::sim::world {
 

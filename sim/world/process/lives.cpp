@@ -9,7 +9,7 @@
 #include <csignal>
 
 #include "base/error.h"
-#include "sim/world/process/pidfd.h"
+#include "sim/world/process/owned_fd.h"
 
 namespace shardproof::sim::world {
 namespace {

@@ -1,11 +1,17 @@
 #include "sim/world/process/process_clock.h"
 
+#include <sys/wait.h>
+
+#include <cstring>
 #include <ctime>
+#include <deque>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 namespace shardproof::sim::world {
+
 namespace {
 
 // 'R', 'S', 'T' and so on; 0 when it has gone. `folder`: /proc/PID, or that of one of its threads.
@@ -41,6 +47,27 @@ int64_t runnable_threads(pid_t pid) {
 bool is_stopped(pid_t pid) {
   const char state = state_in(folder_of(pid));
   return state == 'T' || state == 't';
+}
+
+std::string exit_text(int status) {
+  if (WIFEXITED(status)) return "exited with status " + std::to_string(WEXITSTATUS(status));
+  if (!WIFSIGNALED(status)) return "ended in an unknown way";
+  const char* name = ::sigabbrev_np(WTERMSIG(status));
+  if (!name) return "was killed by signal " + std::to_string(WTERMSIG(status));
+  return std::string("was killed by SIG") + name;
+}
+
+std::string last_lines(const std::string& text, int count) {
+  std::deque<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    lines.push_back(line);
+    if (static_cast<int>(lines.size()) > count) lines.pop_front();
+  }
+  std::string joined;
+  for (const std::string& line : lines) joined += (joined.empty() ? "" : "\n") + line;
+  return joined;
 }
 
 }  // namespace shardproof::sim::world

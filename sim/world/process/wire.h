@@ -4,13 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "sim/world/process/owned_fd.h"
-#include "sim/world/process/record_buffer.h"
 #include "sim/world/process/seal.h"
 
 namespace shardproof::sim::world {
@@ -38,6 +39,46 @@ struct Frame {
   FrameType type = FrameType::kRequest;
   std::string payload;
   std::vector<OwnedFd> fds;
+};
+
+// Bytes that arrive in any pieces and are taken out as whole records.
+//
+//   | Header, whose `bytes` says how many follow | payload ... |      (host byte order)
+//
+// Taking a record moves no byte of the others: its bytes are reused when a writer needs room.
+template <class Header>
+struct Record {
+  Header header;
+  std::string payload;
+};
+
+class RecordBuffer {
+ public:
+  // Memory for `most` bytes behind those that have arrived; arrived() then says how many came. It
+  // is good until the next call.
+  char* room(size_t most);
+  void arrived(size_t count);
+
+  // The next record, once all of it has arrived.
+  template <class Header>
+  std::optional<Record<Header>> take() {
+    static_assert(std::is_trivially_copyable_v<Header>);
+    Record<Header> record;
+    if (end_ - begin_ < sizeof(Header)) return std::nullopt;
+    std::memcpy(&record.header, bytes_.data() + begin_, sizeof(Header));
+    if (end_ - begin_ - sizeof(Header) < record.header.bytes) return std::nullopt;
+    record.payload.assign(bytes_, begin_ + sizeof(Header), record.header.bytes);
+    begin_ += sizeof(Header) + record.header.bytes;
+    return record;
+  }
+
+  // All that has arrived is gone.
+  void clear() { begin_ = end_ = 0; }
+
+ private:
+  std::string bytes_;  // from begin_ to end_: arrived and not taken; behind end_: room
+  size_t begin_ = 0;
+  size_t end_ = 0;
 };
 
 // Takes frames out of the bytes that have arrived.

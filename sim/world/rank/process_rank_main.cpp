@@ -15,7 +15,7 @@
 #include "comm/gloo_backend.h"
 #include "comm/nccl_backend.h"
 #include "sim/world/rank/case_inputs.h"
-#include "sim/world/rank/reference_rank.h"
+#include "sim/world/rank/member_noise.h"
 
 namespace shardproof::sim::world {
 

@@ -25,7 +25,6 @@
 #include "sim/world/rank/inference_rank.h"
 #include "sim/world/rank/member_noise.h"
 #include "sim/world/rank/policy_life.h"
-#include "sim/world/rank/reference_rank.h"
 #include "sim/world/rank/refusals.h"
 #include "sim/world/rank/token_runs.h"
 #include "sim/world/rank/watched_probe.h"

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "sim/case/case_spec.h"
 #include "sim/case/record/golden_record.h"
-#include "sim/case/record/parted_skips.h"
 #include "sim/case/runners.h"
 #include "tensor/aten_view.h"
 

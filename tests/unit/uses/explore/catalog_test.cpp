@@ -5,7 +5,6 @@
 #include <catch2/catch.hpp>
 
 #include "sim/case/scenario/schema.h"
-#include "sim/uses/explore/edges.h"
 #include "sim/uses/explore/effects.h"
 
 namespace shardproof::sim::explore {

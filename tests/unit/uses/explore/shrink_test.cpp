@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "sim/uses/explore/signature.h"
 #include "sim/uses/explore/smaller_cases.h"
 
 namespace shardproof::sim::explore {

@@ -1,8 +1,8 @@
-#include "sim/uses/validate/going_on.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
+
+#include "sim/uses/validate/endings.h"
 
 using namespace shardproof::sim;
 using namespace shardproof::sim::validate;

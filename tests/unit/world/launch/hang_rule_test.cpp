@@ -1,4 +1,3 @@
-#include "sim/world/launch/hang_rule.h"
 
 #include <catch2/catch.hpp>
 

@@ -8,7 +8,7 @@
 
 #include "sim/world/process/call_board.h"
 #include "sim/world/process/ending_codec.h"
-#include "sim/world/process/exit_text.h"
+#include "sim/world/process/process_clock.h"
 #include "sim/world/process/wire.h"
 
 namespace shardproof::sim::world {

@@ -1,8 +1,8 @@
 // Records from bytes that arrive in any pieces are complete and in order, and are rarely moved.
-#include "sim/world/process/record_buffer.h"
-
 #include <catch2/catch.hpp>
 #include <string_view>
+
+#include "sim/world/process/wire.h"
 
 namespace shardproof::sim::world {
 namespace {

@@ -1,8 +1,9 @@
-#include "sim/judge/diff/wording.h"
+#include "sim/judge/diff/evidence.h"
 
 #include <fmt/format.h>
 
 namespace shardproof::sim::judge {
+
 namespace {
 
 std::string words(const EqualsStep& found) {
