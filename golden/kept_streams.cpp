@@ -55,7 +55,7 @@ void KeptStreams::load(int64_t tp_size, int64_t step) {
     const std::string anew =
         fmt::format("{} from step {} on rank {} of {}", kParts, step, rank, tp_size);
     parts_[static_cast<size_t>(rank)] = {
-        .name = kParts, .seed = stream_seed(static_cast<int64_t>(first.seed), anew)};
+        .name = kParts, .seed = generator_seed(static_cast<int64_t>(first.seed), anew)};
   }
 }
 

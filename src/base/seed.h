@@ -23,6 +23,15 @@ constexpr uint64_t stream_seed(int64_t seed, std::string_view name) {
   return mix_bits(hash ^ mix_bits(static_cast<uint64_t>(seed) + 0x9e3779b97f4a7c15ULL));
 }
 
+// LibTorch's CPU generator, an mt19937, takes the low 32 bits of its seed: two seeds that differ in
+// higher bits only draw the same numbers.
+inline constexpr uint64_t kMaxGeneratorSeed = 0xffffffff;
+
+// The seed of a generator for the stream `name`: the bits of stream_seed that a generator takes.
+constexpr uint64_t generator_seed(int64_t seed, std::string_view name) {
+  return stream_seed(seed, name) & kMaxGeneratorSeed;
+}
+
 static_assert(stream_seed(1, "a") != stream_seed(2, "a"));
 static_assert(stream_seed(1, "a") != stream_seed(1, "b"));
 

@@ -58,7 +58,7 @@ SeededBatchOptions checked(SeededBatchOptions options) {
 }
 
 at::Generator stream(int64_t seed, const char* name) {
-  return at::detail::createCPUGenerator(stream_seed(seed, std::string("batch.") + name));
+  return at::detail::createCPUGenerator(generator_seed(seed, std::string("batch.") + name));
 }
 
 // Draws `count` tokens as whole shuffled vocabularies, so that every part of the vocabulary occurs.

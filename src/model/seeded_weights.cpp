@@ -32,7 +32,7 @@ void check_size(const std::map<std::string, std::vector<int64_t>>& shapes) {
 // factors of norms, around 1.
 at::Tensor draw(const std::string& name, const std::vector<int64_t>& shape, int64_t seed,
                 bool unit_offset_norm) {
-  const at::Generator generator = at::detail::createCPUGenerator(stream_seed(seed, name));
+  const at::Generator generator = at::detail::createCPUGenerator(generator_seed(seed, name));
   const at::Tensor normal = at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble));
   if (name.ends_with(".bias")) return normal.mul_(0.2);
   if (shape.size() == 1) return normal.mul_(0.2).add_(unit_offset_norm ? 0.0 : 1.0);

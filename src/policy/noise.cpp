@@ -16,10 +16,10 @@ void add_noise(Trainer& trainer, const MeshComm& comm, double std, int64_t seed)
     const at::Tensor& master = trainer.masters()[i];
     noised.push_back(master);
     if (!parameter.trainable) continue;
-    const at::Tensor full =
-        at::randn(parameter.global_shape,
-                  at::detail::createCPUGenerator(stream_seed(seed, "noise on " + parameter.name)),
-                  at::TensorOptions().dtype(at::kDouble));
+    const at::Tensor full = at::randn(
+        parameter.global_shape,
+        at::detail::createCPUGenerator(generator_seed(seed, "noise on " + parameter.name)),
+        at::TensorOptions().dtype(at::kDouble));
     const at::Tensor own = cut(full, parameter.layout, comm.mesh(), comm.rank()).mul_(std);
     noised.back() = master + own.to(master.options());
   }

@@ -59,6 +59,8 @@ SavedStream saved_stream(const json& numbers, const at::Tensor& states, const Me
     throw_bad_input("the saved random streams are not those of a mesh",
                     "copy the checkpoint again, or load another one");
   }
+  // Earlier versions wrote bits of a seed that no generator takes.
+  for (uint64_t& seed : stream.seeds) seed &= kMaxGeneratorSeed;
   return stream;
 }
 
@@ -78,10 +80,10 @@ std::optional<size_t> row_for(const SavedStream& stream, const Mesh& saved, cons
 
 RngState begun_anew(const SavedStream& stream, const std::string& name, int64_t step,
                     const MeshComm& comm) {
-  const uint64_t seed =
-      stream_seed(static_cast<int64_t>(stream.seeds.front()),
-                  fmt::format("{} from step {} on rank {} of {}", name, step,
-                              comm.mesh().coordinate("tp", comm.rank()), comm.mesh().size("tp")));
+  const uint64_t seed = generator_seed(
+      static_cast<int64_t>(stream.seeds.front()),
+      fmt::format("{} from step {} on rank {} of {}", name, step,
+                  comm.mesh().coordinate("tp", comm.rank()), comm.mesh().size("tp")));
   return {.seed = seed, .offset = 0, .state = at::detail::createCPUGenerator(seed).get_state()};
 }
 

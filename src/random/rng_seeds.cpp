@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "base/seed.h"
 
 namespace shardproof {
 namespace {
@@ -14,6 +17,12 @@ constexpr int64_t kExpertStride = 100;
 [[noreturn]] void refuse_mesh(std::string what) {
   throw_refused(std::move(what),
                 "use fewer expert parallel ranks: two streams of one seed draw the same");
+}
+
+// The largest difference to the seed on any rank of the mesh.
+int64_t largest_offset(const RngPlace& place) {
+  return std::max(kModelOffset + place.tp_size - 1,
+                  kExpertOffset + kExpertStride * (place.ep_size - 1) + place.etp_size - 1);
 }
 
 // Checks every pair of ranks of the mesh, on every rank.
@@ -43,6 +52,14 @@ RngSeeds rng_seeds(int64_t seed, const RngPlace& place) {
     throw_bad_input(fmt::format("a seed of {} for random streams", seed), "give one of 0 or more");
   }
   check_seeds_differ(place);
+  const int64_t most = static_cast<int64_t>(kMaxGeneratorSeed) - largest_offset(place);
+  if (seed > most) {
+    throw_bad_input(
+        fmt::format("with a seed of {} for random streams, a rank's seed exceeds the 32 "
+                    "bits that a generator takes",
+                    seed),
+        fmt::format("give one of at most {}", most));
+  }
   const auto base = static_cast<uint64_t>(seed);
   return {.data = base,
           .model = base + kModelOffset + static_cast<uint64_t>(place.tp_rank),

@@ -29,8 +29,9 @@ struct RngSeeds {
   uint64_t data = 0, model = 0, expert = 0;
 };
 
-// Throws Error(kBadInput) for a seed below 0. Throws Error(kRefused) for a mesh on which two
-// streams of different purpose would have equal seeds; this depends on the sizes only.
+// Throws Error(kBadInput) for a seed below 0, and for one with which a rank of the mesh would get a
+// seed above kMaxGeneratorSeed (base/seed.h). Throws Error(kRefused) for a mesh on which two
+// streams of different purpose would have equal seeds. The sizes decide, so all ranks throw.
 RngSeeds rng_seeds(int64_t seed, const RngPlace& place);
 
 // Removes the tracker's streams and adds the three standard ones.

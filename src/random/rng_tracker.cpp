@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 
+#include "base/seed.h"
 namespace shardproof {
 
 struct RngTracker::Stream {
@@ -55,6 +56,13 @@ void RngTracker::add(const std::string& name, uint64_t seed) {
   }
   if (streams_.count(name) != 0) {
     throw_bad_input(fmt::format("there is a random stream '{}' already", name),
+  if (seed > kMaxGeneratorSeed) {
+    throw_bad_input(
+        fmt::format("random stream '{}' has seed {}, of which a generator takes the low "
+                    "32 bits only",
+                    name, seed),
+        fmt::format("give one of at most {}", kMaxGeneratorSeed));
+  }
                     "choose another name, or reset the tracker first");
   }
   auto stream = std::make_unique<Stream>();

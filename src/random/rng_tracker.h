@@ -59,7 +59,8 @@ class RngTracker {
   bool is_inference() const { return inference_; }
   // Removes all streams and seeds. Must not be called inside a fork (asserted).
   void reset();
-  // Throws Error(kBadInput), with nothing changed, for a seed or a name that exists already.
+  // Throws Error(kBadInput), with nothing changed, for a seed or a name that exists already, and
+  // for a seed above kMaxGeneratorSeed (base/seed.h).
   void add(const std::string& name, uint64_t seed);
 
   // Selects the stream of all draws until it goes out of scope, even by an exception. Forks nest

@@ -55,6 +55,7 @@ TEST_CASE("streams that dp ranks had drawn from differently begin anew on anothe
       CHECK(stream.offset == 0);
       CHECK(stream.seed != first.seed);
       CHECK(stream.state.equal(resumed.ended[0].at(kDataParallelRng).state));
+      CHECK(stream.seed < uint64_t{1} << 32);  // all bits that a generator takes
     }
     DroppingRun once{.trial = steps_on(mesh, 2), .load = resumed.load}, twice = once;
     CHECK(difference(once.run(), twice.run(), 0) == "");

@@ -70,6 +70,34 @@ TEST_CASE("a seed or a name that is there already is refused and changes nothing
 }
 
 TEST_CASE("an unknown name is refused with the nearest known one", "[RN-1]") {
+TEST_CASE("a seed of more bits than a generator takes is refused", "[RN-1]") {
+  const uint64_t above = uint64_t{1} << 32;
+  REQUIRE(plain_uniform(7, {6}).equal(plain_uniform(above + 7, {6})));
+  REQUIRE_FALSE(plain_uniform(7, {6}).equal(plain_uniform(7 + above / 2, {6})));
+  RngTracker rng;
+  rng.add("one", 7);
+  CHECK(says(refusal_of([&] { rng.add("two", above + 7); }), "seed 4294967303"));
+  CHECK(says(refusal_of([&] { rng.add("two", above); }), "at most 4294967295"));
+  CHECK(rng.states().size() == 1);
+  rng.add("two", above - 1);
+  CHECK(rng.states().size() == 2);
+}
+
+TEST_CASE("a seed is refused on every rank when that of some rank has more bits", "[RN-1]") {
+  const int64_t most = (int64_t{1} << 32) - 1;
+  for (const int64_t tp_rank : {0, 3}) {
+    const RngPlace place{.tp_rank = tp_rank, .tp_size = 4};
+    const int64_t largest = most - 2718 - 3;
+    CHECK(rng_seeds(largest, place).model == static_cast<uint64_t>(largest + 2718 + tp_rank));
+    const std::string text = refusal_of([&] { rng_seeds(largest + 1, place); });
+    CHECK(says(text, std::to_string(largest + 1)));
+    CHECK(says(text, "at most " + std::to_string(largest)));
+  }
+  const RngPlace experts{.ep_rank = 0, .ep_size = 30, .etp_rank = 0, .etp_size = 5};
+  CHECK(rng_seeds(most - 1024 - 2904, experts).data > 0);
+  CHECK(says(refusal_of([&] { rng_seeds(most - 1024 - 2903, experts); }), "32 bits"));
+}
+
   RngTracker rng = streams_of({kModelParallelRng});
   const std::string text = refusal_of([&] { const auto fork = rng.fork("model-paralel-rng"); });
   CHECK(says(text, "no random stream 'model-paralel-rng'"));
