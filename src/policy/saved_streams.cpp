@@ -64,6 +64,17 @@ SavedStream saved_stream(const json& numbers, const at::Tensor& states, const Me
   return stream;
 }
 
+void check_state(const RngState& stream, const std::string& name) {
+  try {
+    at::detail::createCPUGenerator().set_state(stream.state);
+  } catch (const c10::Error&) {
+    throw_bad_input(
+        fmt::format("the {} bytes saved for random stream '{}' are not a generator's state",
+                    stream.state.numel(), name),
+        "copy the checkpoint again, or load another one");
+  }
+}
+
 // The row with which `rank` of `mesh` continues.
 std::optional<size_t> row_for(const SavedStream& stream, const Mesh& saved, const Mesh& mesh,
                               int64_t rank) {
@@ -128,6 +139,7 @@ std::vector<std::string> set_streams(const json& saved, const SafetensorsFile& f
       const SavedStream stream = saved_stream(numbers, file.get(name), mesh);
       if (const auto row = row_for(stream, mesh, comm.mesh(), comm.rank())) {
         states[name] = stream.row(*row);
+        check_state(states[name], name);
       } else {
         states[name] = begun_anew(stream, name, step, comm);
         anew.push_back(name);

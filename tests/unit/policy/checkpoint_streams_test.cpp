@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/read_text.h"
 #include "base/text_file.h"
+#include "tensor/safetensors.h"
 #include "tests/unit/policy/dropping_run.h"
 #include "tests/unit/policy/small_worker.h"
 
@@ -54,12 +55,54 @@ TEST_CASE("streams that dp ranks had drawn from differently begin anew on anothe
       const RngState& stream = resumed.ended[rank].at(kDataParallelRng);
       CHECK(stream.offset == 0);
       CHECK(stream.seed != first.seed);
-      CHECK(stream.state.equal(resumed.ended[0].at(kDataParallelRng).state));
       CHECK(stream.seed < uint64_t{1} << 32);  // all bits that a generator takes
+      CHECK(stream.state.equal(resumed.ended[0].at(kDataParallelRng).state));
     }
     DroppingRun once{.trial = steps_on(mesh, 2), .load = resumed.load}, twice = once;
     CHECK(difference(once.run(), twice.run(), 0) == "");
   }
+}
+
+TEST_CASE("a saved seed loses the bits that no generator takes", "[policy][PW-8]") {
+  const sim::ScratchFolder root;
+  DroppingRun saver{.trial = steps_on(Mesh::training({}), 1), .save = root.path()};
+  saver.run();
+  const std::string saved = *latest_checkpoint(root.path());
+  nlohmann::json state = read_json_object(saved + "/state.json");
+  nlohmann::json& seeds = state["rng"]["streams"][kDataParallelRng]["seeds"];
+  seeds[0] = seeds[0].get<uint64_t>() + (uint64_t{5} << 32);
+  write_text_file(saved + "/state.json", state.dump());
+  DroppingRun loader{.trial = steps_on(Mesh::training({}), 0), .load = saved};
+  loader.run();
+  CHECK(loader.ended[0].at(kDataParallelRng).seed == saver.ended[0].at(kDataParallelRng).seed);
+}
+
+TEST_CASE("saved bytes that are not a generator's state are refused and change nothing",
+          "[policy][PW-8]") {
+  const sim::ScratchFolder root;
+  DroppingRun saver{.trial = steps_on(Mesh::training({}), 1), .save = root.path()};
+  saver.run();
+  const std::string saved = *latest_checkpoint(root.path());
+  NamedTensors streams;
+  {
+    const SafetensorsFile file = SafetensorsFile::open(saved + "/rng.safetensors");
+    for (const std::string& name : file.names()) {
+      streams.emplace_back(name, file.get(name).clone());
+    }
+  }
+  streams.back().second.zero_();  // set after the others, which are right
+  write_safetensors(saved + "/rng.safetensors", streams);
+  train_with(steps_on(Mesh::training({}), 0), [&](Trainer& trainer, MeshComm& comm) {
+    RngTracker rng = seeded_streams(comm.mesh(), 0);
+    const RngStates before = rng.states();
+    must_throw(("saved for random stream '" + streams.back().first + "'").c_str(),
+               [&] { load_checkpoint(saved, trainer, comm, &rng); });
+    for (const auto& [name, stream] : rng.states()) {
+      MUST(stream.offset == before.at(name).offset);
+      MUST(stream.state.equal(before.at(name).state));
+    }
+    MUST(trainer.step_count() == 0);
+  });
 }
 
 TEST_CASE("a worker with a seed keeps random streams, which begin anew with it", "[policy][PW-8]") {
