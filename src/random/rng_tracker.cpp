@@ -4,11 +4,12 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
+#include <bit>
 #include <mutex>
 
 #include "base/error.h"
-
 #include "base/seed.h"
+
 namespace shardproof {
 
 struct RngTracker::Stream {
@@ -19,11 +20,20 @@ struct RngTracker::Stream {
 
 namespace {
 
-// All threads of the process share the generator; drawing from it requires its mutex.
+// A digest of the state, which every draw changes. All threads of the process share the generator;
+// reading it requires its mutex. Allocates nothing, because the destructor of a fork calls it.
 uint64_t default_generator_digest() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator_digest(generator);
+  auto& state = *generator.get<at::CPUGeneratorImpl>();
+  const at::mt19937_data_pod numbers = state.engine().data();
+  uint64_t digest = numbers.next_;
+  for (const uint32_t number : numbers.state_) digest = mix_bits(digest ^ number);
+  // The second number of a pair of normal ones is kept; drawing it leaves the others unchanged.
+  const auto single = state.next_float_normal_sample();
+  const auto wide = state.next_double_normal_sample();
+  digest = mix_bits(digest ^ std::bit_cast<uint32_t>(single.value_or(0)) ^ (single ? 1 : 0));
+  return mix_bits(digest ^ std::bit_cast<uint64_t>(wide.value_or(0)) ^ (wide ? 1 : 0));
 }
 
 }  // namespace
@@ -46,6 +56,13 @@ void RngTracker::reset() {
 
 void RngTracker::add(const std::string& name, uint64_t seed) {
   if (inference_) return;
+  if (seed > kMaxGeneratorSeed) {
+    throw_bad_input(
+        fmt::format("random stream '{}' has seed {}, of which a generator takes the low "
+                    "32 bits only",
+                    name, seed),
+        fmt::format("give one of at most {}", kMaxGeneratorSeed));
+  }
   for (const auto& [other, stream] : streams_) {
     if (stream->seed == seed) {
       throw_bad_input(
@@ -56,13 +73,6 @@ void RngTracker::add(const std::string& name, uint64_t seed) {
   }
   if (streams_.count(name) != 0) {
     throw_bad_input(fmt::format("there is a random stream '{}' already", name),
-  if (seed > kMaxGeneratorSeed) {
-    throw_bad_input(
-        fmt::format("random stream '{}' has seed {}, of which a generator takes the low "
-                    "32 bits only",
-                    name, seed),
-        fmt::format("give one of at most {}", kMaxGeneratorSeed));
-  }
                     "choose another name, or reset the tracker first");
   }
   auto stream = std::make_unique<Stream>();

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "random/rng_seeds.h"
+#include "tensor/tensor_memory.h"
 
 namespace shardproof::tests {
 namespace {
@@ -69,7 +70,6 @@ TEST_CASE("a seed or a name that is there already is refused and changes nothing
   CHECK(rng.states().size() == 2);
 }
 
-TEST_CASE("an unknown name is refused with the nearest known one", "[RN-1]") {
 TEST_CASE("a seed of more bits than a generator takes is refused", "[RN-1]") {
   const uint64_t above = uint64_t{1} << 32;
   REQUIRE(plain_uniform(7, {6}).equal(plain_uniform(above + 7, {6})));
@@ -98,6 +98,7 @@ TEST_CASE("a seed is refused on every rank when that of some rank has more bits"
   CHECK(says(refusal_of([&] { rng_seeds(most - 1024 - 2903, experts); }), "32 bits"));
 }
 
+TEST_CASE("an unknown name is refused with the nearest known one", "[RN-1]") {
   RngTracker rng = streams_of({kModelParallelRng});
   const std::string text = refusal_of([&] { const auto fork = rng.fork("model-paralel-rng"); });
   CHECK(says(text, "no random stream 'model-paralel-rng'"));
@@ -159,6 +160,27 @@ TEST_CASE("a stray draw is told once, of the fork that was the innermost", "[RN-
     rng.set_states(rng.states());
   }
   CHECK(rng.warnings().size() == 3);
+}
+
+TEST_CASE("a stray normal number that was drawn as one of a pair is told", "[RN-1]") {
+  RngTracker rng = streams_of({kDataParallelRng, kModelParallelRng});
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    at::manual_seed(1);  // no number of a pair is kept
+    at::randn({1}, at::dtype(dtype));
+    const size_t before = rng.warnings().size();
+    {
+      const auto fork = rng.fork();
+      at::randn({1}, at::dtype(dtype));
+    }
+    CHECK(rng.warnings().size() == before + 1);
+  }
+}
+
+TEST_CASE("a fork allocates no tensor", "[RN-1]") {
+  RngTracker rng = streams_of({kDataParallelRng, kModelParallelRng});
+  TensorMemory memory;
+  { const auto fork = rng.fork(); }
+  CHECK(memory.peak_bytes() == 0);
 }
 
 TEST_CASE("states without the stream of an open fork are refused and change nothing", "[RN-1]") {
