@@ -96,13 +96,13 @@ std::vector<StepMetrics> PolicyWorker::train(const Batch& data, const TrainCall&
   const int64_t size =
       call.global_batch_size > 0 ? call.global_batch_size : options_.train_global_batch_size;
   std::vector<StepMetrics> metrics;
+  const Trainer::OneSchedulerStep scheduled(trainer);
   for (const Batch& batch : global_batches(with_masks(data, trainer.options().loss), size)) {
     const auto index = static_cast<int64_t>(metrics.size());
     if (call.before_batch) call.before_batch(index);
     metrics.push_back(call.eval_mode ? trainer.evaluate(batch) : trainer.step_at_same_rate(batch));
     if (call.after_batch) call.after_batch(index);
   }
-  if (!call.eval_mode) trainer.advance_schedule();
   return metrics;
 }
 

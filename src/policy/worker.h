@@ -75,8 +75,12 @@ class PolicyWorker {
   void begin_with(const std::vector<at::Tensor>& masters);
 
   // Makes one optimizer step for each global batch (neighboring samples of `data`), then one
-  // scheduler step. Returns the metrics of each step, in order. A step that throws leaves the
-  // worker as it was before that global batch.
+  // scheduler step. Returns the metrics of each step, in order.
+  //
+  // A call that throws in a later global batch leaves the worker as a call with those before it
+  // would: their steps are made, and so is the scheduler step. To continue, call again with the
+  // samples from that global batch on: the same call would train on the earlier ones a second time.
+  // Of the first global batch it leaves no trace. trainer().step_count() counts the steps.
   //
   // Throws Error(kBadInput): data that global batches do not divide, without a sample_mask, or with
   // a tensor whose dim 1 is not the sequence; a loss over tokens without a token_mask

@@ -247,10 +247,13 @@ void Trainer::abandon_step() {
   store_->abandon_step();
 }
 
+Trainer::OneSchedulerStep::~OneSchedulerStep() {
+  if (trainer_.step_ > before_) ++trainer_.schedule_steps_;
+}
+
 StepMetrics Trainer::step(const Batch& batch) {
-  const StepMetrics metrics = step_at_same_rate(batch);
-  advance_schedule();
-  return metrics;
+  const OneSchedulerStep scheduled(*this);
+  return step_at_same_rate(batch);
 }
 
 StepMetrics Trainer::step_at_same_rate(const Batch& batch) {

@@ -88,16 +88,29 @@ class Trainer {
   //
   // A step that throws before its update leaves parameters, optimizer, scheduler and loss scale
   // unchanged, and the trainer ready for another step: it drops gradients and frees gathered
-  // parameters. The update makes no collective. If a probe throws when it gets the update, the step
-  // is done.
+  // parameters. The update makes no collective, but when memory for it is missing, it leaves some
+  // parameters updated and others not: restore() then. If a probe throws when it gets the update,
+  // the step is done, and so is the scheduler step.
   //
   // Parameters that are not trainable stay unchanged, and the optimizer has no state for them.
   StepMetrics step(const Batch& batch);
-  // Makes a step without a scheduler step, for one of several global batches of a call, which
-  // advance_schedule() ends (NeMo-RL dtensor_policy_worker.py, train: "increment scheduler after
-  // all batches").
+  // Makes a step without a scheduler step, for one of several global batches of a call, which has a
+  // OneSchedulerStep.
   StepMetrics step_at_same_rate(const Batch& batch);
-  void advance_schedule() { ++schedule_steps_; }
+  // The scheduler step of all training steps that are made while this object exists: its end makes
+  // it, even after an exception, unless no step was made (NeMo-RL dtensor_policy_worker.py, train:
+  // "increment scheduler after all batches").
+  class OneSchedulerStep {
+   public:
+    explicit OneSchedulerStep(Trainer& trainer) : trainer_(trainer), before_(trainer.step_) {}
+    ~OneSchedulerStep();
+    OneSchedulerStep(const OneSchedulerStep&) = delete;
+    OneSchedulerStep& operator=(const OneSchedulerStep&) = delete;
+
+   private:
+    Trainer& trainer_;
+    int64_t before_;
+  };
   // The metrics that step() would report of this batch, without gradients: nothing is updated, and
   // the norm is 0. The probe gets them as step 0.
   //

@@ -20,8 +20,8 @@ void check_of_optimizer(const OptimizerState& state, OptimizerKind kind) {
 
 }  // namespace
 
-// Updates in place, so that no second copy of masters and states is held. It cannot fail half way:
-// it waits for no rank and calls no probe.
+// Updates in place, so that no second copy of masters and states is held. Only missing memory can
+// stop it half way: it waits for no rank and calls no probe.
 void Trainer::update(const std::vector<at::Tensor>& grads) {
   const at::NoGradGuard no_grad;
   const bool skipped = grads.empty();

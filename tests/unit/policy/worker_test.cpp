@@ -106,6 +106,77 @@ TEST_CASE("a step that throws leaves the worker as it was, ready for another", "
   }
 }
 
+// The call with six samples in global batches of two throws after `made` of them.
+struct FailingCall {
+  int64_t made;
+  enum { kBefore, kWithin, kAfter } place;
+};
+
+TEST_CASE("a call that throws leaves the worker as a call with the global batches before",
+          "[policy][PW-2]") {
+  ThrowingProbe probe;
+  probe.phase = Phase::kBackward;
+  probe.end_of_name = "layers.1.mlp.down_proj.grad_input";
+  WorkerTrial trial{.probe = &probe};
+  trial.options.train_global_batch_size = 2;
+  trial.options.train.schedule = {
+      .stages = {{.kind = ScheduleKind::kLambda, .lambdas = {1.0, 0.5, 0.125}}}};
+  const auto throwing_call = [&](const FailingCall& failing) {
+    const auto throws_at = [](int64_t wanted) {
+      return [wanted](int64_t index) {
+        if (index == wanted) throw std::runtime_error("the probe at a batch");
+      };
+    };
+    TrainCall call;
+    if (failing.place == FailingCall::kBefore) call.before_batch = throws_at(failing.made);
+    if (failing.place == FailingCall::kAfter) call.after_batch = throws_at(failing.made - 1);
+    if (failing.place == FailingCall::kWithin) {
+      call.before_batch = [&, failing](int64_t index) {
+        if (index == failing.made) probe.armed = true;
+      };
+    }
+    return call;
+  };
+  const Batch data = six_samples();
+  for (const FailingCall& failing : std::vector<FailingCall>{{0, FailingCall::kBefore},
+                                                             {0, FailingCall::kWithin},
+                                                             {1, FailingCall::kWithin},
+                                                             {2, FailingCall::kBefore},
+                                                             {3, FailingCall::kAfter}}) {
+    INFO(failing.made << " made, place " << failing.place);
+    const auto run = [&](bool throws) {
+      return with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t) {
+        if (throws) {
+          must_throw("the probe at", [&] { worker.train(data, throwing_call(failing)); });
+          comm.world().barrier("all have thrown");
+          probe.armed = false;
+          comm.world().barrier("disarmed");
+        } else if (failing.made > 0) {
+          worker.train(data.slice(0, 2 * failing.made));
+        }
+        MUST(worker.trainer().step_count() == failing.made);
+        MUST(worker.trainer().schedule_steps() == (failing.made > 0 ? 1 : 0));
+        worker.train(data);
+      });
+    };
+    CHECK(difference(run(false), run(true), 0) == "");
+  }
+}
+
+TEST_CASE("a step whose update a probe does not take is done, with its scheduler step",
+          "[policy][PW-2]") {
+  ThrowingProbe probe;
+  probe.phase = Phase::kStep;
+  probe.end_of_name = "param.model.norm.weight";
+  probe.armed = true;
+  with_workers({.probe = &probe}, [&](PolicyWorker& worker, MeshComm&, int64_t) {
+    Trainer& trainer = worker.trainer();
+    must_throw("the probe at", [&] { trainer.step(six_samples()); });
+    MUST(trainer.step_count() == 1);
+    MUST(trainer.schedule_steps() == 1);
+  });
+}
+
 TEST_CASE("a worker whose step threw settles before it ends", "[policy][PW-2]") {
   // The first leaves a gather in flight, the second a reduction.
   for (const char* place :
