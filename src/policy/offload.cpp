@@ -2,28 +2,34 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "tensor/memory.h"
 
 namespace shardproof {
 
-// It delegates, so that a failed copy runs the destructor, which moves the other tensors back.
-Offloaded::Offloaded(const Trainer& trainer, What what) : Offloaded() {
+Offloaded::Offloaded(const Trainer& trainer, What what) {
   const at::NoGradGuard no_grad;
   for (const OptimizerState& state : trainer.states()) {
     for (const at::Tensor& tensor : {state.exp_avg, state.exp_avg_sq, state.momentum_buffer}) {
-      move(tensor);
+      copy(tensor);
     }
   }
-  if (what == What::kOptimizer) return;
-  for (const at::Tensor& master : trainer.masters()) move(master);
-  for (const ParameterPtr& parameter : trainer.parameters()) move(parameter->tensor);
+  if (what == What::kParametersAndOptimizer) {
+    for (const at::Tensor& master : trainer.masters()) copy(master);
+    for (const ParameterPtr& parameter : trainer.parameters()) copy(parameter->tensor);
+  }
+  for (const Moved& moved : moved_) free_memory(moved.tensor);
 }
 
-// A leaf that is its own master was moved with it; a sharded leaf has no memory between steps.
-void Offloaded::move(const at::Tensor& tensor) {
+// A leaf that is its own master is copied with it; a sharded leaf has no memory between steps.
+void Offloaded::copy(const at::Tensor& tensor) {
   if (!tensor.defined() || memory_bytes(tensor) == 0) return;
+  const bool copied = std::any_of(moved_.begin(), moved_.end(), [&](const Moved& moved) {
+    return moved.tensor.is_alias_of(tensor);
+  });
+  if (copied) return;
   moved_.push_back({tensor, tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true)});
-  free_memory(tensor);
 }
 
 void Offloaded::reload() {
@@ -35,7 +41,5 @@ void Offloaded::reload() {
     moved_.pop_back();
   }
 }
-
-Offloaded::~Offloaded() { reload(); }
 
 }  // namespace shardproof

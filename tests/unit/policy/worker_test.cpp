@@ -201,6 +201,22 @@ TEST_CASE("a worker whose step threw settles before it ends", "[policy][PW-2]") 
   }
 }
 
+TEST_CASE("a worker that is offloaded ends without new memory", "[policy][PW-7][PW-11]") {
+  const WorkerTrial trial{.mesh = Mesh::training({})};
+  run_emulated_ranks(trial.mesh, [&](MeshComm& comm, int64_t rank) {
+    TensorMemory memory;
+    with_worker(trial, comm, rank, [&](PolicyWorker& worker) {
+      worker.train(six_samples());
+      worker.offload(Offloaded::What::kParametersAndOptimizer);
+      memory.reset_peak();
+      const int64_t before = memory.current_bytes();
+      worker.shutdown();
+      MUST(memory.peak_bytes() == before);
+      MUST(memory.current_bytes() < before);
+    });
+  });
+}
+
 TEST_CASE("noise is the policy's alone, and moves weights back that were offloaded",
           "[policy][PW-10]") {
   with_workers({}, [&](PolicyWorker& worker, MeshComm&, int64_t) {
