@@ -103,11 +103,12 @@ Contents gather_contents(const Trainer& trainer, MeshComm& comm, const Checkpoin
                               {"schedule_steps", trainer.schedule_steps()},
                               {"optimizer_steps", most_optimizer_steps(trainer)},
                               {"fewer_optimizer_steps", fewer_optimizer_steps(trainer)},
-                              {"loss_scale",
-                               {{"scale", trainer.loss_scale().scale},
-                                {"good_steps", trainer.loss_scale().good_steps}}},
                               {"data_position", extras.data_position}},
                     .tokenizer_folder = extras.tokenizer_folder};
+  if (trainer.options().loss_scale.enabled) {
+    contents.state["loss_scale"] = {{"scale", trainer.loss_scale().scale},
+                                    {"good_steps", trainer.loss_scale().good_steps}};
+  }
   if (extras.rng != nullptr) {
     contents.state["rng"] = gather_streams(*extras.rng, comm, trainer.device(), contents.streams);
   }
@@ -221,12 +222,14 @@ int64_t number_of(const json& state, const char* key, int64_t otherwise) {
   return found != state.end() && found->is_number_integer() ? found->get<int64_t>() : otherwise;
 }
 
-LossScaleState loss_scale_of(const json& state, const LossScaleState& otherwise) {
+// None when the run that saved it had no loss scaling.
+std::optional<LossScaleState> loss_scale_of(const json& state) {
   const auto found = state.find("loss_scale");
-  if (found == state.end() || !found->is_object()) return otherwise;
+  if (found == state.end() || !found->is_object()) return std::nullopt;
   const json scale = found->value("scale", json());
-  if (!scale.is_number() || scale.get<double>() <= 0) return otherwise;
-  return {.scale = scale.get<double>(), .good_steps = number_of(*found, "good_steps", 0)};
+  if (!scale.is_number() || scale.get<double>() <= 0) return std::nullopt;
+  return LossScaleState{.scale = scale.get<double>(),
+                        .good_steps = number_of(*found, "good_steps", 0)};
 }
 
 bool is_whole(const fs::path& folder) {
@@ -324,11 +327,11 @@ LoadedCheckpoint load_checkpoint(const std::string& folder, Trainer& trainer, co
   }
   try {
     trainer.restore(masters, std::move(states), step, number_of(state, "schedule_steps", step));
-  } catch (const Error&) {
+  } catch (...) {
     if (before) rng->set_states(*before);
     throw;
   }
-  trainer.set_loss_scale(loss_scale_of(state, trainer.loss_scale()));
+  trainer.set_loss_scale(loss_scale_of(state));
   return loaded;
 }
 

@@ -9,7 +9,7 @@
 //                        state.json              {"format": 1, "step": 12, "schedule_steps": 9,
 //                                                 "optimizer_steps": 11,
 //                                                 "fewer_optimizer_steps": {weight: 7},
-//                                                 "loss_scale": {..},
+//                                                 "loss_scale": {..}, with loss scaling only;
 //                                                 "data_position": 480, "rng": {..},
 //                                                 "files": {name: bytes}}
 //   <root>/.writing-step_00000012/               unfinished; never read, removed by the next save
@@ -61,7 +61,8 @@ struct LoadedCheckpoint {
 // Loads a checkpoint. Every rank reads its own pieces: no communication. With `rng` null, saved
 // streams are ignored. Throws Error(kBadInput) for a missing file or one with another size than
 // state.json says, weights of another model, states of another optimizer, a missing folder, and a
-// checkpoint without random streams for `rng`.
+// checkpoint without random streams for `rng`. Then the trainer and `rng` are unchanged. A trainer
+// with loss scaling begins with its initial scale when the run that saved had none.
 LoadedCheckpoint load_checkpoint(const std::string& folder, Trainer& trainer, const MeshComm& comm,
                                  RngTracker* rng = nullptr);
 

@@ -80,7 +80,7 @@ RngTracker& PolicyWorker::rng() {
 void PolicyWorker::begin_with(const std::vector<at::Tensor>& masters) {
   Trainer& trainer = this->trainer();
   trainer.restore(masters, std::vector<OptimizerState>(masters.size()), /*step=*/0);
-  trainer.set_loss_scale({.scale = trainer.options().loss_scale.init_scale});
+  trainer.set_loss_scale(std::nullopt);
   if (reference_) reference_.emplace(trainer);
   seed_rng();
 }

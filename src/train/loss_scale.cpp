@@ -6,11 +6,10 @@
 
 namespace shardproof {
 
-LossScale::LossScale(const LossScaleOptions& options)
-    : options_(options), state_{options.enabled ? options.init_scale : 1, 0} {}
+LossScale::LossScale(const LossScaleOptions& options) : options_(options), state_(initial()) {}
 
-void LossScale::set_state(const LossScaleState& state) {
-  if (options_.enabled) state_ = state;
+void LossScale::set_state(const std::optional<LossScaleState>& state) {
+  if (options_.enabled) state_ = state.value_or(initial());
 }
 
 bool LossScale::unscale(const std::vector<at::Tensor>& grads, Communicator& world,

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/training_choices.h"
@@ -30,7 +31,8 @@ class LossScale {
   bool enabled() const { return options_.enabled; }
   double scale() const { return state_.scale; }  // 1 when it is not enabled
   const LossScaleState& state() const { return state_; }
-  void set_state(const LossScaleState& state);
+  // Without a state: the initial one. Does nothing when it is not enabled.
+  void set_state(const std::optional<LossScaleState>& state);
 
   // Multiplies reduced gradients, which are a mean over `mean_over` ranks, by `mean_over` / scale
   // in place. Returns whether one is not finite on any rank, so that the step is skipped. The scale
@@ -42,6 +44,8 @@ class LossScale {
   void update(bool overflow);
 
  private:
+  LossScaleState initial() const { return {.scale = options_.enabled ? options_.init_scale : 1}; }
+
   LossScaleOptions options_;
   LossScaleState state_;
 };

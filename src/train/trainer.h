@@ -135,7 +135,8 @@ class Trainer {
   void observe_state();
   int64_t step_count() const { return step_; }  // steps made
   const LossScaleState& loss_scale() const { return loss_scale_.state(); }
-  void set_loss_scale(const LossScaleState& state) { loss_scale_.set_state(state); }
+  // Without a state: the initial one. Does nothing when loss scaling is not enabled.
+  void set_loss_scale(const std::optional<LossScaleState>& state) { loss_scale_.set_state(state); }
   int64_t schedule_steps() const { return schedule_steps_; }  // of the scheduler
   const TrainOptions& options() const { return options_; }
   const TokenCuts& token_cuts() const { return tokens_; }
