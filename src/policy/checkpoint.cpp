@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/text_file.h"
+#include "policy/publish_folder.h"
 #include "policy/saved_streams.h"
 #include "policy/tokenizer_files.h"
 #include "tensor/safetensors.h"
@@ -166,20 +166,6 @@ void write_contents(const fs::path& folder, const Contents& contents) {
   sync_to_disk(folder);
 }
 
-// Renames the folder to its final name; an existing folder of that name is exchanged with it.
-void publish(const fs::path& written, const fs::path& final_name) {
-  if (::renameat2(AT_FDCWD, written.c_str(), AT_FDCWD, final_name.c_str(), RENAME_NOREPLACE) != 0) {
-    if (errno != EEXIST || ::renameat2(AT_FDCWD, written.c_str(), AT_FDCWD, final_name.c_str(),
-                                       RENAME_EXCHANGE) != 0) {
-      throw_bad_input(
-          fmt::format("{} cannot be named: {}", final_name.string(), std::strerror(errno)),
-          "check the disk");
-    }
-    fs::remove_all(written);
-  }
-  sync_to_disk(final_name.parent_path());
-}
-
 void remove_unfinished(const fs::path& root) {
   for (const auto& entry : fs::directory_iterator(root)) {
     if (entry.path().filename().string().starts_with(kWriting)) fs::remove_all(entry.path());
@@ -192,7 +178,8 @@ void write_checkpoint(const fs::path& root, const Contents& contents, int64_t st
   const fs::path writing = root / (kWriting + step_name(step));
   fs::create_directory(writing);
   write_contents(writing, contents);
-  publish(writing, root / step_name(step));
+  publish_folder(writing.string(), (root / step_name(step)).string());
+  sync_to_disk(root);
 }
 
 json read_state(const fs::path& folder) {

@@ -43,7 +43,8 @@ struct CheckpointExtras {
 // Forward   all_gather over the world of each tensor, and of each random stream; all_reduce of the
 //           outcome
 // Throws    Error(kBadInput) on every rank: a folder that cannot be written, a tokenizer folder
-//           without a tokenizer
+//           without a tokenizer, an existing checkpoint of the same step on a file system that
+//           cannot exchange two folders (publish_folder.h)
 std::string save_checkpoint(const std::string& root, const Trainer& trainer, MeshComm& comm,
                             const CheckpointExtras& extras = {});
 
