@@ -82,8 +82,8 @@ std::vector<Sample> decode(const char* bytes) {
 
 std::vector<Sample> gather_samples(const std::vector<Sample>& own, Communicator& ulysses,
                                    const std::string& label, at::Device device) {
-  if (ulysses.size() == 1) return own;
   const std::string bytes = encode(own);
+  if (ulysses.size() == 1) return decode(bytes.data());
   const at::Tensor size = at::tensor({static_cast<int64_t>(bytes.size())}, at::kLong);
   const at::Tensor sizes = ulysses.all_gather(size.to(device), 0, label + " sizes").cpu();
   const at::Tensor local = at::empty({size.item<int64_t>()}, at::kByte);

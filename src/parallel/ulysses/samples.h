@@ -13,11 +13,13 @@
 
 namespace shardproof {
 
-// Named tensors (on the CPU, any shape and dtype) and texts.
+// Named tensors (any shape, dtype, strides and device) and texts.
 using Sample = std::map<std::string, std::variant<at::Tensor, std::string>>;
 
 // The samples of all ranks in rank order, each rank's in its own order. Ranks may have different
-// numbers of samples, including none. `device` is where the group's backend takes tensors.
+// numbers of samples, including none. `device` is where the group's backend takes tensors. Every
+// tensor of the result is a dense copy on the CPU without a gradient, in a group of one too: none
+// shares memory with `own`.
 //
 // Forward   all_gather of the sizes in bytes, all_gather of the bytes
 // Source    LightRFT parallel_utils.py, SPDataProcessor.preprocess

@@ -68,6 +68,30 @@ TEST_CASE("samples of any size reach every rank in rank order", "[US-1]") {
   }
 }
 
+TEST_CASE("groups of every size return dense copies on the CPU without a gradient", "[US-1]") {
+  for (const int64_t size : {1, 2}) {
+    INFO("a group of " << size);
+    std::vector<std::string> problems(static_cast<size_t>(size));
+    run_emulated_ranks(Mesh({{"ulysses", size}}), [&](MeshComm& comm, int64_t rank) {
+      const at::Tensor whole = at::arange(100 * rank, 100 * rank + 12, at::kDouble).view({3, 4});
+      const at::Tensor turned = whole.t();
+      const at::Tensor leaf = at::ones({2}, at::kFloat).requires_grad_(true);
+      const std::vector<Sample> own = {{{"turned", turned}, {"leaf", leaf}}};
+      const auto all = gather_samples(own, comm.along("ulysses"), "samples", at::kCPU);
+      const Sample& here = all.at(static_cast<size_t>(rank));
+      const at::Tensor& copy = std::get<at::Tensor>(here.at("turned"));
+      std::string& problem = problems[static_cast<size_t>(rank)];
+      if (!copy.equal(turned)) problem += "values ";
+      if (!copy.is_contiguous()) problem += "strides ";
+      if (copy.is_alias_of(whole)) problem += "alias ";
+      if (std::get<at::Tensor>(here.at("leaf")).requires_grad()) problem += "gradient ";
+      whole.zero_();
+      if (copy.sum().item<double>() == 0) problem += "memory ";
+    });
+    CHECK(problems == std::vector<std::string>(static_cast<size_t>(size)));
+  }
+}
+
 TEST_CASE("samples travel from the device that the backend takes tensors on", "[US-1]") {
   const std::vector<Sample> own = {{{"prompt", std::string("text")}}};
   Communicator ulysses("ulysses", {0, 1}, 0, c10::make_intrusive<DeviceTeller>(), nullptr);
