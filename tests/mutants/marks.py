@@ -14,7 +14,8 @@ class Marks:
 
 
 def _right_tensor(expect, finding):
-    if finding["verdict"] != expect.get("verdict", "mismatch" if "tensor" in expect else "failed"):
+    verdict = expect.get("verdict", "mismatch" if "tensor" in expect else "failed")
+    if not re.fullmatch(str(verdict), finding["verdict"]):
         return False
     if "tensor" not in expect:  # a failed world: the kind of the failure
         return bool(re.fullmatch(str(expect.get("kind", ".*")), finding.get("kind", "")))

@@ -282,6 +282,11 @@ class MarksOfAFinding(unittest.TestCase):
         self.assertFalse(self.marks(expect, failed | {"kind": "threw"}).tensor)
         self.assertFalse(self.marks(expect, finding()).tensor)
 
+    def test_the_verdict_is_a_regular_expression_for_all_of_it(self):
+        failed = {"verdict": "bad_input", "kind": "bad_input", "message": "", "ranks": [], "divergence": None}
+        self.assertTrue(self.marks({"verdict": "failed|bad_.*"}, failed).tensor)
+        self.assertFalse(self.marks({"verdict": "bad"}, failed).tensor)
+
 
 if __name__ == "__main__":
     unittest.main()
