@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Holds the pages to the tree: every relative link leads to a file, and every `path` that begins with a folder of the
-tree names one, with or without its ending."""
+tree names one, with or without its ending. A script that a line of a code block runs by its path has its run bit."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ PAGES = ["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/adding/*.md", "scena
          "bench/README.md", "reports/README.md", "examples/*/README.md"]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:src|sim|golden|tests|scenarios|docs|cmake|bench|examples|reports)/[\w./-]*\w)`")
+BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?:\$ )?(?:\w+=\S* )*([\w./-]+)", re.MULTILINE)  # after its variables
 ENDINGS = ("", ".h", ".cpp", ".yaml", ".py")
 
 
@@ -22,6 +25,11 @@ def problems(root, page):
     for path in PATH.findall(text):
         if not any((root / (path + ending)).exists() for ending in ENDINGS):
             yield f"there is no {path}"
+    for path in sorted({path for block in BLOCK.findall(text) for path in COMMAND.findall(block)}):
+        for script in (root / path, page.parent / path):
+            if script.is_file() and script.read_bytes().startswith(b"#!") and not os.access(script, os.X_OK):
+                yield f"{path} has no run bit, and a command runs it by its path"
+                break
 
 
 def main():
