@@ -173,17 +173,17 @@ at::Tensor RngTracker::drawn(at::IntArrayRef shape, std::string_view place,
                              const std::function<at::Tensor(const at::Generator&)>& draw) {
   Stream& stream = stream_to_draw_from(place);
   const int64_t count = c10::multiply_integers(shape);
-  if (log_ != nullptr) {
-    log_->add({.place = std::string(place),
-               .stream = current_stream(),
-               .seed = stream.seed,
-               .offset = stream.offset,
-               .count = count,
-               .state = generator_digest(stream.generator),
-               .phase = phase_});
-  }
+  RandomDraw logged{.place = std::string(place),
+                    .stream = current_stream(),
+                    .seed = stream.seed,
+                    .offset = stream.offset,
+                    .count = count,
+                    .state = log_ != nullptr ? generator_digest(stream.generator) : 0,
+                    .phase = phase_};
+  at::Tensor numbers = draw(stream.generator);  // draws nothing when it throws
   stream.offset += count;
-  return draw(stream.generator);
+  if (log_ != nullptr) log_->add(std::move(logged));
+  return numbers;
 }
 
 at::Tensor RngTracker::uniform(at::IntArrayRef shape, std::string_view place) {

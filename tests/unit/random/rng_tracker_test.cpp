@@ -176,6 +176,17 @@ TEST_CASE("a stray normal number that was drawn as one of a pair is told", "[RN-
   }
 }
 
+TEST_CASE("a draw that throws leaves its stream and the log as they were", "[RN-1]") {
+  DrawLog log;
+  RngTracker rng(&log);
+  rng.add(kDataParallelRng, 5);
+  rng.uniform({3}, "before");
+  CHECK_THROWS(rng.uniform({-2}, "a shape that no tensor has"));
+  CHECK(rng.states().at(kDataParallelRng).offset == 3);
+  CHECK(log.draws().size() == 1);
+  CHECK(rng.uniform({4}, "after").equal(plain_uniform(5, {4}, 3)));
+}
+
 TEST_CASE("a fork allocates no tensor", "[RN-1]") {
   RngTracker rng = streams_of({kDataParallelRng, kModelParallelRng});
   TensorMemory memory;
