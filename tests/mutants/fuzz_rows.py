@@ -197,8 +197,8 @@ ROWS = [
     FuzzRow(36, "policy", "The schedule does not advance after a step that was skipped.",
             "a policy in float16 with a scheduler and an overflow", Edit(
                 "src/policy/worker.cpp", "return metrics;",
-                "if (PLANTED && metrics.back().skipped) trainer.restore(trainer.masters(), trainer.states(),"
-                " trainer.step_count(), trainer.schedule_steps() - 1); return metrics;",
+                "if (PLANTED && metrics.back().skipped) { trainer.restore(trainer.masters(), trainer.states(),"
+                " trainer.step_count(), trainer.schedule_steps() - 1); } return metrics;",
                 "PolicyWorker::train")),
     FuzzRow(37, "packing", "Every block of queries has the sequence ids of the first keys.",
             "a packed row longer than a block of the attention, with a window", Edit(
