@@ -1,5 +1,6 @@
 """What the page says and draws of one case."""
 
+import itertools
 import math
 import re
 from pathlib import Path
@@ -108,14 +109,33 @@ def place_of(case):
     return int(place) if place.isdecimal() else -1
 
 
+def anchors(cases):
+    """The id of each case in the page. It follows from the case's name in junit.xml ("NAME (BACKEND)") alone, except
+    that of equal ids the later ones end in "-2", "-3" .."""
+    found = {}
+    for case in cases:
+        anchor = "case-" + re.sub(r"[^A-Za-z0-9._]+", "-", f"{case['name']} {case.get('backend', '')}").strip("-")
+        others = (f"{anchor}-{count}" for count in itertools.count(2))
+        found[anchor if anchor not in found else next(other for other in others if other not in found)] = case
+    return list(found)
+
+
 def sections(case, lanes):
     """[Section] of the pictures of one case."""
     tensors = case.get("tensors", [])
-    shown = len(error_heatmap.chosen_tensors(tensors))
-    text = ("Share of its allowance that each tensor used, in the order of the single-device run. An error starts at "
-            "the first tensor in red; its columns are the ranks that have it.")
-    if len(tensors) > shown:
-        text += f" Shown are the {shown} of {len(tensors)} tensors that used most of it."
+    text = "Share of its allowance that each tensor used on each rank, in the order of the single-device run."
+    if finding := run_data.entry_of_finding(case):
+        who = "each rank is within its allowance" if finding.get("ok", True) else "the ranks in red have it"
+        text += f" The error starts at {finding['name']}, the marked row; {who}."
+    elif missing := case.get("divergence", {}).get("tensor"):
+        text += f" The finding, {missing}, has no row: no rank has reported it."
+    elif any(not tensor.get("ok", True) for tensor in tensors):
+        text += " An error starts at the first tensor in red; its columns are the ranks that have it."
+    count, wrong = error_heatmap.left_out(case)
+    if count:
+        near = f"the finding with {error_heatmap.NEIGHBORS} before and after it, and " if finding else ""
+        text += (f" Shown are {len(tensors) - count} of {len(tensors)} tensors: {near}those that used most of it. "
+                 f"{count} are left out, {wrong or 'none'} of them wrong.")
     time, key = timeline_picture.draw(lanes)
     drawn = [
         Section("Error by tensor and rank", text, error_heatmap.draw(case), error_heatmap.key()),

@@ -9,16 +9,17 @@ from matplotlib.patches import Circle, Polygon, Rectangle
 
 import layouts
 import tensor_file
-from pictures import INK, SOFT, TEXT_SIZE, Picture, canvas, draw_cells, draw_lines, inline, width_of, write
-from run_data import number
+from pictures import (FAINT, GAP, ON_LIGHT, PAGE_WIDTH, SOFT, TEXT_SIZE, Picture, canvas, draw_cells, draw_lines, inline,
+                      width_of, write)
+from run_data import entry_of_finding, number
 
 MOST_CELLS = 64             # along each side of a picture; larger tensors are drawn in blocks
 MOST_ELEMENTS = 1 << 24
 FOLD = 32                   # a tensor of one dim is drawn in rows of at most so many elements
 VALUES = LinearSegmentedColormap.from_list("values", ["#2b5c8a", "#8fb4d3", "#f4f3ef", "#e3b287", "#a2592a"])
 ERRORS = LinearSegmentedColormap.from_list("errors", ["#5a2a82", "#a98bc4", "#f6f4f1", "#eb9a83", "#b3261e"])
-NOBODY = "#e9edf1"
-WIDTH = 264                 # pixels of a picture
+WIDTH = (PAGE_WIDTH - 2 * GAP) // 3 - 16  # pixels of a picture and the names beside it; marks may be at its edges
+BESIDE = 72
 
 
 @dataclass
@@ -33,26 +34,16 @@ class Whole:
     summed: bool = False                  # actual is the sum of the ranks' addends
 
     def wrong(self):
-        """Bool array: an error over the allowance, or one that is no number."""
+        """Bool array: an error over the allowance, or one that is not a number."""
         with np.errstate(invalid="ignore"):
             fits = np.abs(self.actual - self.golden) <= self.allowance
             same = (self.actual == self.golden) | (np.isnan(self.actual) & np.isnan(self.golden))
         return self.sent & ~fits & ~same
 
 
-def entry_of(case):
-    """The entry of the first divergent tensor in the case's table, or None."""
-    found = case.get("divergence") or {}
-    for tensor in case.get("tensors", []):
-        if (tensor.get("name"), tensor.get("phase"), tensor.get("step")) == (
-                found.get("tensor"), found.get("phase"), found.get("step")):
-            return tensor
-    return None
-
-
 def put_together(case, arrays):
     """The guilty tensor as a Whole, or None when the run's folder does not hold it."""
-    found, entry = case.get("divergence") or {}, entry_of(case)
+    found, entry = case.get("divergence") or {}, entry_of_finding(case)
     worst = found.get("worst") or {}
     shape = worst.get("global_shape") or (entry or {}).get("global_shape") or []
     size = math.prod(shape)
@@ -198,8 +189,8 @@ def _outline(axes, label_grid, cell):
     across = np.argwhere(label_grid[:, 1:] != label_grid[:, :-1])
     down = np.argwhere(label_grid[1:, :] != label_grid[:-1, :])
     lines = [((c + 1, r), (c + 1, r + 1)) for r, c in across] + [((c, r + 1), (c + 1, r + 1)) for r, c in down]
-    draw_lines(axes, [((x * width, y * height), (u * width, v * height)) for (x, y), (u, v) in lines], INK, 1.2)
-    axes.add_patch(Rectangle((0, 0), columns * width, rows * height, fill=False, edgecolor=INK, linewidth=1.2))
+    draw_lines(axes, [((x * width, y * height), (u * width, v * height)) for (x, y), (u, v) in lines], ON_LIGHT, 1.2)
+    axes.add_patch(Rectangle((0, 0), columns * width, rows * height, fill=False, edgecolor=SOFT, linewidth=1.2))
 
 
 def _runs(labels):
@@ -216,15 +207,19 @@ def _fitting(ranks, room):
     return ""
 
 
+def _is_cut_in_rows(label_grid):
+    return bool((label_grid == label_grid[:, :1]).all())
+
+
 def _owner_labels(axes, label_grid, groups, cell):
     """Who holds what: beside the rows or above the columns, and within a piece that has others on all sides."""
     if len(groups) < 2:
         return
     width, height = cell
-    if (label_grid == label_grid[:, :1]).all():
+    if _is_cut_in_rows(label_grid):
         for group, first, last in _runs(label_grid[:, 0]):
             if (last - first) * height >= TEXT_SIZE + 4:
-                write(axes, -5, (first + last) / 2 * height, _fitting(groups[group], 66), ha="right", color=SOFT)
+                write(axes, -5, (first + last) / 2 * height, _fitting(groups[group], BESIDE - 6), ha="right", color=SOFT)
     elif (label_grid == label_grid[:1]).all():
         for group, first, last in _runs(label_grid[0]):
             write(axes, (first + last) / 2 * width, -8, _fitting(groups[group], (last - first) * width - 4),
@@ -239,7 +234,8 @@ def _owner_labels(axes, label_grid, groups, cell):
             if solid and (bottom - top) * height >= TEXT_SIZE + 6:
                 text = _fitting(ranks, (right - left) * width - 8)
                 write(axes, (left + right) / 2 * width, (top + bottom) / 2 * height, text, ha="center",
-                      **({"bbox": {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1}} if text else {}))
+                      color=ON_LIGHT, **({"bbox": {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1}} if text
+                                         else {}))
 
 
 def _mark(axes, whole, row_edges, column_edges, cell):
@@ -251,7 +247,7 @@ def _mark(axes, whole, row_edges, column_edges, cell):
         row, column = divmod(flat, columns)
         x = (np.searchsorted(column_edges, column, side="right") - 0.5) * cell[0]
         y = (np.searchsorted(row_edges, row, side="right") - 0.5) * cell[1]
-        for color, width in (("white", 3), (INK, 1.2)):
+        for color, width in (("white", 3), (ON_LIGHT, 1.2)):
             style = {"facecolor": "none", "edgecolor": color, "linewidth": width, "clip_on": False}
             axes.add_patch(Circle((x, y), 6, **style) if round_mark else
                            Polygon([(x - 6, y), (x, y - 6), (x + 6, y), (x, y + 6)], **style))
@@ -273,19 +269,20 @@ def draw(case, whole):
     golden, actual = pick(whole.golden), pick(whole.actual)
     with np.errstate(invalid="ignore"):
         difference = actual - golden
-    # What is no number is an error as large as there is one.
+    # A value that is not a number counts as the largest error.
     value_norm, error_norm = _norms(golden, actual, difference, whole.allowance)
     known = (chosen >= 0) & whole.sent[np.maximum(chosen, 0)]
     difference = np.where(known & np.isnan(difference), error_norm.vmax, difference)
     label, groups = owners(case, whole)
     label_grid = np.where(chosen >= 0, label[np.maximum(chosen, 0)], -1)
     rows, columns = chosen.shape
-    cell = (WIDTH / columns, WIDTH * min(max(rows / columns, 0.09), 1.1) / rows)
+    width = WIDTH - (BESIDE if len(groups) > 1 and _is_cut_in_rows(label_grid) else 0)
+    cell = (width / columns, width * min(max(rows / columns, 0.09), 1.1) / rows)
     drawn = []
     for values, norm, map_of, title in ((golden, value_norm, VALUES, "golden"), (actual, value_norm, VALUES, "actual"),
                                         (difference, error_norm, ERRORS, "actual - golden")):
-        figure, axes = canvas(WIDTH, rows * cell[1])
-        draw_cells(axes, map_of.with_extremes(bad=NOBODY)(norm(np.ma.masked_invalid(values))), 0, 0, WIDTH,
+        figure, axes = canvas(width, rows * cell[1])
+        draw_cells(axes, map_of.with_extremes(bad=FAINT)(norm(np.ma.masked_invalid(values))), 0, 0, width,
                    rows * cell[1])
         _outline(axes, label_grid, cell)
         _mark(axes, whole, row_edges, column_edges, cell)
@@ -297,7 +294,7 @@ def draw(case, whole):
 
 def holders_table(case):
     """[{rank, at, layout, wrong, count, worst, factor}] of each rank that has a wrong row, at most eight."""
-    entry = entry_of(case) or {}
+    entry = entry_of_finding(case) or {}
     places = {rank["rank"]: rank.get("coordinates", {}) for rank in case.get("ranks", []) if "rank" in rank}
     used = {axis["name"] for axis in case.get("mesh", {}).get("axes", []) if axis["size"] > 1}
     rows = []
@@ -311,6 +308,17 @@ def holders_table(case):
                      "golden": number(row.get("golden_value")), "actual": number(row.get("actual_value")),
                      "problem": row.get("problem", "")})
     return rows
+
+
+def scalar(case):
+    """[(what, number)] of a tensor of one element, which needs no picture; empty of another tensor."""
+    worst = (case.get("divergence") or {}).get("worst") or {}
+    golden, actual = number(worst.get("golden_value")), number(worst.get("actual_value"))
+    # A row without a wrong element has no shape.
+    if worst.get("count") != 1 or math.prod(worst.get("global_shape", [0])) != 1:
+        return []
+    return [("golden", f"{golden:.12g}"), ("actual", f"{actual:.12g}"), ("actual - golden", f"{actual - golden:.6g}"),
+            ("allowance", f"{number(worst.get('allowance')):.3g}")]
 
 
 def holding(case, whole):
@@ -329,8 +337,9 @@ def view(case, arrays):
     found = case.get("divergence")
     if not found or not found.get("tensor"):
         return None
-    whole = put_together(case, arrays)
-    return {"tensor": found["tensor"], "pictures": draw(case, whole) if whole is not None else [],
+    numbers = scalar(case)
+    whole = None if numbers else put_together(case, arrays)
+    return {"tensor": found["tensor"], "numbers": numbers, "pictures": draw(case, whole) if whole is not None else [],
             "caption": f"{caption(whole)} {holding(case, whole)}" if whole is not None else "",
             "rows": holders_table(case), "last_good": found.get("last_good", ""),
             "collectives": found.get("collectives") or []}

@@ -15,7 +15,7 @@ class Cut:
 
 
 def parse(layout):
-    """The cuts of "S(0)tp S(1)dp"; None when the text is no layout."""
+    """The cuts of "S(0)tp S(1)dp"; None when the text is not a layout."""
     cuts = []
     for word in layout.split():
         if word == "R":

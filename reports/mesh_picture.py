@@ -4,12 +4,13 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 import layouts
-from pictures import LINE, PIECE_COLORS, SOFT, TEXT_SIZE, Picture, canvas, ink_on, inline, shorten, width_of, write
+from pictures import (GAP, LINE, PAGE_WIDTH, PAPER, PIECE_COLORS, SOFT, TEXT_SIZE, Picture, canvas, ink_on, inline, shorten,
+                      width_of, write)
 
 MOST_RANKS, MOST_LAYOUTS, MOST_PIECES = 64, 6, 64
 LONGEST_DIM = 1 << 20
-WIDTH, HEIGHT = 150, 110  # pixels of a parameter
-SHADES = ["#eef3f8", "#dfe9f2", "#f5efe3", "#ece2d0"]
+NARROWEST, WIDEST, HEIGHT = 150, 240, 110  # pixels of a parameter
+SHADES = ["#4c78a818", "#4c78a830", "#c9a87c30", "#c9a87c54"]  # over the ground, which may be dark
 
 
 def representatives(parameters, most=MOST_LAYOUTS):
@@ -51,17 +52,17 @@ def _piece_label(ranks, width):
     return ""
 
 
-def _draw_parameter(name, layout, shape, count, mesh_axes):
+def _draw_parameter(name, layout, shape, count, mesh_axes, width_of_all):
     pieces = layouts.holders(layouts.parse(layout), shape, mesh_axes)
-    figure, axes = canvas(WIDTH, HEIGHT)
-    row_height, column_width = HEIGHT / shape[0], WIDTH / (shape[1] if len(shape) == 2 else 1)
+    figure, axes = canvas(width_of_all, HEIGHT)
+    row_height, column_width = HEIGHT / shape[0], width_of_all / (shape[1] if len(shape) == 2 else 1)
     for number, (ranks, piece) in enumerate(pieces):
         color = PIECE_COLORS[number % len(PIECE_COLORS)]
         for first_row, row_count in piece[0]:
             for first_column, column_count in piece[1] if len(shape) == 2 else ((0, 1),):
                 left, width = first_column * column_width, column_count * column_width
                 top, height = first_row * row_height, row_count * row_height
-                axes.add_patch(Rectangle((left, top), width, height, facecolor=color, edgecolor="white", linewidth=1))
+                axes.add_patch(Rectangle((left, top), width, height, facecolor=color, edgecolor=PAPER, linewidth=1))
                 if len(pieces) <= MOST_PIECES and height > TEXT_SIZE + 3:
                     write(axes, left + width / 2, top + height / 2, _piece_label(ranks, width - 4), ha="center",
                           color=ink_on(to_rgb(color)), fontweight="bold")
@@ -74,4 +75,6 @@ def draw(case, parameters):
     mesh_axes = [(axis["name"], axis["size"]) for axis in case.get("mesh", {}).get("axes", [])]
     if not 1 < layouts.world_size(mesh_axes) <= MOST_RANKS:
         return []
-    return [_draw_ranks(mesh_axes)] + [_draw_parameter(*shown, mesh_axes) for shown in representatives(parameters)]
+    shown = representatives(parameters)
+    width = min(max(PAGE_WIDTH // (len(shown) + 1) - GAP, NARROWEST), WIDEST)
+    return [_draw_ranks(mesh_axes)] + [_draw_parameter(*one, mesh_axes, width) for one in shown]

@@ -13,22 +13,26 @@ import numpy as np  # noqa: E402  (after the backend is chosen)
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.colors import BoundaryNorm, ListedColormap  # noqa: E402
 
-INK, SOFT, LINE = "#1f2933", "#66727f", "#d9e0e6"
-WRONG = "#b3261e"
+# Colors of the page's style, which are others in dark mode: inline() writes their names, so that a picture follows them.
+INK, SOFT, LINE, WRONG, PAPER = "#1f2933", "#66727f", "#d9e0e6", "#b3261e", "#fefefe"
+OF_STYLE = {INK: "ink", SOFT: "soft", LINE: "rule", WRONG: "wrong", PAPER: "paper"}
+ON_LIGHT = "#15202b"    # over a light cell, whatever the mode
+FAINT = "#8c9aa83a"     # nothing is there; shows the ground
 VERDICT_COLORS = {"match": "#2f9e62", "mismatch": "#d6453d", "refused": "#b07a14", "failed": "#8e44ad",
-                  "bad_input": "#b5541c", "internal": "#3b3f46"}
+                  "bad_input": "#b5541c", "internal": "#5f6975"}
 PIECE_COLORS = ["#4c78a8", "#f2a65a", "#5fb58c", "#d8756f", "#9a86c4", "#c9a87c", "#5bb0c9", "#b3bd5a",
                 "#d992b8", "#7f8fa6", "#8fbf6b", "#e0c057"]
 
 # Shares of an allowance: comfortable greens, then yellow near 1, reds above it.
 RATIO_BOUNDS = [0, 1e-4, 1e-3, 1e-2, 1e-1, 0.5, 1, 10, 1e3, 1e6]
 RATIO_NAMES = ["below 0.01%", "0.1%", "1%", "10%", "50%", "100%", "10x", "1e3x", "1e6x", "more"]
-RATIO_COLORS = ListedColormap(["#e8f5ef", "#cfeadd", "#aedcc6", "#83c9a7", "#f3e08a", "#f0b95c",
-                               "#ec8a6b", "#d6453d", "#a11e28"]).with_extremes(over="#5c0a14", bad="#f2f4f6")
+RATIO_COLORS = ListedColormap(["#d3ecdf", "#b2ddc8", "#8ccbae", "#62b38d", "#f3e08a", "#f0b95c",
+                               "#ec8a6b", "#d6453d", "#a11e28"]).with_extremes(over="#75101d", bad=FAINT)
 RATIO_NORM = BoundaryNorm(RATIO_BOUNDS, RATIO_COLORS.N)
 
 TEXT_SIZE = 10        # pixels; nothing is smaller
 WIDTH_OF_LETTER = 6.1  # on average, at that size
+PAGE_WIDTH, GAP = 1040, 24  # of the pictures of a case, side by side, on a wide screen
 
 plt.rcParams.update({
     "font.family": "DejaVu Sans", "font.size": TEXT_SIZE, "text.color": INK, "text.parse_math": False,
@@ -52,6 +56,9 @@ class Section:
     pictures: list
     key: list = field(default_factory=list)
 
+    def content(self):
+        return tuple(picture.svg for picture in self.pictures)
+
     def size(self):
         return sum(len(picture.svg) for picture in self.pictures)
 
@@ -72,8 +79,8 @@ def shorten(name, length=48):
 
 
 def ink_on(color):
-    """White or ink, whichever can be read on a color (red, green, blue)."""
-    return "white" if 0.3 * color[0] + 0.6 * color[1] + 0.1 * color[2] < 0.55 else INK
+    """White or dark, whichever can be read on a color (red, green, blue)."""
+    return "white" if 0.3 * color[0] + 0.6 * color[1] + 0.1 * color[2] < 0.55 else ON_LIGHT
 
 
 def canvas(width, height):
@@ -124,6 +131,8 @@ def _short_attributes(node):
         if name == "style":
             value = re.sub(r"font-family:[^;]*;?|text-anchor: start;?", "", value)
             value = re.sub(r"\s*([:;])\s*", r"\1", value).replace(f"fill:{INK}", "").strip("; ")
+            for color, of_style in OF_STYLE.items():
+                value = value.replace(color, f"var(--{of_style})")
         elif name == "transform":
             value = _short_numbers(value, ".4g")
         elif name == "href":

@@ -35,9 +35,10 @@ def most_interesting(cases, everything):
 
 
 def draw_pictures(views, drawn, timelines, folder, most_bytes):
-    """Gives the cases in `drawn` their pictures, in this order, until the page has enough of them. Pictures that a
-    case before had too are replaced by the number of that case."""
-    used, first_with = 0, {}
+    """Gives the cases in `drawn` their pictures, in this order, until the page has enough of them. The page shows the
+    unexpected cases before the others, and both in the run's order: of equal pictures it has the first there, and the
+    later cases name that case."""
+    used, seen = 0, set()
     for case in (views[number] for number in drawn):
         case["guilty"] = case_view.guilty_of(case, folder, with_pictures=used < most_bytes)
         if used >= most_bytes:
@@ -45,14 +46,18 @@ def draw_pictures(views, drawn, timelines, folder, most_bytes):
             continue
         used += sum(len(picture.svg) for picture in (case["guilty"] or {}).get("pictures", []))
         for section in case_view.sections(case, timelines.get(case_view.place_of(case), {})):
-            content = tuple(picture.svg for picture in section.pictures)
-            same_as = first_with.setdefault(content, case["number"])
-            used += section.size() if same_as == case["number"] else 0
-            case["pictures"].append((section, None if same_as == case["number"] else views[same_as]))
+            used += 0 if section.content() in seen else section.size()
+            seen.add(section.content())
+            case["pictures"].append((section, None))
+    first_with = {}
+    for case in sorted((views[number] for number in drawn), key=lambda case: (case["as_expected"], case["number"])):
+        for i, (section, _) in enumerate(case["pictures"]):
+            first = first_with.setdefault(section.content(), case)
+            case["pictures"][i] = (section, None if first is case else first)
 
 
 def case_rows(views, shown):
-    """The table of all cases: [[number, verdict, as expected, name, mesh, precision, backend, tensors, unresolved,
+    """The table of all cases: [[anchor, verdict, as expected, name, mesh, precision, backend, tensors, unresolved,
     share of the allowance, seconds, has a section, why, replay]], the last two of failures without a section."""
     rows = []
     for case in views:
@@ -60,7 +65,7 @@ def case_rows(views, shown):
         more = [] if has_section or case["as_expected"] else [case["why"], case.get("replay", "")]
         seconds = run_data.number(case.get("seconds"))
         sequence_parallel = " +SP" if case.get("sequence_parallel") else ""
-        rows.append([case["number"], run_data.VERDICTS.index(case["verdict"]), int(case["as_expected"]), case["name"],
+        rows.append([case["anchor"], run_data.VERDICTS.index(case["verdict"]), int(case["as_expected"]), case["name"],
                      case.get("mesh", {}).get("text", "") + sequence_parallel, case.get("precision", ""),
                      case.get("backend", ""), case.get("tensors_compared", 0), len(case.get("unresolved", [])),
                      "" if math.isnan(case["ratio"]) else pictures.share(case["ratio"]),
@@ -118,7 +123,8 @@ def summary_of(results):
 
 def render(results, folder=None, everything=False):
     """The page as text; `folder` holds the timelines, and the tensors of failed cases."""
-    views = [case_view.view(number, case) for number, case in enumerate(results["cases"])]
+    anchors = case_view.anchors(results["cases"])
+    views = [{**case_view.view(number, case), "anchor": anchors[number]} for number, case in enumerate(results["cases"])]
     drawn = most_interesting(views, everything)
     wanted = {case_view.place_of(views[number]) for number in drawn}
     timelines = run_data.read_timelines(folder, wanted) if folder and wanted else {}
@@ -136,7 +142,7 @@ def render(results, folder=None, everything=False):
         rows=case_rows(views, {case["number"] for case in shown + with_section}), verdicts=run_data.VERDICTS,
         skipped=results["skipped"], not_run=results.get("not_run", []), budget=error_budget.draw(results["cases"]),
         budget_limit=error_budget.MOST_CASES, colors=pictures.VERDICT_COLORS, table_rows=TABLE_ROWS,
-        measured=[case for case in views if case["measured"]], warned=warned(views),
+        worlds=len({case.get("backend") for case in views}), measured=[case for case in views if case["measured"]], warned=warned(views),
         unresolved=unresolved_tensors(views), judged=sum(bool(case.get("tensors")) for case in views))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 FORMAT = "shardproof-results/1"
 CRITICAL_PATH = "critical path"
+PHASES = ("forward", "recompute", "backward", "step")  # of a step, in the order of computation
 VERDICTS = ("match", "mismatch", "refused", "failed", "bad_input", "internal")
 MOST_RANKS, MOST_POSITIONS, LARGEST_INTEGER = 1 << 16, 1 << 16, 1 << 64
 OWN_FILE = re.compile(r"(logs|replay|tensors)(/[^/\\:.][^/\\:]*)+")
@@ -91,7 +92,7 @@ ROW = Object({"rank": count, "bad_count": count, "count": count, "microbatch": c
               "worst_global_index": [integer], "golden_value": real, "actual_value": real, "allowance": real,
               "global_shape": [count], "local_shape": [count], "layout": text, "problem": text, "partial": flag})
 TENSOR = Object({"name!": text, "phase": text, "step": count, "ok": flag, "outcome": text, "global_shape": [count],
-                 "layout": text, "worst_ratio": real, "ratio": [share], "wrong": [ROW]})
+                 "layout": text, "order": integer, "worst_ratio": real, "ratio": [share], "wrong": [ROW]})
 TOKENS = Object({"rows": [[stretch]], "held": [[stretch]]})
 METRICS = Object({"figures": Map(anything), "tokens_held": [TOKENS],
                   "parameters": Map(Object({"layout": text, "global_shape": [count]}))})
@@ -264,6 +265,24 @@ def read_timelines(folder, wanted=None):
         raise BadRun(f"{path}: no timeline of a run ({type(error).__name__}: {error}); remove the file, or run it "
                      "again") from error
     return timelines
+
+
+def in_order(case):
+    """The tensors of a case in the order in which they are judged: what the golden lacks comes last."""
+    def place(tensor):
+        phase, order = tensor.get("phase"), tensor.get("order", 0)
+        return order < 0, tensor.get("step", 0), PHASES.index(phase) if phase in PHASES else len(PHASES), order
+    return sorted(case.get("tensors", []), key=place)
+
+
+def entry_of_finding(case):
+    """The entry of the first divergent tensor in the case's table, or None."""
+    found = case.get("divergence") or {}
+    for tensor in case.get("tensors", []):
+        if (tensor.get("name"), tensor.get("phase"), tensor.get("step")) == (
+                found.get("tensor"), found.get("phase"), found.get("step")):
+            return tensor
+    return None
 
 
 def parameters(case):

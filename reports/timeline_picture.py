@@ -1,21 +1,21 @@
 """What each rank did when: a lane per rank, a color per kind of event.
 
 Of virtual time a lane shows computing, waiting for others and exposed communication; the thin bar below it
-holds the transfers themselves, hidden ones included, and a black line the stretches on the critical path.
+holds the transfers themselves, hidden ones included, and a purple line the stretches on the critical path.
 """
 
 import numpy as np
 from matplotlib.colors import to_rgba
 from matplotlib.ticker import MaxNLocator
 
-from pictures import INK, LINE, PIECE_COLORS, SOFT, Picture, canvas, draw_cells, draw_lines, inline, width_of, write
+from pictures import LINE, PIECE_COLORS, SOFT, Picture, canvas, draw_cells, draw_lines, inline, width_of, write
 from run_data import CRITICAL_PATH, number
 
 MOST_LANES, MOST_EVENTS = 32, 20000
-COLUMNS = 640   # one for each pixel of a lane
+COLUMNS = 960   # one for each pixel of a lane
 LANE = 22       # pixels
-VIRTUAL_COLORS = {"compute": "#4c78a8", "waiting": "#d9e0e6", "exposed": "#d8756f", "communication": "#f2a65a",
-                  CRITICAL_PATH: INK}
+VIRTUAL_COLORS = {"compute": "#4c78a8", "waiting": "#8c9aa85a", "exposed": "#d8756f", "communication": "#f2a65a",
+                  CRITICAL_PATH: "#b83a9a"}
 VIRTUAL_NAMES = {"exposed": "exposed communication", "communication": "transfer"}
 # (first, last) pixel of a lane and what it shows there.
 VIRTUAL_BANDS = [((1, 3), [CRITICAL_PATH]), ((4, 14), ["compute", "waiting", "exposed"]),

@@ -3,12 +3,14 @@
 import numpy as np
 from matplotlib.colors import to_rgb, to_rgba
 
-from pictures import PIECE_COLORS, Picture, canvas, draw_cells, draw_lines, ink_on, inline, width_of, write
+from pictures import (FAINT, GAP, PAGE_WIDTH, PAPER, PIECE_COLORS, Picture, canvas, draw_cells, draw_lines, ink_on, inline,
+                      width_of, write)
 
 MOST_STRIPS, MOST_POSITIONS = 48, 256
 STRIP, GAP = 15, 2             # pixels
-NARROWEST, WIDEST = 3, 14      # pixels of a token
-PADDING = to_rgb("#e9edf1")
+NARROWEST, WIDEST = 3, 32      # pixels of a token
+MOST_BESIDE = 3                # groups
+PADDING = to_rgba(FAINT)
 
 
 def expand(runs):
@@ -154,7 +156,7 @@ def _draw_group(heading, shown, samples, cell):
             pixels = np.array([to_rgba(_shade(token, samples)) for token in tokens])
             draw_cells(axes, [pixels], 0, top + GAP / 2, cell * len(tokens), STRIP - GAP)
         parts = stretches(tokens)
-        draw_lines(axes, [((cell * column, top), (cell * column, top + STRIP)) for column, _, _ in parts[1:]], "white")
+        draw_lines(axes, [((cell * column, top), (cell * column, top + STRIP)) for column, _, _ in parts[1:]], PAPER)
         for column, (sample, first), count in parts:
             write(axes, cell * (column + count / 2), top + STRIP / 2, _positions(first, count, cell * count - 2),
                   ha="center", color=ink_on(_shade((sample, first + count // 2), samples)))
@@ -168,7 +170,9 @@ def draw(case):
     width = max((len(tokens) for _, shown in groups for _, tokens in shown), default=0)
     if not 0 < width <= MOST_POSITIONS:
         return []
-    cell = min(max(230 / width, NARROWEST), WIDEST)
+    labels = 6 + max(width_of(label) for _, shown in groups for label, _ in shown)
+    room = (PAGE_WIDTH + GAP) / min(len(groups), MOST_BESIDE) - GAP - labels
+    cell = min(max(room / width, NARROWEST), WIDEST)
     drawn, count = [], 0
     for heading, shown in groups:
         if drawn and count + len(shown) > MOST_STRIPS:

@@ -1,8 +1,10 @@
-"""The page in a real browser, wide and narrow: no labels overlap, nothing is cut off, only boxes scroll sideways.
+"""The page in a real browser, wide and narrow, light and dark: no labels overlap, nothing is cut off, only boxes scroll
+sideways, and every text stands out from what is below it.
 
 Without chromium the test installs it where it may (root, Debian); else it counts as skipped."""
 
 import html
+import itertools
 import json
 import os
 import re
@@ -103,18 +105,18 @@ def write_run(folder):
     (Path(folder) / "timeline.json").write_text(json.dumps(timeline))
 
 
-def look(page, width):
-    """What layout_probe.js finds in the page at a width. The page lies in a frame of this width, because a window of
+def look(page, width, dark=False, anchor=""):
+    """What layout_probe.js finds in the page at a width, opened at an anchor. The page lies in a frame of this width, because a window of
     chromium is at least 500 pixels wide."""
     probe = (HERE / "layout_probe.js").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "page.html").write_text(page.replace("</body>", f"<script>{probe}</script></body>"), "utf-8")
         frame = Path(folder) / "frame.html"
-        frame.write_text(f'<body><iframe src="page.html" width="{width}" height="2000" style="border:0"></iframe>')
+        frame.write_text(f'<body><iframe src="page.html{anchor}" width="{width}" height="2000" style="border:0"></iframe>')
         done = subprocess.run(
             [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
              "--allow-file-access-from-files", f"--user-data-dir={folder}/profile", "--window-size=1500,2000",
-             "--dump-dom", frame.as_uri()],
+             f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom", frame.as_uri()],
             capture_output=True, text=True, timeout=360, check=False)
     found = re.search(r'<pre id="layout-probe">(.*?)</pre>', done.stdout, re.S)
     assert found, (done.returncode, done.stderr[-2000:], done.stdout[:500])
@@ -129,10 +131,11 @@ class Layout(unittest.TestCase):
             cls.page = report.render(run_data.read_results(folder), folder)
 
     def test_every_text_can_be_read_at_both_widths(self):
-        for width in WIDTHS:
-            with self.subTest(width=width):
-                found = look(self.page, width)
-                self.assertEqual(found["width"], width)
+        for width, dark in itertools.product(WIDTHS, (False, True)):
+            with self.subTest(width=width, dark=dark):
+                found = look(self.page, width, dark)
+                self.assertEqual((found["width"], found["dark"]), (width, dark))
+                self.assertEqual(found["brightness"] < 0.2, dark)
                 self.assertEqual(found["problems"], [])
                 self.assertGreater(found["texts"], 1000)
                 self.assertGreater(found["drawn"], 400)
@@ -141,14 +144,23 @@ class Layout(unittest.TestCase):
         found = validation.example(validation.finding(), validation.finding(message="a long word " + "x" * 400))
         page = validation_page.render(found).replace(  # the page itself forbids scripts, and the probe is one
             "style-src 'unsafe-inline'", "style-src 'unsafe-inline'; script-src 'unsafe-inline'")
-        for width in WIDTHS:
-            with self.subTest(width=width):
-                seen = look(page, width)
-                self.assertEqual((seen["width"], seen["problems"]), (width, []))
+        for width, dark in itertools.product(WIDTHS, (False, True)):
+            with self.subTest(width=width, dark=dark):
+                seen = look(page, width, dark)
+                self.assertEqual((seen["width"], seen["dark"], seen["problems"]), (width, dark, []))
+                self.assertEqual(seen["brightness"] < 0.2, dark)
                 self.assertGreater(seen["texts"], 50)
 
+    def test_a_link_from_outside_reaches_its_case(self):
+        for anchor, state in (("case-tp-llama_tp2_nan-emulated", {"filter": ""}),
+                              ("case-tp-llama_tp3_float64-emulated", {"open": True, "filter": ""}),  # is folded
+                              ("case-refused-heads_tp5-emulated", {"filter": "refused/heads_tp5"})):  # is a row only
+            with self.subTest(anchor):
+                found = look(self.page, 1400, anchor="#" + anchor)["reached"]
+                self.assertEqual(found, {"id": anchor, "inView": True, **state})
+
     def test_what_is_planted_is_found(self):
-        card = "<h2>All cases</h2>"
+        card = '<h2 id="cases-of-run">All cases</h2>'
         planted = {
             "overlap": '<svg width="300" height="40"><text x="10" y="20">one label</text>'
                        '<text x="40" y="24">another label</text></svg>',
@@ -156,8 +168,9 @@ class Layout(unittest.TestCase):
             "cut off by DIV": '<div style="width:80px;overflow:hidden;white-space:nowrap">hidden after a few words</div>',
             "pixels wide": '<div style="width:1500px">wide</div>',
             "too small": '<svg viewBox="0 0 300 40" width="150" height="20"><text x="10" y="20">tiny</text></svg>',
+            "contrast": '<p style="background:#fff;color:#eee">white on white</p>',
         }
-        self.assertIn(card, self.page)
+        self.assertTrue(card in self.page)
         for what, markup in planted.items():
             with self.subTest(what):
                 problems = look(self.page.replace(card, markup + card), 390)["problems"]

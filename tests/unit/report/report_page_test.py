@@ -76,6 +76,7 @@ class WholePage(unittest.TestCase):
 
     def test_lists_first_what_failed_where_and_why(self):
         text = " ".join(self.page.text.split())
+        text = text[text.rindex("3 of 10 cases did not end as expected"):]  # without the menu
         listed = text[text.index("What failed"):text.index("Not as expected")]
         for words in ("mismatch: valuestp/llama_dp2_tp3_float64", "grad.model.layers.1.mlp.down_proj.weightstep, step 1",
                       "failed: diedfaults/kill_rank2 rank 2expected match, got failed (died)", "tp/llama_tp2_nan"):
@@ -118,11 +119,44 @@ class WholePage(unittest.TestCase):
         text = " ".join(Page(drawn(results)).text.split())
         self.assertEqual(text.count("The same picture as of first"), 2)  # its errors, and its mesh
 
+    def test_the_first_of_cases_with_equal_pictures_has_them(self):
+        cases = [json.loads(json.dumps(example_run.example_cases()[1])) for _ in range(3)]
+        for case, name, ratio in zip(cases, ("first", "second", "third"), (0.1, 0.2, 0.9)):
+            case.update(name=name, worst_ratio=ratio)  # the pictures of the last are drawn first
+        text = " ".join(Page(drawn({**self.results, "cases": cases})).text.split())
+        self.assertEqual(text.count("The same picture as of first"), 4)  # errors and mesh, of the other two
+        self.assertNotIn("The same picture as of second", text)
+        self.assertNotIn("The same picture as of third", text)
+        cases[1].update(verdict="mismatch", as_expected=False)  # which the page shows before the others, unfolded
+        text = " ".join(Page(drawn({**self.results, "cases": cases})).text.split())
+        self.assertEqual(text.count("The same picture as of second"), 4)
+        self.assertEqual(text.count("The same picture as of "), 4)
+
+    def test_a_case_is_found_by_its_name_in_junit(self):
+        cases = example_run.example_cases()
+        cases[0].update(name="smoke/llama[dp2,tp=2]", backend="gloo")
+        cases[1].update(name="smoke/llama[dp2]", backend="emulated")
+        cases[2].update(name="smoke/llama(dp2)", backend="emulated")  # the same in letters and digits
+        for selected in (cases, cases[1:]):
+            anchors = dict(zip((case["name"] for case in selected), case_view.anchors(selected)))
+            self.assertEqual(anchors["smoke/llama[dp2]"], "case-smoke-llama-dp2-emulated")
+            self.assertEqual(anchors["smoke/llama(dp2)"], "case-smoke-llama-dp2-emulated-2")
+        self.assertEqual(case_view.anchors(cases)[0], "case-smoke-llama-dp2-tp-2-gloo")
+        page = Page(drawn({**self.results, "cases": cases}))
+        self.assertEqual([row[0] for row in page.rows()], case_view.anchors(cases))
+
+    def test_the_menu_has_all_cases_with_a_section(self):
+        menu = self.source[self.source.index("<nav>"):self.source.index("</nav>")]
+        anchors = case_view.anchors(self.results["cases"])
+        for row, anchor in zip(self.page.rows(), anchors):
+            self.assertEqual(menu.count(f'href="#{anchor}"'), row[11], anchor)
+        self.assertLess(menu.index("llama_dp2_tp3"), menu.index("llama_tp1"))  # what failed is first
+
     def test_links_only_into_the_page_and_the_folder(self):
         for link in self.page.links:
-            self.assertRegex(link, r"#case-\d+|(logs|replay|tensors)/[^:]*")
-            if link.startswith("#case-"):
-                self.assertIn(f'id="{link[1:]}"', self.source)
+            self.assertRegex(link, r"#[\w.-]+$|(logs|replay|tensors)/[^:]*")
+            if link.startswith("#"):
+                self.assertEqual(self.source.count(f'id="{link[1:]}"'), 1, link)
 
     def test_shows_what_workloads_measured_and_what_ranks_warn_of(self):
         few = lambda: example_run.example_results(2)
@@ -287,7 +321,7 @@ class ChangedFile(unittest.TestCase):
         page = Page(source)
         self.assertTrue(page.links)
         for link in page.links:
-            self.assertRegex(link, r"#case-\d+$|(logs|replay|tensors)/[^:]*$")
+            self.assertRegex(link, r"#[\w.-]+$|(logs|replay|tensors)/[^:]*$")
             self.assertNotIn("..", link)
         self.assertEqual(source.count("<script"), 2)  # the rows, and the page's own
         self.assertNotIn("<img", source)

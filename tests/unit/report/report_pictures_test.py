@@ -3,13 +3,14 @@
 import itertools
 import json
 import math
+import re
 import struct
 import tempfile
 import unittest
 from pathlib import Path
 from xml.etree import ElementTree
 
-import report_packages  # noqa: F401
+import report_packages
 
 import case_view  # noqa: E402
 import error_budget  # noqa: E402
@@ -19,6 +20,7 @@ import guilty_tensor  # noqa: E402
 import layouts  # noqa: E402
 import mesh_picture  # noqa: E402
 import numpy as np  # noqa: E402
+import pictures  # noqa: E402
 import run_data  # noqa: E402
 import tensor_file  # noqa: E402
 import timeline_picture  # noqa: E402
@@ -203,6 +205,22 @@ class GuiltyTensor(unittest.TestCase):
         self.assertEqual([(row["wrong"], row["count"], row["ratio"]) for row in view["rows"]], [(2, 12, 2e12)])
         self.assertEqual((view["last_good"], len(view["collectives"])), ("y", 1))
 
+    def test_a_scalar_is_shown_as_numbers(self):
+        row = {"rank": 1, "bad_count": 1, "count": 1, "allowance": 5e-10, "golden_value": 4.966048299686997,
+               "actual_value": 6.150425733019005}
+        for shape in ([], [1], [1, 1]):
+            self.case["divergence"]["worst"] = {**row, "global_shape": shape}
+            self.arrays = piece(1, np.full(shape, 4.966048299686997), np.full(shape, 6.150425733019005),
+                                np.zeros(shape, int))
+            view = self.view(tensor_bytes(self.arrays))
+            self.assertEqual(view["pictures"], [])
+            self.assertEqual(view["numbers"], [("golden", "4.96604829969"), ("actual", "6.15042573302"),
+                                               ("actual - golden", "1.18438"), ("allowance", "5e-10")])
+        # A rank that holds one element of a larger tensor, and a row without a wrong element, which has no shape.
+        for other in ({"global_shape": [24]}, {"global_shape": [], "count": 480}, {}):
+            self.case["divergence"]["worst"] = {**row, **other}
+            self.assertEqual(guilty_tensor.scalar(self.case), [])
+
     def test_a_missing_or_damaged_file_leaves_the_words(self):
         good = tensor_bytes(self.arrays)
         for content in (None, b"", good[:40], good[:-8], b"\xff" * 64):
@@ -343,7 +361,129 @@ class Numbers(unittest.TestCase):
     def test_wrong_tensors_are_always_among_the_drawn(self):
         tensors = [{"name": str(i), "ok": i != 3, "worst_ratio": 0.9} for i in range(100)]
         tensors[3]["worst_ratio"] = 0.1  # wrong for another reason than its values
-        self.assertIn("3", [tensor["name"] for tensor in error_heatmap.chosen_tensors(tensors, 5)])
+        rows = error_heatmap.chosen_tensors({"tensors": tensors}, 5)
+        self.assertIn("3", [row["name"] for row in rows if isinstance(row, dict)])
+
+
+def texts_of(pictures):
+    """The texts of pictures, one after the other."""
+    return [text.text for picture in pictures for text in ElementTree.fromstring(picture.svg).iter("text")]
+
+
+def late_case(count=354, finding=100):
+    """All tensors from the finding on are wrong, each more than the one before it."""
+    tensors = [{"name": f"t{i}", "phase": "forward", "step": 1, "order": i, "ok": i < finding,
+                "worst_ratio": 0.5 if i < finding else 2.0 + i, "ratio": [0.5, 0.5 if i < finding else 2.0 + i]}
+               for i in range(count)]
+    return {"world_size": 2, "tensors": tensors, "divergence": {"tensor": f"t{finding}", "phase": "forward", "step": 1}}
+
+
+class ErrorsByTensor(unittest.TestCase):
+    def names(self, case):
+        return [text for text in texts_of(error_heatmap.draw(case)) if text not in ("0", "1", "rank")]
+
+    def test_the_first_row_in_red_is_the_finding_among_its_neighbors(self):
+        for finding in (0, 3, 100, 353):
+            case, near = late_case(finding=finding), error_heatmap.NEIGHBORS
+            rows = [row for row in error_heatmap.chosen_tensors(case) if isinstance(row, dict)]
+            names = [row["name"] for row in rows]
+            self.assertEqual(next(row["name"] for row in rows if not row["ok"]), f"t{finding}")
+            for i in range(max(finding - near, 0), min(finding + near + 1, 354)):
+                self.assertIn(f"t{i}", names)
+            self.assertEqual(len(rows), error_heatmap.MOST_ROWS)
+            self.assertIn("t353", names)  # the worst
+            self.assertIn(f"t{finding}  << the finding", self.names(case))
+
+    def test_the_finding_is_marked_also_where_each_rank_is_within_its_allowance(self):
+        case = late_case()
+        for tensor in case["tensors"]:
+            tensor.update(ok=True, worst_ratio=0.5)
+        case["tensors"][100]["worst_ratio"] = 0  # its copies differ in a bit
+        self.assertIn("t100  << the finding", self.names(case))
+        text = case_view.sections(case, {})[0].text
+        self.assertIn("The error starts at t100, the marked row; each rank is within its allowance", text)
+
+    def test_what_is_left_out_is_counted(self):
+        case = late_case()
+        rows = error_heatmap.chosen_tensors(case)
+        shown = [row for row in rows if isinstance(row, dict)]
+        left_out = [tensor for tensor in case["tensors"] if tensor not in shown]
+        wrong = sum(not tensor["ok"] for tensor in left_out)
+        self.assertEqual(error_heatmap.left_out(case), (354 - 48, wrong))
+        self.assertIn(f"306 are left out, {wrong} of them wrong.", case_view.sections(case, {})[0].text)
+        drawn = self.names(case)
+        self.assertEqual(drawn[0], ".. 92 left out")
+        at = drawn.index("t108")
+        self.assertEqual(drawn[at + 1], ".. 214 left out, 214 wrong")
+        self.assertEqual(drawn[at + 2], "t323")
+        self.assertEqual(error_heatmap.left_out(late_case(48, 20)), (0, 0))
+        right = late_case(354, 354)
+        right["divergence"] = None
+        self.assertNotIn("left out", " ".join(self.names(right)))  # but in the text above
+        self.assertIn("306 are left out, none of them wrong.", case_view.sections({**right, "divergence": {}}, {})[0].text)
+
+    def test_rows_are_in_the_order_in_which_they_are_judged(self):
+        case = {"world_size": 1, "divergence": {"tensor": "b", "phase": "forward", "step": 1}, "tensors": [
+            {"name": name, "phase": phase, "step": step, "order": order, "ok": False, "worst_ratio": 9, "ratio": [9]}
+            for name, phase, step, order in (("a", "forward", 2, 0), ("a", "recompute", 1, 0), ("b", "forward", 1, 1),
+                                             ("g", "backward", 1, 2), ("extra", "forward", 1, -1))]}
+        self.assertEqual(self.names(case), ["b  step 1  << the finding", "a  recompute  step 1", "g  step 1", "a  step 2",
+                                            "extra  step 1"])
+
+    def test_a_finding_that_no_rank_has_reported_is_not_said_to_be_a_row(self):
+        case = late_case()
+        case["divergence"]["tensor"] = "loss"
+        self.assertIn("The finding, loss, has no row", case_view.sections(case, {})[0].text)
+
+
+class Width(unittest.TestCase):
+    """Pictures of a wide screen, side by side."""
+
+    def assert_fills(self, drawn, least):
+        width = sum(float(ElementTree.fromstring(picture.svg).get("width")) for picture in drawn)
+        width += pictures.GAP * (len(drawn) - 1)
+        self.assertLessEqual(width, pictures.PAGE_WIDTH + 16)
+        self.assertGreaterEqual(width, least * pictures.PAGE_WIDTH)
+
+    def test_they_fill_most_of_it(self):
+        for world_size in (1, 2, 8, 64):
+            tensors = [{"name": f"model.layers.{i}.self_attn.o_proj.output", "worst_ratio": 0.1, "ratio": [0.1] * world_size}
+                       for i in range(60)]
+            with self.subTest(world_size=world_size):
+                self.assert_fills(error_heatmap.draw({"world_size": world_size, "tensors": tensors}), 0.8)
+        for count in (1, 12, 13, 40):
+            cases = [{"name": f"case{i}", "verdict": "match", "tensors": [{"worst_ratio": 0.1}]} for i in range(count)]
+            with self.subTest(count=count):
+                self.assert_fills(error_budget.draw(cases), 0.9)
+        self.assert_fills(timeline_picture.draw({0: [(0.0, 1.0, "a", "b")]})[0], 0.9)
+        self.assert_fills(token_picture.draw(token_case()), 0.7)
+
+    def test_golden_actual_and_difference_fit_beside_each_other(self):
+        golden = np.arange(24, dtype=float).reshape(4, 6)
+        for layout, parts in (("S(0)tp", (np.s_[:2], np.s_[2:])), ("S(1)tp", (np.s_[:, :3], np.s_[:, 3:]))):
+            arrays = {}
+            for rank, part in enumerate(parts):
+                arrays |= piece(rank, golden[part].copy(), golden[part] + 1, np.arange(24).reshape(4, 6)[part])
+            case = {"mesh": {"axes": [{"name": "tp", "size": 2}]}, "divergence": {
+                "tensor": "grad.w", "step": 1, "worst": {"rank": 0, "global_shape": [4, 6], "layout": layout,
+                                                         "allowance": 0.1}}}
+            self.assert_fills(guilty_tensor.draw(case, guilty_tensor.put_together(case, arrays)), 0.85)
+
+
+class Modes(unittest.TestCase):
+    def test_texts_and_lines_take_their_colors_from_the_page(self):
+        case = late_case()
+        drawn = [*error_heatmap.draw(case), *timeline_picture.draw({0: VirtualTime.EVENTS})[0],
+                 *token_picture.draw(token_case()), *error_budget.draw([{**case, "name": "x", "verdict": "mismatch"}]),
+                 *mesh_picture.draw({"mesh": {"axes": [{"name": "tp", "size": 2}]}}, {"w": ("S(1)tp", [4, 6])})]
+        style = (report_packages.REPORTS / "style.html").read_text(encoding="utf-8")
+        modes = re.findall(r":root \{(.*?)\}", style, re.S)
+        self.assertEqual(len(modes), 2)
+        for color, name in pictures.OF_STYLE.items():
+            self.assertTrue(any(f"var(--{name})" in picture.svg for picture in drawn) or name == "ink", name)
+            self.assertFalse(any(color in picture.svg for picture in drawn), name)
+            of_mode = [re.search(rf"--{name}: (#\w+);", mode)[1] for mode in modes]
+            self.assertNotEqual(*of_mode)
 
 
 if __name__ == "__main__":
