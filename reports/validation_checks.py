@@ -36,7 +36,8 @@ def _of_exit_status(validation):
     statuses = {STATUS_OF[one["kind"]] for one in found}
     right = next((status for status in (2, 3, 1) if status in statuses), 0)
     if said != right:
-        what = f"there are {len(found)} findings, which make it {right}" if found else "there are no findings"
+        makes = "makes" if len(found) == 1 else "make"
+        what = f"{_plural(len(found), 'finding')} {makes} it {right}" if found else "there are no findings"
         yield f"the exit status is {said}, but {what}"
 
 
@@ -104,7 +105,7 @@ def _of_hosts(validation):
     for stage in validation["stages"]:
         for name in stage.get("without", []):
             if name not in names:
-                yield f"stage {stage['stage']} went on without {name}, which is no host"
+                yield f"stage {stage['stage']} went on without {name}, which is not a host of the run"
 
 
 def _is_link(link, names):
@@ -119,7 +120,7 @@ def _of_findings(validation):
         here, accused = f"a finding of {found['stage']}", found.get("hosts", [])
         for name in accused:
             if name not in names:
-                yield f"{here} names {name}, which is no host"
+                yield f"{here} names {name}, which is not a host of the run"
         for rank in found.get("ranks", []):
             if rank not in host_of:
                 yield f"{here} names rank {rank}, which is on no host"

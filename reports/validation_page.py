@@ -1,7 +1,10 @@
 """The page of a folder that `shardproof validate` has written: who is at fault, and what was checked."""
 
+import itertools
+import re
 from pathlib import Path
 
+import host_matrix
 import jinja2
 import run_data
 from run_data import Map, Object, anything, count, flag, integer, real, text
@@ -37,11 +40,23 @@ def is_here(folder):
     return (Path(folder) / FILE).is_file() and not (Path(folder) / "results.json").exists()
 
 
+def call(name):
+    """"host2", and of a name that does not say it "host vm"."""
+    return name if name.startswith("host") else f"host {name}"
+
+
+def plain(message, hosts):
+    """A sentence of the run without the "host" that a host's name says, too: "host host2 spoils data"."""
+    for host in hosts:
+        message = re.sub(rf"\bhost {re.escape(host['name'])}(?!\w)", lambda _, name=host["name"]: call(name), message)
+    return message
+
+
 def place_of(finding):
     """"host2, ranks 4, 5": who is at fault, as far as the run could tell."""
     if finding.get("link"):
         return f"link {finding['link']}"
-    hosts = ", ".join(finding.get("hosts", []))
+    hosts = ", ".join(map(call, finding.get("hosts", [])))
     ranks = ", ".join(str(rank) for rank in finding.get("ranks", []))
     several = "s" if len(finding.get("ranks", [])) > 1 else ""
     return (hosts or "no host") + (f", rank{several} {ranks}" if ranks else "")
@@ -64,6 +79,26 @@ def clocks(validation):
             for host in validation.get("environment", {}).get("hosts", []) if "clock_offset_s" in host]
 
 
+def facts_of(validation):
+    """[(hosts, facts)], hosts of equal facts together; hosts without facts are left out."""
+    found = {}
+    for host in validation.get("environment", {}).get("hosts", []):
+        if host.get("facts"):
+            found.setdefault(tuple(host["facts"].items()), []).append(host["name"])
+    return [(names, dict(facts)) for facts, names in found.items()]
+
+
+def about_pictures(validation, left_out):
+    """What the pictures show, and what they do not."""
+    times = validation.get("times") or {}
+    measured = sum(times.get(where, {}).get("pairs", 0) for where in ("in_host", "between_hosts"))
+    listed = len(times.get("pairs", []))
+    sentences = ["Findings accuse those whose names are red."] if validation["findings"] else []
+    if listed < measured:
+        sentences.append(f"Of {measured} measured pairs of ranks the file lists the {listed} slowest: the others are faster.")
+    return " ".join([*sentences, left_out]).strip()
+
+
 def read(folder):
     """validation.json as a dictionary of the shape VALIDATION."""
     return run_data.read_checked(Path(folder) / FILE, FORMAT, VALIDATION)
@@ -73,7 +108,8 @@ def render(validation):
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
         undefined=jinja2.ChainableUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["place"] = place_of
+    environment.filters |= {"place": place_of, "plain": plain}
+    drawn, left_out = host_matrix.draw(validation)
     summary = {"headline": headline_of(validation),
                "good": not validation["findings"] and not validation.get("interrupted")}
     return environment.get_template("validation.html").render(
@@ -81,5 +117,7 @@ def render(validation):
         hosts=validation["hosts"], clocks=clocks(validation), most=MOST_ROWS,
         odd=[(host["name"], odd) for host in validation.get("environment", {}).get("hosts", [])
              for odd in host.get("odd", [])],
-        facts=[(host["name"], host.get("facts", {})) for host in validation.get("environment", {}).get("hosts", [])],
+        facts=facts_of(validation), pictures=drawn, about_pictures=about_pictures(validation, left_out),
+        accused=host_matrix.accused(validation), at_links=host_matrix.at_accused_links(validation),
+        training=[(run, len(list(equal))) for run, equal in itertools.groupby(validation.get("training", []))],
         times=validation.get("times") or {})

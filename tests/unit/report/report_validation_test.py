@@ -12,8 +12,12 @@ from pathlib import Path
 
 from report_packages import REPORTS
 
+import host_matrix  # noqa: E402
+import numpy as np  # noqa: E402
 import report  # noqa: E402
 import report_page_test  # noqa: E402
+import validation_page  # noqa: E402
+from report_pictures_test import texts_of  # noqa: E402
 
 FACTS = {"cpu": "Model 7", "gpu": "H100", "limit_open_files": "1024"}
 
@@ -72,12 +76,12 @@ CHANGES = [
     ("wrong", put("findings", []), "the exit status is 1, but there are no findings"),
     ("wrong", put("findings", []), "stage groups of round 1 says that it has 1 finding, but 0 are listed"),
     ("wrong", lambda it: it.update(findings=[], exit_status=0), "but 0 are listed"),
-    ("wrong", put("exit_status", 0), "the exit status is 0, but there are 1 findings"),
-    ("wrong", put("exit_status", 3), "the exit status is 3, but there are 1 findings, which make it 1"),
-    ("stopped", put("exit_status", 1), "which make it 3"),
-    ("stopped", lambda it: it["findings"].pop(0), "the exit status is 3, but there are 1 findings, which make it 1"),
+    ("wrong", put("exit_status", 0), "the exit status is 0, but 1 finding makes it 1"),
+    ("wrong", put("exit_status", 3), "the exit status is 3, but 1 finding makes it 1"),
+    ("stopped", put("exit_status", 1), "but 2 findings make it 3"),
+    ("stopped", lambda it: it["findings"].pop(0), "the exit status is 3, but 1 finding makes it 1"),
     ("wrong", lambda it: it["findings"].append(finding(ranks=[2])), "it has 1 finding, but 2 are listed"),
-    ("wrong", put("findings", 0, "kind", "bad_input"), "which make it 2"),
+    ("wrong", put("findings", 0, "kind", "bad_input"), "but 1 finding makes it 2"),
     ("wrong", put("findings", 0, "kind", "odd"), "no finding of kind 'odd'"),
     ("wrong", put("findings", 0, "stage", "pairs"), "stage pairs of round 1, which is not among the stages"),
     ("wrong", put("findings", 0, "round", 4), "stage groups of round 4, which is not among the stages"),
@@ -86,7 +90,7 @@ CHANGES = [
     ("wrong", put("stages", 1, "findings", 0), "is findings, but it says that it has 0 findings"),
     ("wrong", lambda it: it["stages"][1].update(verdict="ok", findings=0), "it has 0 findings, but 1 is listed"),
     ("wrong", put("stages", 1, "findings", 2), "says that it has 2 findings, but 1 is listed"),
-    ("wrong", put("hosts", 1, "name", "other"), "a finding of groups names node1, which is no host"),
+    ("wrong", put("hosts", 1, "name", "other"), "a finding of groups names node1, which is not a host of the run"),
     ("wrong", put("findings", 0, "hosts", ["node0"]), "names rank 3, which is on node1 and not on node0"),
     ("wrong", put("findings", 0, "ranks", [4]), "names rank 4, which is on no host"),
     ("wrong", put("findings", 0, "link", "node1 - node7"), "the link node1 - node7, which is not between two hosts"),
@@ -99,7 +103,7 @@ CHANGES = [
     ("clean", put("stages", 1, "verdict", "fine"), "is 'fine', which is not ok or findings"),
     ("clean", lambda it: it["stages"].append(it["stages"][1]), "stage groups of round 1 is there twice"),
     ("clean", put("stages", 1, "without", ["node1"]), "went on without node1, but there are no findings"),
-    ("stopped", put("stages", 0, "without", ["node9"]), "went on without node9, which is no host"),
+    ("stopped", put("stages", 0, "without", ["node9"]), "went on without node9, which is not a host of the run"),
     ("clean", put("training", 0, "matches", False), "does not match, but there is no finding of training"),
     ("clean", put("training", 0, "finding", "mismatch"), "matches, but has what is wrong with it"),
     ("clean", put("world_size", 5), "world_size is 5, but the hosts have 4 ranks"),
@@ -129,6 +133,52 @@ class Shown(report_page_test.Page):
 
     def handle_data(self, data):
         super().handle_data(data + " ")
+
+
+class Matrix(unittest.TestCase):
+    """Hosts by hosts."""
+
+    def test_a_cell_has_the_slowest_pair_of_its_hosts(self):
+        whole = example()
+        pair = {"latency_us": 20.0, "gb_per_s": 1, "latency_factor": 1, "bandwidth_factor": 1}
+        whole["times"]["pairs"] += [{**pair, "a": 0, "b": 3, "latency_us": 1500.0}, {**pair, "a": 0, "b": 1},
+                                    {**pair, "a": 2, "b": 3, "latency_us": "nan"}]
+        found = host_matrix.latencies(whole)
+        self.assertEqual([found[0, 0], found[0, 1], found[1, 0]], [20, 1500, 1500])
+        self.assertTrue(np.isnan(found[1, 1]))
+        (picture,), left_out = host_matrix.draw(whole)
+        self.assertEqual(left_out, "")
+        self.assertEqual(sorted(texts_of([picture])), sorted(["node0", "node1"] * 2 + ["20 us", "1.5 ms", "1.5 ms"]))
+        colors = [color for color, _ in picture.key]
+        self.assertEqual(len(set(colors)), 4)
+
+    def test_findings_are_counted_of_hosts_and_of_links(self):
+        link = finding(hosts=["node0", "node1"], ranks=[1, 3], link="node0 - node1")
+        found = host_matrix.errors(example(finding(), finding(round=2), link))
+        self.assertEqual(found.tolist(), [[0, 1], [1, 2]])
+        drawn, _ = host_matrix.draw(example(finding(), link))
+        self.assertEqual(len(drawn), 2)
+        self.assertEqual(sorted(texts_of(drawn[1:])), ["1", "1", "1", "node0", "node0", "node1", "node1"])
+        self.assertIn('fill:var(--wrong)" x', drawn[1].svg.replace(";text-anchor:end", ""))
+        self.assertEqual(len(host_matrix.draw(example() | {"times": {}})[0]), 0)
+
+    def test_ranks_stand_for_the_only_host(self):
+        whole = example(finding(hosts=["node0"]))
+        whole["hosts"] = [{"name": "node0", "ranks": [0, 1, 2, 3]}]
+        self.assertEqual(host_matrix.errors(whole).tolist(), np.diag([0, 0, 0, 1]).tolist())
+        self.assertEqual(host_matrix.latencies(whole)[1, 3], 812.5)
+        self.assertIn("rank 3", texts_of(host_matrix.draw(whole)[0]))
+
+    def test_of_many_hosts_the_guilty_and_the_slow_are_drawn_and_the_others_counted(self):
+        hosts = [{"name": f"n{i}", "ranks": [i]} for i in range(100)]
+        whole = example(finding(hosts=["n97"], ranks=[97])) | {"hosts": hosts, "world_size": 100}
+        whole["times"]["pairs"][0].update(a=60, b=88)
+        drawn, left_out = host_matrix.draw(whole)
+        self.assertEqual(left_out, f"{100 - host_matrix.MOST_HOSTS} more hosts are not drawn.")
+        self.assertLessEqual({"n97", "n60", "n88"}, set(texts_of(drawn[:1])))
+        page = validation_page.render(whole)
+        self.assertIn("52 more hosts are not drawn.", page)
+        self.assertIn("Of 6 measured pairs of ranks the file lists the 1 slowest", page)
 
 
 class ValidationPage(unittest.TestCase):
@@ -163,9 +213,49 @@ class ValidationPage(unittest.TestCase):
         status, page, said = self.draw(example())
         self.assertEqual((status, said), (0, ""))
         for text in ("No findings", "groups 1 ok 700 123456 3.25", "108.2", "x 7.50",
-                     "1 and 3", "small Llama 0 1 match", "no exact codes for 9 members", "exit status 0",
+                     "1 and 3", "small Llama 0 1 ranks moved by 1 match", "no exact codes for 9 members", "exit status 0",
                      "by a factor of 20.0"):
             self.assertIn(text, page)
+
+    def test_runs_that_are_not_moved_are_one_row(self):
+        runs = [{"case": "small Llama", "round": 0, "shift": shift, "matches": True, "finding": ""} for shift in (0, 0, 1, 2)]
+        _, page, _ = self.draw(example() | {"training": runs})
+        self.assertIn("small Llama 0 2 match small Llama 0 1 ranks moved by 1 match", page)
+        self.assertNotIn("moved by 0", page)
+
+    def test_the_guilty_host_is_red_and_the_ends_of_a_link_are_not(self):
+        def row_of(name, page):
+            return next(row for row in page.split("<tr>") if f">{name}" in row and 'data-name="ranks"' in row)
+        self.draw(example(finding()))
+        page = (self.folder / "report.html").read_text()
+        self.assertIn('class="guilty">node1, accused by 1 finding<', row_of("node1", page))
+        self.assertNotIn("guilty", row_of("node0", page))
+        self.draw(example(finding(hosts=["node0", "node1"], ranks=[1, 3], link="node0 - node1")))
+        page = (self.folder / "report.html").read_text()
+        self.assertNotIn('class="guilty"', page)
+        self.assertIn("(at an accused link)", row_of("node0", page))
+
+    def test_hosts_unfold_only_where_they_have_facts(self):
+        for whole in (example() | {"environment": {}}, example()):
+            for one in whole["environment"].get("hosts", []):
+                one["facts"] = {}
+            self.draw(whole)
+            self.assertNotIn("Facts of", (self.folder / "report.html").read_text())
+        whole = example()
+        whole["environment"]["hosts"][1]["facts"] = {"gpu": "A100"}
+        _, page, _ = self.draw(whole)
+        self.assertIn("Facts of node0 cpu Model 7 gpu H100 limit_open_files 1024 Facts of node1 gpu A100", page)
+        self.assertIn("Facts of node0, node1 cpu Model 7", self.draw(example())[1])
+
+    def test_no_host_is_called_host_twice(self):
+        message = "host host1 spoils data; the clock of host host10 is off; host vm is slow"
+        whole = named(example(finding(hosts=["host1"], message=message)), "vm", "host1")
+        _, page, _ = self.draw(whole)
+        self.assertIn("host1 spoils data; the clock of host host10 is off; host vm is slow", page)
+        self.assertNotIn("host host1 spoils", page)
+        self.assertIn("host1, rank 3: wrong values", page)
+        whole["findings"][0].update(hosts=["vm"], ranks=[0])
+        self.assertIn("host vm, rank 0: wrong values", self.draw(whole)[1])
 
     def test_texts_are_never_markup(self):
         self.draw(example(finding(message="<script>alert(1)</script>")))
@@ -180,7 +270,7 @@ class ValidationPage(unittest.TestCase):
         status, page, said = self.draw(example(finding()) | {"exit_status": 0})
         self.assertEqual(status, 2)
         self.assertIn("The results contradict themselves", page)
-        self.assertIn("the exit status is 0, but there are 1 findings", said)
+        self.assertIn("the exit status is 0, but 1 finding makes it 1", said)
 
     def test_a_changed_file_contradicts_itself(self):
         stopped = finding(stage="environment", round=0, kind="died", hosts=["node0"], ranks=[0, 1])
