@@ -381,6 +381,37 @@ class RecordedRunTest(cli_test.CommandTest):
             self.expect(self.judge(recorded([("tp", 2)], after(how), optimizer_of=muon), golden=golden), 1,
                         "MISMATCH", "param.head.weight")
 
+    def test_the_rule_counts_and_not_the_name_of_the_class(self):
+        def near(run, rank, kind, name, values):
+            return [value + 1e-4 for value in values] if kind == "param" and "head" in name and \
+                values != start(name) else None
+        for settings, status, text in (({"type": "MyAdamW", "rule": "adamw"}, 1, "param.head.weight"),
+                                       ({"type": "AdamW", "rule": "other"}, 0, "unresolved"),
+                                       ({"type": "AdamW"}, 1, "param.head.weight")):
+            golden = os.path.join(self.scratch, "-".join(settings.values()))
+            settings = {**ADAM, **settings}
+            recorded(optimizer_of=settings).write(golden)
+            self.expect(self.judge(recorded([("tp", 2)], near, optimizer_of=settings), golden=golden), status, text)
+        group = {**ADAM, "rule": "adamw", "parameters": ["head.weight"]}
+        self.expect(self.judge(recorded([("tp", 2)], optimizer_of={**ADAM, "groups": [group, group]})), 0, "MATCH")
+        del group["parameters"]
+        self.expect(self.judge(recorded([("tp", 2)], optimizer_of={**ADAM, "groups": [group]})), 2,
+                    "optimizer: groups: parameters is missing")
+
+    def test_large_buffers_and_counts_widen_no_allowance(self):
+        def with_buffer(run, count=3):
+            for rank in range(run.world_size):
+                run.add(rank, "buffer", "large", [1e12, 1.0], [2])
+                run.add(rank, "opt", "step.head.weight", [count], (), dtype="int64")
+            return run
+        golden = with_buffer(recorded()).write(os.path.join(self.scratch, "buffers"))
+        self.expect(self.judge(with_buffer(recorded([("tp", 2)])), golden=golden), 0, "MATCH")
+        change = of("grad", "norm", lambda value, run, rank: value + 1e-7)
+        self.expect(self.judge(with_buffer(recorded([("tp", 2)], change)), golden=golden), 1, "grad.layers.0.norm")
+        self.expect(self.judge(with_buffer(recorded([("tp", 2)]), 4), golden=golden), 1, "step.head.weight")
+        self.expect(self.judge(recorded([("tp", 2)]), golden=golden), 0, "only the reference recorded it: buffer.large")
+        self.expect(self.judge(with_buffer(recorded([("tp", 2)]))), 0, "only this run recorded it: buffer.large")
+
     def test_a_frozen_parameter_that_moved(self):
         def frozen(run):
             for rank in range(run.world_size):
@@ -513,7 +544,7 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(broken(line(1, global_shape=[1 << 40, 1 << 40])), 2, "too large")
         self.expect(broken(line(1, global_shape=[80, 60])), 1, "its global shape is [80, 60]")
         self.expect(broken(head(world_size=3)), 2, "world_size is 3")
-        self.expect(broken(head(version=3)), 2, "version")
+        self.expect(broken(head(version=4)), 2, "version")
         self.expect(broken(head(steps=2)), 2, "number of recorded steps")
         self.expect(broken(head(mesh="tp")), 2, "mesh", "list")
         self.expect(broken(rewrite("run.json", lambda text: text[:-4])), 2, "run.json", "JSON")

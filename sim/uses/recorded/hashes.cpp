@@ -115,29 +115,30 @@ std::string not_compared(const std::set<std::string>& names) {
 }
 
 // Of runs with equal meshes: how many hashes are equal, and the first that is not.
-std::string beside_reference(const RecordedRun& run, const RecordedRun& reference) {
+std::string beside_reference(const RecordedRun& run, const std::vector<RecordedHash>& hashes,
+                             const RecordedRun& reference, const std::vector<RecordedHash>& there) {
   const bool same =
       run.mesh.describe() == reference.mesh.describe() && run.world_size == reference.world_size;
-  if (!same || reference.hashes.empty()) return "";
+  if (!same || there.empty()) return "";
   using Key = std::tuple<int64_t, CopyKey>;  // rank, and what it holds
   std::map<Key, uint64_t> digests;
-  for (const RecordedHash& hash : reference.hashes) {
+  for (const RecordedHash& hash : there) {
     digests.emplace(Key{hash.piece.rank, copy_key(reference, hash.piece)}, hash.digest);
   }
   int64_t compared = 0, equal = 0;
   const RecordedHash* first = nullptr;
-  for (const RecordedHash& hash : run.hashes) {
-    const auto there = digests.find({hash.piece.rank, copy_key(run, hash.piece)});
-    if (there == digests.end()) continue;
+  for (const RecordedHash& hash : hashes) {
+    const auto found = digests.find({hash.piece.rank, copy_key(run, hash.piece)});
+    if (found == digests.end()) continue;
     ++compared;
-    equal += there->second == hash.digest ? 1 : 0;
-    if (there->second == hash.digest) continue;
+    equal += found->second == hash.digest ? 1 : 0;
+    if (found->second == hash.digest) continue;
     const auto time = [](const RecordedHash& one) {
       return std::pair(one.piece.step, one.piece.order);
     };
     if (!first || time(hash) < time(*first)) first = &hash;
   }
-  std::string text = fmt::format("; {} of {} are those of the reference", equal, compared);
+  std::string text = fmt::format("{} of {} are those of the reference", equal, compared);
   if (first) {
     text += fmt::format(", the first that is not is {} of step {} on rank {}", first->piece.name,
                         first->piece.step, first->piece.rank);
@@ -159,8 +160,15 @@ HashJudgement judge_hashes(const RecordedRun& run, const RecordedRun& reference)
     out.note +=
         fmt::format(": of {} outputs that ranks share, {} differ", copies.groups.size(), unequal);
   }
-  out.note += beside_reference(run, reference) + not_compared(copies.unplaced);
+  const std::string beside = beside_reference(run, run.hashes, reference, reference.hashes);
+  out.note += (beside.empty() ? "" : "; " + beside) + not_compared(copies.unplaced);
   return out;
+}
+
+std::string compare_random_states(const RecordedRun& run, const RecordedRun& reference) {
+  const std::string beside =
+      beside_reference(run, run.random_states, reference, reference.random_states);
+  return beside.empty() ? "" : "of the states of random generators, " + beside;
 }
 
 CopyKey copy_key(const RecordedRun& run, const RecordedPiece& piece) {

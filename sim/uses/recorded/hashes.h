@@ -26,6 +26,10 @@ struct HashJudgement {
 // decides nothing: equal bits are more than a right run must have.
 HashJudgement judge_hashes(const RecordedRun& run, const RecordedRun& reference);
 
+// Of runs of equal meshes: how many states of random generators are equal, and the first that is
+// not; "" for other runs. Ranks may draw as they like, so this decides nothing either.
+std::string compare_random_states(const RecordedRun& run, const RecordedRun& reference);
+
 // Which pieces of a recorded run must be equal to the bit.
 
 // Pieces that must be equal: of one tensor, part, microbatch and, for addends, of one addend.

@@ -36,12 +36,14 @@ uint64_t digest_of_part(const RecordedPiece& piece) {
 
 // Those that every run of the same script records, whole.
 bool is_demanded(const GoldenTensor& tensor) {
-  if (tensor.phase == Phase::kStep) return !is_step_scalar(tensor.name);
+  if (tensor.phase == Phase::kStep) {
+    return !is_step_scalar(tensor.name) && !is_optional_state(tensor.name);
+  }
   return tensor.name == "logprobs" || tensor.name == "loss";
 }
 
 bool is_extra(const RecordedPiece& piece) {
-  return piece.phase != Phase::kStep || is_step_scalar(piece.name);
+  return piece.phase != Phase::kStep || is_step_scalar(piece.name) || is_optional_state(piece.name);
 }
 
 class PieceJudge {
@@ -208,7 +210,7 @@ class PieceJudge {
                       const GoldenTensor& golden, const judge::IndexPlan& plan,
                       judge::ResultRow& row) {
     judge::DiffTask task{local, golden, plan, 1, allowance(golden)};
-    if (scattered_) {
+    if (scattered_ && is_floating(local.dtype())) {  // counts are exact
       const double eps = eps_of(local, golden);
       task.allowance += judge::scatter_allowance(golden, eps);
       row.reason = why_unresolved(golden, eps);

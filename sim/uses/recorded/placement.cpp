@@ -163,7 +163,8 @@ judge::IndexPlan plan_of(const RecordedPiece& piece) {
 
 void place_unknown_pieces(RecordedRun& run, const GoldenRecord& reference) {
   std::erase_if(run.pieces, [&](const RecordedPiece& piece) {
-    const bool left_out = piece.phase != Phase::kStep && is_unplaced(piece, reference);
+    const bool optional = piece.phase != Phase::kStep || is_optional_state(piece.name);
+    const bool left_out = optional && is_unplaced(piece, reference);
     if (left_out) run.not_compared.insert(piece.name);
     return left_out;
   });

@@ -190,7 +190,9 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference) {
   }
   out.against = fmt::format("{} ({})", reference.folder, ranks);
   out.note = note_of(run, golden);
-  if (!hashes.note.empty()) out.note += (out.note.empty() ? "" : "; ") + hashes.note;
+  for (const std::string& more : {hashes.note, compare_random_states(run, reference)}) {
+    if (!more.empty()) out.note += (out.note.empty() ? "" : "; ") + more;
+  }
   return out;
 }
 

@@ -42,6 +42,8 @@ constexpr Kind kKinds[] = {
     {"logprobs", Phase::kForward, "", ""},
     {"scalar", Phase::kForward, "", ""},
     {"hash", Phase::kForward, "", ".output"},
+    {"buffer", Phase::kStep, "buffer.", ""},
+    {"random", Phase::kStep, "random.", ""},
 };
 
 const Kind& kind_of(const Fields& fields) {
@@ -85,17 +87,18 @@ Mesh mesh_of(const Fields& fields, int64_t world_size) {
   return mesh;
 }
 
-void read_optimizer(const Fields& fields, RecordedRun& run) {
-  run.optimizer.max_norm = 0;  // no clipping
-  if (!fields.has("optimizer")) return;
-  const Fields given = fields.object("optimizer");
-  const std::string type = given.text("type");
-  const bool adam = type == "Adam" || type == "AdamW";
-  run.knows_optimizer = adam || type == "SGD";
-  OptimizerSpec& optimizer = run.optimizer;
+// The rule of an optimizer and its numbers, into a run or a group of parameters. Before version 3 a
+// run has the name of the class alone.
+template <class Target>
+void read_rule(const Fields& given, Target& target) {
+  target.optimizer.max_norm = 0;  // no clipping
+  const std::string rule = given.text(given.has("rule") ? "rule" : "type");
+  const bool adam = rule == "adam" || rule == "adamw" || rule == "Adam" || rule == "AdamW";
+  target.knows_optimizer = adam || rule == "sgd" || rule == "SGD";
+  OptimizerSpec& optimizer = target.optimizer;
   optimizer.kind = adam ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
-  for (const double rate : given.numbers("lr")) run.lr.push_back(rate);
-  if (!run.lr.empty()) optimizer.lr = run.lr.front();
+  for (const double rate : given.numbers("lr")) target.lr.push_back(rate);
+  if (!target.lr.empty()) optimizer.lr = target.lr.front();
   const std::vector<double> betas = given.numbers("betas");
   for (const double beta : betas) {
     if (!(beta >= 0 && beta < 1)) given.fail("betas", fmt::format("has {}", beta));
@@ -104,7 +107,23 @@ void read_optimizer(const Fields& fields, RecordedRun& run) {
   given.number("eps", optimizer.eps);
   given.number("weight_decay", optimizer.weight_decay);
   given.number("momentum", optimizer.momentum);
-  given.number("max_norm", optimizer.max_norm);
+}
+
+void read_optimizer(const Fields& fields, RecordedRun& run) {
+  run.optimizer.max_norm = 0;  // no clipping
+  if (!fields.has("optimizer")) return;
+  const Fields given = fields.object("optimizer");
+  read_rule(given, run);
+  given.number("max_norm", run.optimizer.max_norm);
+  if (!given.has("groups")) return;
+  for (const json& one : given.list("groups")) {
+    const Fields group(given.where() + ": groups", one);
+    read_rule(group, run.groups.emplace_back());
+    run.groups.back().optimizer.max_norm = run.optimizer.max_norm;
+    for (std::string& name : group.texts("parameters")) {
+      run.groups.back().parameters.insert(std::move(name));
+    }
+  }
 }
 
 void check_box(const Fields& fields, const RecordedPiece& piece) {
@@ -183,6 +202,7 @@ void read_values(const Fields& fields, const SafetensorsReader& file, RecordedPi
 }
 
 constexpr const char* kHash = "hash";
+constexpr const char* kRandom = "random";
 
 // All but its values.
 RecordedPiece described_piece(const Fields& fields, const RecordedRun& run) {
@@ -245,9 +265,11 @@ void read_rank(int64_t rank, RecordedRun& run) {
       ended = true;
       continue;
     }
-    if (fields.text("kind") == kHash) {
-      run.hashes.push_back(hash_of(fields, run));
-      run.hashes.back().piece.rank = rank;
+    const std::string kind = fields.text("kind");
+    if (kind == kHash || kind == kRandom) {
+      auto& of_kind = kind == kHash ? run.hashes : run.random_states;
+      of_kind.push_back(hash_of(fields, run));
+      of_kind.back().piece.rank = rank;
       ++hashes;
       continue;
     }
@@ -274,6 +296,10 @@ bool is_step_scalar(const std::string& name) {
   return plain == "grad_norm" || plain == "clip_coefficient" || plain == "lr";
 }
 
+bool is_optional_state(const std::string& name) {
+  return name.starts_with("buffer.") || name.starts_with("step.");
+}
+
 bool is_recorded_run(const std::string& folder) {
   std::error_code ignored;
   return fs::is_regular_file(fs::path(folder) / "run.json", ignored);
@@ -281,7 +307,7 @@ bool is_recorded_run(const std::string& folder) {
 
 namespace {
 
-constexpr int64_t kVersion = 2;         // the newest that this program reads; it reads 1 too
+constexpr int64_t kVersion = 3;         // the newest that this program reads; it reads all before
 constexpr int64_t kMostRepeats = 1024;  // of one run
 
 RecordedRun read_run(const std::string& folder) {

@@ -54,6 +54,14 @@ struct RecordedHash {
   uint64_t digest = 0;
 };
 
+// The parameters of one group of an optimizer, by the names that the run has, and its numbers.
+struct ParameterGroup {
+  std::set<std::string> parameters = {};
+  OptimizerSpec optimizer = {};
+  bool knows_optimizer = false;  // as in RecordedRun
+  std::vector<double> lr = {};   // of each step, when recorded
+};
+
 struct RecordedRun {
   std::string folder;
   Mesh mesh;
@@ -70,11 +78,19 @@ struct RecordedRun {
   bool is_file = false;                     // a file of full tensors (answer_file.h), no run
   // Of a run of one rank: its repeats with other roundings (record(.., noise=k)), by k.
   std::vector<RecordedRun> repeats = {};
+  // Of an optimizer whose groups differ. `optimizer` and `lr` are those of the first.
+  std::vector<ParameterGroup> groups = {};
+  // Of random generators after each step, by rank, in the order observed.
+  std::vector<RecordedHash> random_states = {};
 };
 
 // Whether a scalar of this name belongs to the optimizer's step: grad_norm, clip_coefficient, lr,
 // and numbered ones such as grad_norm.1.
 bool is_step_scalar(const std::string& name);
+
+// Whether it is a buffer, or an optimizer's count of steps for a parameter: compared where both
+// runs have it.
+bool is_optional_state(const std::string& name);
 
 // Whether the folder looks like a recorded run: it holds run.json.
 bool is_recorded_run(const std::string& folder);

@@ -236,7 +236,8 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
   for (const Tensor& tensor : tensors_of(run)) {
     const RecordedPiece& first = *tensor.pieces.front();
     std::optional<TensorView> whole = assembled(run, tensor.pieces);
-    if (!whole && first.phase == Phase::kStep && !is_step_scalar(first.name)) {
+    const bool optional = is_step_scalar(first.name) || is_optional_state(first.name);
+    if (!whole && first.phase == Phase::kStep && !optional) {
       bad_reference(run, first, "lacks elements: no rank recorded them",
                     "a rank did not record its piece; record the run again");
     }
@@ -262,7 +263,8 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
   out.knows_optimizer = run.knows_optimizer;
   for (const GoldenTensor& tensor : out.record.tensors()) {
     double& scale = out.scales[{tensor.phase, tensor.step}];
-    if (tensor.value.dim() > 0) scale = std::max(scale, tensor.scale);
+    if (tensor.value.dim() > 0 && !is_optional_state(tensor.name))
+      scale = std::max(scale, tensor.scale);
   }
   return out;
 }
