@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -33,12 +35,26 @@ class Rows:
 
 
 class Current:
-    """What the script's last calls established: the mesh of the run, the rows of the last batch, the folder loaded from."""
+    """What the script's last calls established: the mesh of the run, the rows of the last batch, the folder loaded from,
+    and what load was given."""
 
     axes: list[tuple[str, int]] | None = None  # of all ranks, if what started them knows; outer to inner
     mesh: Mesh | None = None
     rows: Rows | None = None
     golden: Path | None = None
+
+    def __init__(self):
+        self._given = weakref.WeakKeyDictionary()  # (mesh, layouts) that load was given, by module
+
+    def remember(self, models: Sequence[torch.nn.Module], mesh, layouts: Mapping | None) -> None:
+        """What load was given for these models."""
+        for one in models:
+            self._given[one] = (mesh, layouts)
+
+    def given_to_load(self, models: Sequence[torch.nn.Module]) -> tuple:
+        """The mesh and layouts that load was given for these models, which may have been wrapped since; else None."""
+        known = (self._given[module] for one in models for module in one.modules() if module in self._given)
+        return next(known, (None, None))
 
 
 current = Current()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import torch
 from . import run_folder, safetensors_file
 from .global_batch import current
 from .error import Error
+from .mesh import Mesh
 from .piece import Piece
 from .sources.dtensor import DTensorBoxes
 from .sources.find import find_mesh, find_slots, models_of
+from .sources.slot import Slot
 
 
 class StartParameters:
@@ -52,25 +55,39 @@ class StartParameters:
 def load(model, golden, *, mesh=None, layouts: Mapping | None = None) -> None:
     """Copies the start parameters of the one-rank run in the folder `golden` into a model, each rank its pieces.
 
-    `mesh` and `layouts` are those of shardproof.record.
+    `mesh` and `layouts` are those of shardproof.record, which need not be given them again.
     """
     start = StartParameters(Path(golden))
     models = models_of(model)
     found_mesh = find_mesh(models, mesh)
     current.mesh, current.golden = found_mesh, Path(golden).resolve()
+    current.remember(models, mesh, layouts)
     with torch.no_grad(), torch._C.DisableTorchFunction():
         for slot in find_slots(models, found_mesh, layouts, DTensorBoxes(found_mesh)):
             full = start.tensor(slot.name)
             for piece in slot.pieces(slot.value()):
-                check_fits(slot.name, piece, full)
+                check_fits(slot, piece, full, found_mesh)
             slot.write(full)
 
 
-def check_fits(name: str, piece: Piece, full: torch.Tensor) -> None:
+def check_fits(slot: Slot, piece: Piece, full: torch.Tensor, mesh: Mesh) -> None:
     if piece.offset is None and piece.flat is None and piece.tensor.shape != full.shape:
-        raise Error(f'"{name}" has a local shape of {list(piece.tensor.shape)}, but the golden run\'s is '
+        raise Error(f'"{slot.name}" has a local shape of {list(piece.tensor.shape)}, but the golden run\'s is '
                     f"{list(full.shape)}, and nothing says which part this is",
-                    'Declare its layout, such as layouts={"' + name + '": shardproof.Shard(0, "tp")}')
+                    'Declare its layout, such as layouts={"' + slot.name + '": shardproof.Shard(0, "tp")}')
     if (piece.offset is not None or piece.flat is not None) and tuple(piece.global_shape) != tuple(full.shape):
-        raise Error(f'"{name}" has a global shape of {list(piece.global_shape)}, but the golden run\'s is '
+        lacking = [axis for axis in slot.axes if axis not in mesh.sizes]
+        if lacking:
+            raise Error(f'"{slot.name}" has a local shape of {list(piece.tensor.shape)}, but the golden run\'s is '
+                        f'{list(full.shape)}. Its layout names the axis "{lacking[0]}", and the mesh {mesh} has no axis '
+                        f"{lacking[0]}", f"Pass mesh={mesh_with(lacking[0], slot, piece, full)}")
+        raise Error(f'"{slot.name}" has a global shape of {list(piece.global_shape)}, but the golden run\'s is '
                     f"{list(full.shape)}", "Build both models with the same sizes")
+
+
+def mesh_with(axis: str, slot: Slot, piece: Piece, full: torch.Tensor) -> str:
+    """A mesh in which an axis, the only one that cuts this tensor, has the size that a piece lacks to the full tensor."""
+    size = full.numel() // max(math.prod(piece.global_shape), 1)
+    if slot.axes != (axis,) or size < 1 or slot.world_size % size:
+        return f'{{.., "{axis}": ..}}, with each axis and its size, outer to inner'
+    return f'{{"dp": {slot.world_size // size}, "{axis}": {size}}}' if size < slot.world_size else f'{{"{axis}": {size}}}'

@@ -2,45 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from .error import Error
 
+RULES = {torch.optim.AdamW: "adamw", torch.optim.Adam: "adam", torch.optim.SGD: "sgd"}
+# Classes of other packages that compute Adam in one kernel, with decoupled weight decay where adam_w_mode is on.
+FUSED_ADAMS = ("FusedAdam", "DeepSpeedCPUAdam")
+NUMBERS = ("betas", "eps", "weight_decay", "momentum", "dampening")
+SWITCHES = ("amsgrad", "nesterov", "maximize")
+LISTED = 6  # names in a warning
 
-def inner_optimizers(optimizer) -> list[torch.optim.Optimizer]:
-    """The torch optimizers within Megatron's and DeepSpeed's wrappers."""
+
+def as_list(optimizer) -> list:
+    """The optimizers that record was given: none, one, or several."""
     if optimizer is None:
         return []
-    if hasattr(optimizer, "chained_optimizers"):
-        return [one for part in optimizer.chained_optimizers for one in inner_optimizers(part)]
-    inner = getattr(optimizer, "optimizer", None)
-    if inner is not None and inner is not optimizer:
-        return inner_optimizers(inner)
-    return [optimizer] if hasattr(optimizer, "param_groups") else []
+    return list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+
+
+def inner_optimizers(optimizer) -> list:
+    """The torch optimizers within the wrappers of Megatron, DeepSpeed and scripts, or what looks like one."""
+    parts = getattr(optimizer, "chained_optimizers", None)
+    if parts is None:
+        inner = getattr(optimizer, "optimizer", None)
+        parts = as_list(None if inner is optimizer else inner) or nested(optimizer)
+    found = [one for part in parts for one in inner_optimizers(part)]
+    own = parameters_of([optimizer] if hasattr(optimizer, "param_groups") else [])
+    return found if found and own <= parameters_of(found) else [*found, *([optimizer] if own else [])]
+
+
+def nested(optimizer) -> list[torch.optim.Optimizer]:
+    """The torch optimizers that an object holds in its attributes, or in lists and dictionaries there."""
+    found = []
+    for value in getattr(optimizer, "__dict__", {}).values():
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+        found += [one for one in values if isinstance(one, torch.optim.Optimizer) and one is not optimizer]
+    return found
+
+
+def parameters_of(optimizers: Sequence) -> set[int]:
+    """The ids of the parameters in the groups of optimizers."""
+    return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
 
 
 def watch_steps(optimizer, gradients: Callable[[], None], before: Callable[[], None],
-                after: Callable[[float | None], None]) -> list[Callable[[], None]]:
+                after: Callable[[float | None], None], is_none: Callable[[], bool]) -> list[Callable[[], None]]:
     """Calls `before` and `after` around each step; `after` gets the gradients' norm when the optimizer tells it.
-    `gradients` is called when they are complete: before the step, or at the end of its closure. Returns what ends this."""
+    `gradients` is called when they are complete: before the step, or at the end of its closure. Where `is_none` says of
+    a call without a closure that it is not a step, nothing is called. Returns what ends this."""
+    skips = []
+
     def entered(args, kwargs):
+        if not closures_of(args, kwargs) and is_none():
+            skips.append(True)
+            return args, kwargs
         before()
         return with_gradients(args, kwargs, gradients)
 
+    def left(norm: float | None) -> None:
+        if skips:
+            skips.clear()
+        else:
+            after(norm)
+
     if isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks"):
         return [optimizer.register_step_pre_hook(lambda _, args, kwargs: entered(args, kwargs)).remove,
-                optimizer.register_step_post_hook(lambda *_: after(None)).remove]
+                optimizer.register_step_post_hook(lambda *_: left(None)).remove]
     if not callable(getattr(optimizer, "step", None)):
         raise Error(f"The optimizer is a {type(optimizer).__name__} and has no step()",
                     "Give record the optimizer that steps, or none and call rec.gradients() and rec.stepped()")
-    return [wrap_step(optimizer, entered, after)]
+    return [wrap_step(optimizer, entered, left)]
 
 
 def with_gradients(args, kwargs, gradients: Callable[[], None]):
     """Calls `gradients`, or gives the step a closure that does so at its end. Returns the step's arguments."""
-    closures = [one for one in (*args, *kwargs.values()) if is_closure(one)]
+    closures = closures_of(args, kwargs)
     if not closures:
         gradients()
         return args, kwargs
@@ -54,8 +95,9 @@ def with_gradients(args, kwargs, gradients: Callable[[], None]):
             {name: closure if one is closures[0] else one for name, one in kwargs.items()})
 
 
-def is_closure(argument) -> bool:
-    return callable(argument) and not isinstance(argument, (torch.optim.Optimizer, torch.Tensor, type))
+def closures_of(args, kwargs) -> list[Callable]:
+    return [one for one in (*args, *kwargs.values())
+            if callable(one) and not isinstance(one, (torch.optim.Optimizer, torch.Tensor, type))]
 
 
 def wrap_step(optimizer, entered, after: Callable[[float | None], None]) -> Callable[[], None]:
@@ -78,32 +120,105 @@ def reported_norm(optimizer, result) -> float | None:
     return None if norm is None else float(norm)
 
 
-def settings(optimizer) -> dict:
-    """The values of the first param group that a judge can use."""
-    inner = inner_optimizers(optimizer)
-    group = inner[0].param_groups[0] if inner and inner[0].param_groups else {}
-    found = {"type": type(inner[0] if inner else optimizer).__name__, "lr": []}
-    for name in ("betas", "eps", "weight_decay", "momentum"):
+def rule_of(optimizer, group: Mapping) -> str:
+    """What the class computes, whatever its name: "adam", "adamw", "sgd" or "other". A class that has its own step()
+    may compute anything."""
+    for kind in type(optimizer).__mro__:
+        is_fused = kind.__name__ in FUSED_ADAMS and "betas" in group and "eps" in group
+        if not (is_fused or kind in RULES):
+            continue
+        if inspect.unwrap(type(optimizer).step) is not inspect.unwrap(kind.step):
+            return "other"
+        if is_fused:
+            return "adamw" if getattr(optimizer, "adam_w_mode", True) else "adam"
+        return "adamw" if group.get("decoupled_weight_decay") else RULES[kind]
+    return "other"
+
+
+def numbers_of(group: Mapping) -> dict:
+    """The values of a group that a judge can use."""
+    found = {}
+    for name in NUMBERS:
         if name in group:
             value = group[name]
             parts = value if isinstance(value, (list, tuple)) else [value]
             if None not in parts:  # Adafactor's eps may be (None, 1e-3)
                 found[name] = [float(one) for one in parts] if parts is value else float(value)
-    return found
+    return found | {name: True for name in SWITCHES if group.get(name)}
 
 
-def learning_rate(optimizer) -> float | None:
-    for one in inner_optimizers(optimizer):
-        for group in one.param_groups:
-            return float(group["lr"]) if "lr" in group else None
-    return None
+class Settings:
+    """What run.json says of the optimizers: their rules, their numbers, and the rates of each step, by group."""
+
+    def __init__(self, optimizers: Sequence, slots):
+        self._types = [type((inner_optimizers(one) or [one])[0]).__name__ for one in optimizers]
+        self._groups = [[] for _ in optimizers]  # of each optimizer
+        self.max_norm: float | None = None
+        for index, optimizer in enumerate(optimizers):
+            for one in inner_optimizers(optimizer):
+                for group in one.param_groups:
+                    ids = {id(parameter) for parameter in group["params"]}
+                    self._groups[index].append(
+                        {"type": type(one).__name__, "rule": rule_of(one, group), "lr": [], **numbers_of(group),
+                         "parameters": [slot.name for slot in slots if not ids.isdisjoint(map(id, slot.keys()))]})
+
+    def add_rates(self, index: int, optimizer=None) -> None:
+        """Adds the rates of a step of an optimizer, or 0 when it makes none."""
+        groups = [group for one in inner_optimizers(optimizer) for group in one.param_groups] if optimizer else \
+            [{"lr": 0.0}] * len(self._groups[index])
+        for known, group in zip(self._groups[index], groups):
+            if "lr" in group:
+                known["lr"].append(float(group["lr"]))
+
+    def fields(self) -> dict:
+        groups = [group for of_one in self._groups for group in of_one]
+        found = {"type": " and ".join(dict.fromkeys(self._types)), "rule": "other", "lr": []}
+        if groups:
+            found = {name: value for name, value in groups[0].items() if name != "parameters"} | {"type": found["type"]}
+            if len({group["rule"] for group in groups}) > 1:
+                found["rule"] = "other"
+            if any(group | {"parameters": 0} != groups[0] | {"parameters": 0} for group in groups):
+                found["groups"] = groups
+        return found | ({} if self.max_norm is None else {"max_norm": self.max_norm})
 
 
-def check_holds(optimizer, slots) -> None:
-    """Refuses an optimizer that was made before the model's parameters were replaced by sharded ones."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        return
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if not any(id(slot.parameter) in held for slot in slots):
-        raise Error(f"The optimizer holds {len(held)} parameters, none of which is among the {len(slots)} of the model",
-                    "Create the optimizer after fully_shard and parallelize_module, which replace parameters")
+def has_no_rate(optimizer) -> bool:
+    """Whether no step of it can move anything, by the rates of all its groups."""
+    groups = [group for one in inner_optimizers(optimizer) for group in one.param_groups]
+    return bool(groups) and not any(float(group.get("lr", 0)) for group in groups)
+
+
+def owners_of(optimizers: Sequence, slots) -> dict[int, int]:
+    """The position of the optimizer that holds each slot's parameter, by id of the slot. Refuses an optimizer that was
+    made before the model's parameters were replaced by sharded ones, and warns of parameters that none holds."""
+    owners: dict[int, int] = {}
+    for index, optimizer in enumerate(optimizers):
+        own = [optimizer] if hasattr(optimizer, "param_groups") else []
+        held = parameters_of([*inner_optimizers(optimizer), *own])
+        of_this = [slot for slot in slots if not held.isdisjoint(map(id, slot.keys()))]
+        if not of_this and isinstance(optimizer, torch.optim.Optimizer):
+            raise Error(f"The optimizer holds {len(held)} parameters, none of which is among the {len(slots)} of the "
+                        "model", "Create the optimizer after fully_shard and parallelize_module, which replace parameters")
+        for slot in of_this:
+            if id(slot) in owners:
+                raise Error(f'"{slot.name}" is in the optimizers {owners[id(slot)]} and {index} of the list',
+                            "Give record optimizers of which each parameter is in one")
+            owners[id(slot)] = index
+    return owners
+
+
+def warn_of_what_is_missing(optimizers: Sequence, slots, owners: Mapping) -> None:
+    """Warns of parameters that no optimizer moves, and of an optimizer whose states are not found. Megatron's and
+    DeepSpeed's optimizers hold other tensors than the model's parameters."""
+    lost = [slot.name for slot in slots if slot.parameter.requires_grad and id(slot) not in owners]
+    if owners and lost and not any(slot.source in ("megatron", "deepspeed") for slot in slots):
+        more = f" and {len(lost) - LISTED} more" if len(lost) > LISTED else ""
+        warnings.warn(f"{len(lost)} of {len(slots)} parameters need gradients and are in no optimizer that record was "
+                      f"given: {', '.join(lost[:LISTED])}{more}. If another optimizer steps them, give record a list "
+                      "of all optimizers: shardproof.record(model, [first, second], ..).", stacklevel=4)
+    for optimizer in optimizers:
+        for one in inner_optimizers(optimizer):
+            if not isinstance(getattr(one, "state", None), Mapping):
+                warnings.warn(f"The optimizer is a {type(one).__name__}, which has param_groups and no state, so its "
+                              "states are not recorded. Give record the torch optimizers that it steps, as a list.",
+                              stacklevel=4)

@@ -52,6 +52,10 @@ class ComputationOrder:
         self._ready.clear()
         self._count = 0
 
+    def saw_gradients(self) -> bool:
+        """Whether a backward pass has run in this step, as far as hooks tell: where they say little, a forward pass."""
+        return bool(self._ready) or self._by_forward and bool(self._forward)
+
     def of_gradients(self) -> dict[int, int]:
         """The position in this step's backward pass, by id of the slot. Slots of unknown position are absent."""
         times = {id(slot): self._time(slot) for slot in self._slots}

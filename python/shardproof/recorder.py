@@ -19,6 +19,7 @@ from .noise import Noise, folder_of
 from .noise import check as check_repeat
 from .order import ComputationOrder
 from .piece import Partial, Piece, of_first_rows, whole
+from .program_state import Buffers, random_states
 from .sources.dtensor import DTensorBoxes, is_dtensor, local_of
 from .sources.find import find_mesh, find_slots, models_of
 
@@ -30,11 +31,12 @@ CLIP_EPSILON = 1e-6  # torch divides max_norm by (norm + 1e-6)
 
 def record(model, optimizer=None, *, out, steps: int | None = None, only: str | Sequence[str] | None = None,
            rows: int | None = None, max_bytes: int | None = None, activations: str | Sequence[str] = (), hashes: str | Sequence[str] = (),
-           noise: int | None = None, mesh=None, layouts: Mapping | None = None) -> Recorder:
+           noise: int | None = None, mesh=None, layouts: Mapping | None = None,
+           buffers: str | Sequence[str] = "*") -> Recorder:
     """Records the training that follows into the folder `out`, until the with-block or close() ends it.
 
     model        the module, or the list of a pipeline's chunks
-    optimizer    what steps; without one, call rec.gradients() before each step and rec.stepped() after it
+    optimizer    what steps, or a list; without one, call rec.gradients() before each step and rec.stepped() after it
     steps        how many optimizer steps to record; all when None
     only         patterns of names ("*.mlp.*") to which parameters, gradients, states and activations are limited
     rows         how many of the first rows of each parameter, gradient and state to record; all when None
@@ -44,9 +46,12 @@ def record(model, optimizer=None, *, out, steps: int | None = None, only: str | 
     noise        1, 2, ..: this run repeats the one-rank run in `out` with other roundings; judging below float64 needs 16
     mesh         the axes of the ranks, outer to inner: {"dp": 2, "tp": 2}; found without help for DTensor and Megatron
     layouts      layouts of hand-written shards: {"*.up_proj.weight": shardproof.Shard(0, "tp")}
+                 (mesh and layouts that shardproof.load was given for this model need not be given again)
+    buffers      patterns of persistent buffers to record; () for none
     """
     return Recorder(model, optimizer, Path(out), steps, patterns_of(only), rows, max_bytes,
-                    patterns_of(activations) or [], patterns_of(hashes) or [], noise, mesh, layouts)
+                    patterns_of(activations) or [], patterns_of(hashes) or [], noise, mesh, layouts,
+                    patterns_of(buffers) or [])
 
 
 def is_any(name: str, patterns: Iterable[str]) -> bool:
@@ -73,8 +78,11 @@ class Recorder:
     """A run that is being recorded. Leave its with-block, or call close(), to write it."""
 
     def __init__(self, model, optimizer, out: Path, steps, only, rows, max_bytes, activations, hashes, noise, mesh,
-                 layouts):
+                 layouts, buffers):
         models = models_of(model)
+        loaded_mesh, loaded_layouts = current.given_to_load(models)
+        mesh = loaded_mesh if mesh is None else mesh
+        layouts = loaded_layouts if layouts is None else layouts
         self.mesh = find_mesh(models, mesh)
         self._repeat = noise
         if noise is not None:
@@ -84,23 +92,28 @@ class Recorder:
         self._steps = steps
         self._only = only
         self._rows = rows
-        self._optimizer = optimizer
+        self._optimizers = optimizers.as_list(optimizer)
         self._boxes = DTensorBoxes(self.mesh)
         self._slots = find_slots(models, self.mesh, layouts, self._boxes)
         self._chosen_slots = [slot for slot in self._slots if self._is_chosen(slot.name)]
         if self.mesh.world_size == 1:
             check_patterns(models, self._slots, only, [*activations, *hashes])
-        optimizers.check_holds(optimizer, self._slots)
+        self._owners = optimizers.owners_of(self._optimizers, self._slots)
         check_is_not_golden(out)
         run_folder.claim(out, self.mesh.rank, self.mesh.world_size)
         self._files = run_folder.RankFiles(out, self.mesh.rank, max_bytes)
-        self._settings = None if optimizer is None else optimizers.settings(optimizer)
+        self._settings = optimizers.Settings(self._optimizers, self._slots) if self._optimizers else None
+        self._buffers = Buffers(models, self.mesh, layouts, self._boxes)
+        self._chosen_buffers = buffers
         self._finished = 0            # optimizer steps that have ended
         self._in_step = True          # whether the next step has begun
-        self._gradients_seen = False  # whether this step's gradients are recorded
+        self._seen: set[int] = set()  # the ids of slots whose gradients of this step are recorded
+        self._stepped: set[int] = set()  # positions of the optimizers that have stepped in this step
         self._counts: dict = {}       # how often a name was recorded in this step
         self._ends: list = []
         current.mesh = self.mesh
+        if self.mesh.rank == 0:
+            optimizers.warn_of_what_is_missing(self._optimizers, self._slots, self._owners)
         self._record_parameters(0)
         try:
             self._noise = None if noise is None else Noise(models, noise, golden)
@@ -150,12 +163,16 @@ class Recorder:
 
     def gradients(self) -> None:
         """Records all gradients of this step, if they are not recorded yet."""
+        self._record_gradients(self._chosen_slots)
+
+    def _record_gradients(self, slots) -> None:
         self._begin_step()
-        if self._gradients_seen or not self._is_recorded(self._step()):
+        slots = [slot for slot in slots if id(slot) not in self._seen]
+        if not slots or not self._is_recorded(self._step()):
             return
-        self._gradients_seen = True
+        self._seen.update(map(id, slots))
         order = self._order.of_gradients()
-        for slot in self._chosen_slots:
+        for slot in slots:
             gradient = slot.gradient()
             if gradient is not None:
                 if self._noise:
@@ -169,16 +186,23 @@ class Recorder:
         """Records the parameters and the optimizer's state after a step."""
         self._begin_step()
         if self._is_recorded(self._step()):
-            self._record_parameters(self._step())
+            for index in set(range(len(self._optimizers))) - self._stepped:
+                self._settings.add_rates(index)
             self._record_states(self._step())
+            self._record_parameters(self._step())
         self._finished += 1
         self._in_step = False
+        self._stepped.clear()
         self._order.clear()
 
     def close(self) -> None:
         """Writes the run. Calls after the first do nothing."""
         if not self._ends:
             return
+        if self._stepped:  # not all optimizers step in the last step
+            self.stepped()
+        if not self._in_step:
+            self._record_program(self._finished)
         self._end_watching()
         if not self._finished:
             raise Error("No optimizer step was seen", "Give record the optimizer that steps, or call rec.stepped()")
@@ -193,8 +217,8 @@ class Recorder:
             self._ends.append(self._noise.remove)
         self._order = ComputationOrder(models, self._slots, self._begin_step)
         self._ends += [self._order.remove, Clipping(self.gradients, self._clipped).remove]
-        if self._optimizer is not None:
-            self._ends += optimizers.watch_steps(self._optimizer, self.gradients, self._before_step, self._after_step)
+        for index, optimizer in enumerate(self._optimizers):
+            self._watch_steps(index, optimizer)
         for one in models:
             outermost = {}
             for name, module in names.named_modules(one):
@@ -204,6 +228,22 @@ class Recorder:
                     if name and is_any(name, patterns) and self._is_chosen(name):
                         self._ends.append(module.register_forward_hook(self._output_hook(name, add)).remove)
 
+    def _watch_steps(self, index: int, optimizer) -> None:
+        """Watches one of the optimizers, which together make a step. Without other optimizers all gradients are its own."""
+        others = len(self._optimizers) > 1
+        own = [slot for slot in self._chosen_slots if not others or self._owners.get(id(slot), index) == index]
+
+        def makes_states() -> bool:
+            """Whether a call is one that torch.distributed.checkpoint makes so that an optimizer has states: no backward
+            pass has run, and all rates and gradients are 0."""
+            return not self._order.saw_gradients() and optimizers.has_no_rate(optimizer) and \
+                not any(gradient is not None and local_of(gradient).any()
+                        for gradient in (slot.gradient() for slot in own))
+
+        self._ends += optimizers.watch_steps(optimizer, lambda: self._record_gradients(own),
+                                             lambda: self._before_step(index, optimizer),
+                                             lambda norm: self._after_step(index, norm), makes_states)
+
     def _end_watching(self) -> None:
         for end in self._ends:
             end()
@@ -211,8 +251,9 @@ class Recorder:
 
     def _begin_step(self) -> None:
         if not self._in_step:
+            self._record_program(self._finished)  # only now, because scripts update buffers after optimizer.step()
             self._in_step = True
-            self._gradients_seen = False
+            self._seen.clear()
             self._counts.clear()
 
     def _step(self) -> int:
@@ -220,23 +261,26 @@ class Recorder:
         that what a script reports after optimizer.step() belongs to that step."""
         return self._finished + self._in_step
 
-    def _before_step(self) -> None:
+    def _before_step(self, index: int, optimizer) -> None:
+        if index in self._stepped:  # the others do not step in each step
+            self.stepped()
         self._begin_step()
-        rate = optimizers.learning_rate(self._optimizer)
-        if rate is not None and self._is_recorded(self._step()):
-            self._settings["lr"].append(rate)
+        if self._is_recorded(self._step()):
+            self._settings.add_rates(index, optimizer)
 
-    def _after_step(self, norm: float | None) -> None:
+    def _after_step(self, index: int, norm: float | None) -> None:
         if norm is not None:
             self.scalar("grad_norm", norm)
-        self.stepped()
+        self._stepped.add(index)
+        if len(self._stepped) == len(self._optimizers):
+            self.stepped()
 
     def _clipped(self, norm: torch.Tensor, max_norm: float) -> None:
         if is_dtensor(norm):
             norm = norm.full_tensor()  # clipping has just summed it over the same ranks
         norm = norm.detach()
         if self._settings is not None:
-            self._settings["max_norm"] = max_norm
+            self._settings.max_norm = max_norm
         count = self._next("norms")
         suffix = f".{count}" if count else ""
         self.scalar("grad_norm" + suffix, norm)
@@ -276,11 +320,24 @@ class Recorder:
                 self._files.add("param", slot.name, step, piece)
 
     def _record_states(self, step: int) -> None:
-        inner = optimizers.inner_optimizers(self._optimizer)
+        inner = [one for optimizer in self._optimizers for one in optimizers.inner_optimizers(optimizer)]
         for slot in self._chosen_slots:
+            count = slot.steps(inner)
+            if count is not None:
+                self._files.add("opt", f"step.{slot.name}", step, whole(torch.tensor(count), slot.source))
             for name, state in slot.states(inner).items():
                 for piece in self._of_first_rows(slot, slot.pieces(state)):
                     self._files.add("opt", f"{name}.{slot.name}", step, piece)
+
+    def _record_program(self, step: int) -> None:
+        """Records buffers and random states as they are at the end of a step."""
+        if not self._is_recorded(step):
+            return
+        for name, piece in self._buffers.pieces():
+            if is_any(name, self._chosen_buffers) and self._is_chosen(name):
+                self._files.add("buffer", name, step, piece)
+        for name, piece in random_states():
+            self._files.add_hash(name, step, piece, 0, 0, None, kind="random")
 
     def _of_first_rows(self, slot, pieces: list[Piece]) -> list[Piece]:
         if self._rows is None:
@@ -352,7 +409,7 @@ class Recorder:
         if current.rows is not None:
             header["batch"] = {"rows": current.rows.total, "parts": current.rows.total // max(current.rows.count, 1)}
         if self._settings is not None:
-            header["optimizer"] = self._settings
+            header["optimizer"] = self._settings.fields()
         if self._repeat is not None:
             header["noise"] = self._repeat
         if self._rows is not None:

@@ -17,7 +17,7 @@ from .digest import digest
 from .error import Error
 from .piece import Partial, Piece
 
-FORMAT, VERSION, READ = "shardproof-run", 2, (1, 2)
+FORMAT, VERSION, READ = "shardproof-run", 3, (1, 2, 3)
 OURS = re.compile(r"(run\.json|rank(\d+)\.(safetensors|jsonl))(\.new)?|noise\d+")
 
 
@@ -84,10 +84,11 @@ class RankFiles:
             raise Error(f"Rank {self._rank} has recorded {self.bytes} bytes in step {step}, but max_bytes is "
                         f"{self._max_bytes}", "Record fewer steps=, fewer names with only=, or raise max_bytes")
 
-    def add_hash(self, name: str, step: int, piece: Piece, microbatch: int, order: int, rows: int | None) -> None:
+    def add_hash(self, name: str, step: int, piece: Piece, microbatch: int, order: int, rows: int | None,
+                 kind: str = "hash") -> None:
         """Adds the digest of a piece, and not its values."""
         tensor = piece.tensor
-        self._lines.append(Line("hash", name, step, microbatch, order, tensor.dtype, tensor.shape, piece.global_shape,
+        self._lines.append(Line(kind, name, step, microbatch, order, tensor.dtype, tensor.shape, piece.global_shape,
                                 piece.offset, piece.flat, piece.partial, piece.source, None, rows, digest(tensor)))
 
     def write(self) -> None:

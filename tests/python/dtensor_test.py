@@ -96,7 +96,7 @@ class DTensorTest(unittest.TestCase):
     def test_parameters_and_states_of_each_step_equal_those_of_one_rank(self):
         for kind in ("param", "opt"):
             names = runs.names(self.golden, kind=kind, step=STEPS)
-            self.assertEqual(len(names), 10 if kind == "param" else 20)
+            self.assertEqual(len(names), 10 if kind == "param" else 30)
             for name in names:
                 wanted = {"kind": kind, "name": name, "step": STEPS}
                 torch.testing.assert_close(runs.whole(self.sharded, **wanted), runs.whole(self.golden, **wanted),

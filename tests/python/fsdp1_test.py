@@ -51,7 +51,7 @@ class Fsdp1Test(unittest.TestCase):
             ranks.run(1, train, golden)
             ranks.run(2, train, sharded, use_orig_params, golden)
             self.assertEqual({line["source"] for _, line, _ in runs.pieces(sharded, kind="grad")}, {"fsdp1"})
-            for kind, count in (("param", 10), ("grad", 10), ("opt", 20)):
+            for kind, count in (("param", 10), ("grad", 10), ("opt", 30)):
                 names = runs.names(golden, kind=kind, step=2)
                 self.assertEqual(len(names), count)
                 for name in names:

@@ -57,6 +57,21 @@ def load_fused(rank, golden):
     return model.ab.detach(), model.scale.detach()
 
 
+def train_loaded(rank, golden, out):
+    """What load was given, record is not given again, also where the model was wrapped meanwhile."""
+    model = Fused(parts=2)
+    shardproof.load(model, golden, mesh=MESH, layouts={"ab": shardproof.Shard(0, "tp", blocks=(4, 2))})
+    other = nn.Linear(4, 4)  # load was given nothing for this one
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with shardproof.record(torch.compile(model, backend="eager"), optimizer, out=out / "wrapped"):
+        ((model.ab * model.ab).sum() + model.scale.sum()).backward()
+        optimizer.step()
+    with shardproof.record(model, optimizer, out=out / "own", mesh={"dp": 4}, layouts={"ab": shardproof.Replicate()}):
+        optimizer.step()
+    with shardproof.record(other, out=out / "other") as rec:
+        rec.stepped()
+
+
 def data_parallel(rank, out):
     """Plain torch DDP with one axis, and a batch that is cut over it."""
     model = nn.parallel.DistributedDataParallel(models.build())
@@ -81,6 +96,10 @@ def messages(rank, golden):
                  lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(0, "dp", blocks=(4, 1))}),
                  lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(1, "dp")}),
                  lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(0, "rows")}),
+                 lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(0, "tp", blocks=(4, 2))}),
+                 lambda: shardproof.load(Fused(parts=4), golden, mesh=[("dp", 2)],
+                                         layouts={"ab": (shardproof.Shard(0, "dp"), shardproof.Shard(0, "tp"))}),
+                 lambda: shardproof.load(Fused(parts=3), golden, layouts={"ab": shardproof.Shard(0, "tp")}),
                  lambda: shardproof.batch(torch.zeros(7, 1), mesh=MESH),
                  lambda: shardproof.batch(torch.zeros(4, 1), torch.zeros(2, 1), mesh=MESH),
                  lambda: shardproof.batch(torch.zeros(4, 1), mesh={"shards": 2}),
@@ -130,6 +149,16 @@ class HandWrittenTest(unittest.TestCase):
             self.assertTrue(torch.equal(ab, expected))
             self.assertEqual(scale.tolist(), [3.0, 1.0, 4.0, 1.0])
 
+    def test_load_tells_record_its_mesh_and_layouts(self):
+        ranks.run(1, record_one, self.golden)
+        ranks.run(4, train_loaded, self.golden, self.out)
+        wrapped, own, other = (self.out / name for name in ("wrapped", "own", "other"))
+        self.assertEqual(runs.header(wrapped)["mesh"], [{"axis": "dp", "size": 2}, {"axis": "tp", "size": 2}])
+        self.assertTrue(torch.equal(runs.whole(wrapped, kind="param", name="ab", step=0), full_ab()))
+        self.assertEqual(runs.header(own)["mesh"], [{"axis": "dp", "size": 4}])
+        self.assertEqual({tuple(line["offset"]) for _, line, _ in runs.pieces(own, kind="param", name="ab")}, {(0, 0)})
+        self.assertEqual(runs.header(other)["mesh"], [{"axis": "dp", "size": 4}])
+
     def test_plain_tensors_of_several_ranks_have_no_offset_but_rows_of_the_batch_have(self):
         ranks.run(2, data_parallel, self.out)
         gradients = runs.pieces(self.out, kind="grad")
@@ -154,6 +183,10 @@ class HandWrittenTest(unittest.TestCase):
                     "add up to 5, but dim 0 of the local tensor has size 6",
                     '"ab" has a global shape of [6, 8], but the golden run\'s is [12, 4]',
                     'The mesh {dp: 2} has no axis "rows"',
+                    '"ab" has a local shape of [4, 4], but the golden run\'s is [12, 4]. Its layout names the axis "tp", and '
+                    'the mesh {dp: 2} has no axis tp. Pass mesh={"tp": 2}.',
+                    'the mesh {dp: 2} has no axis tp. Pass mesh={.., "tp": ..}, with each axis and its size',
+                    'the mesh {dp: 2} has no axis tp. Pass mesh={.., "tp": ..}, with each axis and its size',
                     "has 4 ranks, but the run has 2",
                     "has 4 ranks, but the run has 2",
                     'The name of the axis "shards" of the mesh {shards: 2} does not tell whether it cuts the batch',

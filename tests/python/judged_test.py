@@ -68,6 +68,27 @@ def train(rank, out, sizes, golden, bug, microbatches=1, kept=1):
             rec.scalar("loss", sum(losses), mean_over=("dp",))
 
 
+def score(rank, out, golden, zigzag=False, shift=0):
+    """Logprobs over (dp, cp), each rank's positions by rec.tensor. A shift exchanges the stretches of the cp ranks."""
+    model, (dp, cp) = models.build(), divmod(rank, 2)
+    if golden:
+        shardproof.load(model, golden, mesh={"dp": 2, "cp": 2})
+    with shardproof.record(model, out=out) as rec:
+        tokens, targets = models.global_batch(0, length=8)
+        mine, wanted = shardproof.batch(tokens, targets)
+        logprobs = models.logprobs_of(model(mine), wanted)
+        if not golden:
+            rec.logprobs(logprobs)
+        elif zigzag:
+            for place, part in ((cp, (cp + shift) % 2), (3 - cp, 3 - (cp + shift) % 2)):
+                rec.tensor("logprobs", logprobs[:, 2 * part:2 * part + 2], kind="logprobs", offset=(2 * dp, 2 * place),
+                           global_shape=tokens.shape)
+        else:
+            rec.tensor("logprobs", logprobs.chunk(2, 1)[(cp + shift) % 2], kind="logprobs", offset=(2 * dp, 4 * cp),
+                       global_shape=tokens.shape)
+        rec.stepped()
+
+
 @unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
 class JudgedRunTest(unittest.TestCase):
     @classmethod
@@ -113,6 +134,16 @@ class JudgedRunTest(unittest.TestCase):
 
     def test_the_head_of_one_dp_rank(self):
         self.expect(self.judged("one dp rank's head"), 1, "grad.head.weight", "every element is 0", "(dp 1)")
+
+    def test_logprobs_of_a_sequence_that_is_cut_over_ranks(self):
+        golden, folder = f"{self.scratch.name}/scored", f"{self.scratch.name}/cut"
+        ranks.run(1, score, golden, None)
+        for zigzag in (False, True):
+            for shift, status in ((0, 0), (1, 1)):
+                ranks.run(4, score, folder, golden, zigzag, shift)
+                done = subprocess.run([PROGRAM, "judge", folder, "--golden", golden], text=True, capture_output=True,
+                                      timeout=360, check=False)
+                self.assertEqual(done.returncode, status, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":

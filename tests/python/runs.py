@@ -23,11 +23,11 @@ def tensors(path):
 
 
 def rank_pieces(folder, rank):
-    """(line, tensor) of each piece of a rank, in the order recorded."""
+    """(line, tensor) of each piece of a rank that has values, in the order recorded."""
     lines = [json.loads(line) for line in (Path(folder) / f"rank{rank}.jsonl").read_text().splitlines()]
     assert lines[-1] == {"end": len(lines) - 1}
     held = tensors(Path(folder) / f"rank{rank}.safetensors")
-    return [(line, held[line["key"]]) for line in lines[:-1]]
+    return [(line, held[line["key"]]) for line in lines[:-1] if "key" in line]
 
 
 def header(folder):

@@ -35,6 +35,7 @@ class DeclaredSlot(Slot):
                 raise Error(f'The layout of "{name}" has a placement {placement!r}',
                             "Use shardproof.Shard, shardproof.Replicate or shardproof.Partial")
         self._shards = [one for one in placements if isinstance(one, Shard)]
+        self.axes = tuple(one.axis for one in self._shards)
         partials = [one for one in placements if isinstance(one, Partial)]
         axes = mesh.known([one.axis for one in partials])
         self._partial = PartialPiece(axes, partials[0].op) if axes else None

@@ -1,0 +1,327 @@
+"""What a run says of its optimizers: the rule behind a class's name, the numbers of each group, and which calls are steps."""
+
+import itertools
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+import warnings
+from pathlib import Path
+
+import models
+import ranks
+import runs
+import schema_check
+import torch
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+import shardproof
+from shardproof import optimizers
+
+PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
+SCHEMA = Path(shardproof.__file__).with_name("run.schema.json")
+
+
+class MyAdamW(torch.optim.AdamW):
+    """Another name, and nothing else."""
+
+
+class OwnStep(torch.optim.AdamW):
+    """Computes something else."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data -= group["lr"] * parameter.grad.sign()
+
+
+class FusedAdam(torch.optim.Optimizer):
+    """As DeepSpeed's and apex's classes look."""
+
+    def __init__(self, parameters, adam_w_mode=True):
+        super().__init__(parameters, {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0})
+        self.adam_w_mode = adam_w_mode
+
+    def step(self, closure=None):
+        pass
+
+
+class Chained:
+    """A script's own wrapper, which has param_groups and no state."""
+
+    def __init__(self, *parts):
+        self.parts = list(parts)
+
+    @property
+    def param_groups(self):
+        return [group for one in self.parts for group in one.param_groups]
+
+    def step(self):
+        for one in self.parts:
+            one.step()
+
+
+class Descent:
+    """A script's own optimizer."""
+
+    def __init__(self, parameters):
+        self.param_groups = [{"params": list(parameters), "lr": 0.1}]
+
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data -= 0.1 * parameter.grad
+
+
+def halves(model):
+    """The parameters of the head and embedding, and the others."""
+    ends = [model.embed.weight, model.head.weight]
+    return ends, [one for one in model.parameters() if all(one is not end for end in ends)]
+
+
+def backward(model, step):
+    tokens, targets = models.global_batch(step)
+    model.zero_grad()
+    (-models.logprobs_of(model(tokens), targets).mean()).backward()
+
+
+def train_two(rank, out, factor=1.0, rule=MyAdamW, steps=2):
+    """SGD and a second optimizer, which steps after it with `factor` times its rate."""
+    model = models.build()
+    ends, others = halves(model)
+    first = torch.optim.SGD(ends, lr=0.1)
+    second = rule(others, lr=1e-2 * factor)
+    with shardproof.record(model, [first, second], out=out):
+        for step in range(steps):
+            backward(model, step)
+            first.step()
+            second.step()
+
+
+def train_one(rank, out, rule, factor):
+    model = models.build()
+    optimizer = rule(model.parameters(), lr=1e-2 * factor)
+    with shardproof.record(model, optimizer, out=out):
+        backward(model, 0)
+        optimizer.step()
+
+
+class OptimizersTest(unittest.TestCase):
+    def setUp(self):
+        torch.set_num_threads(1)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out, self.golden = Path(folder.name) / "run", Path(folder.name) / "golden"
+        self.model = models.build()
+
+    def header(self):
+        header = runs.header(self.out)
+        schema = json.loads(SCHEMA.read_text())["$defs"]["header"]
+        self.assertEqual(schema_check.problems(header, schema), [])
+        return header
+
+    def record(self, optimizer, **options):
+        return shardproof.record(self.model, optimizer, out=self.out, **options)
+
+    def test_the_rule_is_that_of_the_class_whatever_its_name(self):
+        adam, sgd = torch.optim.Adam, torch.optim.SGD
+        for rule, make in (("adamw", torch.optim.AdamW), ("adamw", MyAdamW), ("adam", adam),
+                           ("adam", type("Renamed", (adam,), {})), ("sgd", type("Renamed", (sgd,), {})),
+                           ("adamw", FusedAdam), ("adam", lambda one: FusedAdam(one, False)),
+                           ("adamw", type("DeepSpeedCPUAdam", (FusedAdam,), {})),
+                           ("other", OwnStep), ("other", torch.optim.RMSprop), ("other", torch.optim.Adagrad)):
+            made = make(self.model.parameters())
+            self.assertEqual(optimizers.rule_of(made, made.param_groups[0]), rule, type(made).__mro__)
+
+    def test_the_numbers_of_a_renamed_class(self):
+        with self.record(MyAdamW(self.model.parameters(), lr=0.02, betas=(0.8, 0.9), amsgrad=True)) as rec:
+            backward(self.model, 0)
+            rec._optimizers[0].step()
+        self.assertEqual(self.header()["optimizer"],
+                         {"type": "MyAdamW", "rule": "adamw", "lr": [0.02], "betas": [0.8, 0.9], "eps": 1e-8,
+                          "weight_decay": 0.01, "amsgrad": True})
+
+    def test_groups_that_differ_are_named_with_their_rates(self):
+        ends, others = halves(self.model)
+        optimizer = torch.optim.SGD([{"params": ends, "lr": 0.5}, {"params": others}], lr=0.25, momentum=0.5)
+        with self.record(optimizer):
+            for step in range(2):
+                backward(self.model, step)
+                optimizer.step()
+                optimizer.param_groups[1]["lr"] /= 2
+        settings = self.header()["optimizer"]
+        self.assertEqual(settings["lr"], [0.5, 0.5])
+        self.assertEqual([group["lr"] for group in settings["groups"]], [[0.5, 0.5], [0.25, 0.125]])
+        self.assertEqual(settings["groups"][0]["parameters"], ["embed.weight", "head.weight"])
+        self.assertEqual(len(settings["groups"][1]["parameters"]), 8)
+
+    def test_equal_groups_are_not_named(self):
+        ends, others = halves(self.model)
+        optimizer = torch.optim.SGD([{"params": ends}, {"params": others}], lr=0.25)
+        with self.record(optimizer):
+            backward(self.model, 0)
+            optimizer.step()
+        self.assertNotIn("groups", self.header()["optimizer"])
+
+    def test_two_optimizers_make_one_step(self):
+        train_two(0, self.out)
+        header = self.header()
+        self.assertEqual(header["steps"], 2)
+        self.assertEqual((header["optimizer"]["type"], header["optimizer"]["rule"]), ("SGD and MyAdamW", "other"))
+        self.assertEqual([(group["rule"], group["lr"]) for group in header["optimizer"]["groups"]],
+                         [("sgd", [0.1, 0.1]), ("adamw", [0.01, 0.01])])
+        model = self.model
+        ends, others = halves(model)
+        first, second = torch.optim.SGD(ends, lr=0.1), torch.optim.AdamW(others, lr=1e-2)
+        for step in range(2):
+            backward(model, step)
+            expected = {name: one.grad.clone() for name, one in model.named_parameters()}
+            first.step()
+            second.step()
+            for name, parameter in model.named_parameters():
+                found = [runs.whole(self.out, kind=kind, name=name, step=step + 1) for kind in ("grad", "param")]
+                self.assertTrue(torch.equal(found[0], expected[name]) and torch.equal(found[1], parameter), name)
+        self.assertTrue(torch.equal(runs.whole(self.out, kind="opt", name="exp_avg.layers.0.up.weight", step=2),
+                                    second.state[model.layers[0].up.weight]["exp_avg"]))
+
+    def test_an_optimizer_that_steps_every_second_time(self):
+        ends, others = halves(self.model)
+        first, second = torch.optim.SGD(ends, lr=0.1), torch.optim.SGD(others, lr=0.2)
+        with self.record([first, second]):
+            for step in range(3):
+                backward(self.model, step)
+                first.step()
+                if step == 1:
+                    second.step()
+        self.assertEqual(self.header()["steps"], 3)
+        self.assertEqual([group["lr"] for group in self.header()["optimizer"]["groups"]],
+                         [[0.1, 0.1, 0.1], [0.0, 0.2, 0.0]])
+        self.assertEqual(len(runs.pieces(self.out, kind="param", step=3)), 10)
+        moved = [not torch.equal(runs.whole(self.out, kind="param", name="layers.0.up.weight", step=step),
+                                 runs.whole(self.out, kind="param", name="layers.0.up.weight", step=step - 1))
+                 for step in (1, 2, 3)]
+        self.assertEqual(moved, [False, True, False])
+
+    def test_a_parameter_in_two_optimizers_is_refused(self):
+        both = [torch.optim.SGD(self.model.parameters(), lr=0.1), torch.optim.SGD([self.model.head.weight], lr=0.1)]
+        with self.assertRaisesRegex(shardproof.Error, '"head.weight" is in the optimizers 0 and 1'):
+            self.record(both)
+
+    def test_parameters_in_no_optimizer_are_named_once(self):
+        ends, others = halves(self.model)
+        self.model.layers[0].norm.weight.requires_grad_(False)
+        with self.assertWarnsRegex(UserWarning, "2 of 10 parameters need gradients and are in no optimizer .*: "
+                                                "embed.weight, head.weight\\. .*a list") as caught:
+            self.record(torch.optim.SGD(others, lr=0.1))
+        self.assertEqual((len(caught.warnings), caught.filename), (1, __file__))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.record([torch.optim.SGD(others, lr=0.1), torch.optim.AdamW(ends)])
+            self.record(None)
+
+    def test_a_wrapper_without_states(self):
+        ends, others = halves(self.model)
+        chained = Chained(torch.optim.SGD(ends, lr=0.1), torch.optim.AdamW(others))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with self.record(chained):
+                for step in range(2):
+                    backward(self.model, step)
+                    chained.step()
+        self.assertEqual(self.header()["steps"], 2)
+        self.assertEqual([group["rule"] for group in self.header()["optimizer"]["groups"]], ["sgd", "adamw"])
+        self.assertTrue(torch.equal(runs.whole(self.out, kind="opt", name="exp_avg.layers.0.up.weight", step=2),
+                                    chained.parts[1].state[self.model.layers[0].up.weight]["exp_avg"]))
+
+    def test_an_optimizer_of_a_script_without_states(self):
+        with self.assertWarnsRegex(UserWarning, "is a Descent, which has param_groups and no state"):
+            recording = self.record(Descent(self.model.parameters()))
+        with recording:
+            backward(self.model, 0)
+            recording._optimizers[0].step()
+        self.assertEqual((self.header()["optimizer"]["rule"], self.header()["optimizer"]["lr"]), ("other", [0.1]))
+        self.assertEqual(len(runs.pieces(self.out, kind="param", step=1)), 10)
+
+    def test_the_count_of_steps_is_recorded(self):
+        optimizer = torch.optim.AdamW(self.model.parameters())
+        with self.record(optimizer):
+            for step in range(2):
+                backward(self.model, step)
+                optimizer.step()
+        for step in (1, 2):
+            self.assertEqual(int(runs.whole(self.out, kind="opt", name="step.head.weight", step=step)), step)
+
+    def test_the_step_that_creates_states_is_not_recorded(self):
+        """torch.distributed.checkpoint makes it, with rates and gradients of 0."""
+        for make in (torch.optim.AdamW, torch.optim.SGD):
+            optimizer = make(self.model.parameters(), lr=0.1)
+            with self.record(optimizer):
+                get_optimizer_state_dict(self.model, optimizer)
+                for step in range(2):
+                    backward(self.model, step)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    get_optimizer_state_dict(self.model, optimizer)
+            self.assertEqual((self.header()["steps"], self.header()["optimizer"]["lr"]), (2, [0.1, 0.1]), make)
+            self.assertTrue(runs.whole(self.out, kind="grad", name="head.weight", step=1).any())
+
+    def test_steps_with_a_rate_of_zero_are_steps(self):
+        """A warm-up begins with rate 0; its gradients may be 0 too, where no token counts."""
+        def closure():
+            backward(self.model, 0)
+
+        for factor, with_closure in itertools.product((1.0, 0.0), (False, True)):
+            optimizer = torch.optim.SGD(self.model.parameters(), lr=0.0)
+            with self.record(optimizer):
+                for step in range(2):
+                    tokens, targets = models.global_batch(step)
+                    if with_closure:
+                        self.model.zero_grad()
+                        optimizer.step(closure)
+                    else:
+                        (factor * models.logprobs_of(self.model(tokens), targets).mean()).backward()
+                        optimizer.step()
+                        optimizer.zero_grad()
+            self.assertEqual(self.header()["steps"], 2, (factor, with_closure))
+
+    def test_gradients_that_a_script_assigns_make_a_step(self):
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.0)
+        with self.record(optimizer):
+            for parameter in self.model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+        self.assertEqual(self.header()["steps"], 1)
+
+
+@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
+class JudgedOptimizersTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out, self.golden = f"{folder.name}/run", f"{folder.name}/golden"
+
+    def judged(self, train, right, wrong):
+        ranks.run(1, train, self.golden, *right)
+        ranks.run(2, train, self.out, *wrong)
+        done = subprocess.run([PROGRAM, "judge", self.out, "--golden", self.golden], text=True, capture_output=True,
+                              timeout=360, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_a_rate_of_a_renamed_class(self):
+        self.assertEqual(self.judged(train_one, (MyAdamW, 1.0), (MyAdamW, 1.0))[0], 0)
+        for factor in (2.0, 1.5):
+            status, text = self.judged(train_one, (MyAdamW, 1.0), (MyAdamW, factor))
+            self.assertEqual(status, 1, text)
+            self.assertIn(f"moved by {factor:g}", text)
+
+    def test_the_second_of_two_optimizers(self):
+        """Its parameters are recorded after its step, although the first has stepped before."""
+        self.assertEqual(self.judged(train_two, (), ())[0], 0)
+        for steps in (1, 2):
+            status, text = self.judged(train_two, (1.0, MyAdamW, steps), (1e4, MyAdamW, steps))
+            self.assertEqual(status, 1, text)
+            self.assertRegex(text, "param.layers.*of step 1")
+
+
+if __name__ == "__main__":
+    unittest.main()
