@@ -23,15 +23,24 @@ GOLDEN = "1"
 # torch imports _dynamo at the first step of an optimizer.
 PRELOAD = ("torch.distributed", "torch._dynamo", "shardproof.recorder", "shardproof.golden")
 # The first that is found judges. The light program, which a clone has in its build folder, starts sooner: it has no LibTorch.
-PROGRAMS = ("shardproof-light", str(Path(__file__).parents[2] / "build" / "light" / "shardproof-light"), "shardproof")
+CLONE = Path(__file__).parents[2]
+PROGRAMS = ("shardproof-light", str(CLONE / "build" / "light" / "shardproof-light"), "shardproof")
 RANK_LAYOUT = pytest.StashKey()  # on a rank: the layout that runs
 TENSOR_LINE = re.compile(r"^  tensor +(.*)$", re.MULTILINE)
+NOTE = "shardproof"  # the name of a test's property, which reports hold
+# "MATCH, 33 of 38 not judged", or in a longer line "33 of 38 tensors unresolved".
+NOT_JUDGED = re.compile(r"(\d+) of (\d+) (?:tensors )?(?:not judged|unresolved)")
 
 
 def pytest_addoption(parser) -> None:
     group = parser.getgroup("shardproof", "tests on the ranks of layouts (shardproof)")
+    parser.addini("shardproof_no_unresolved", "Fail tests of which the judge leaves tensors unresolved.", "bool", False)
+    group.addoption("--shardproof-no-unresolved", action="store_true",
+                    help="Fail each test of which the judge leaves tensors unresolved. Also an option of the ini file, "
+                         "shardproof_no_unresolved, and of the marker, no_unresolved=True or False.")
     group.addoption("--shardproof", metavar="PATH", default=os.environ.get("SHARDPROOF_PROGRAM", ""),
                     help="The program that judges recorded runs: a path, or a name in PATH. "
+                         "Write --shardproof=PATH: pytest takes a PATH that stands alone as a place of tests. "
                          "Default: SHARDPROOF_PROGRAM, shardproof-light, or shardproof.")
     group.addoption("--shardproof-timeout", metavar="SECONDS", type=float, default=60.0,
                     help="How long the ranks of one layout may take. Default: 60.")
@@ -43,9 +52,22 @@ def pytest_addoption(parser) -> None:
 
 
 def pytest_configure(config) -> None:
-    config.addinivalue_line("markers", "layouts(layout, .., noise=0): run the test on the ranks of each layout, such as "
+    check_arguments(config)
+    config.addinivalue_line("markers", "layouts(layout, .., noise=0, no_unresolved=False): run the test on the ranks of each layout, such as "
                                        '"dp2 tp2 sp", and compare what it records with one rank. Below float64, '
-                                       "noise=16 runs the one rank 16 times more, with other roundings")
+                                       "noise=16 runs the one rank 16 times more, with other roundings. "
+                                       "no_unresolved=True fails a test of which tensors are left unresolved")
+
+
+def check_arguments(config) -> None:
+    """Refuses a program that pytest took as a place of tests when it looked for the root folder: that is before it knows
+    the options of plugins."""
+    given = list(map(str, config.invocation_params.args))
+    path = given[given.index("--shardproof") + 1:][:1] if "--shardproof" in given else []
+    named = any(one.split("=")[0] in ("--rootdir", "-c", "--config-file") for one in given) or config.inipath
+    if path and Path(path[0]).exists() and not named:
+        raise pytest.UsageError(f'pytest took "{path[0]}" as a place of tests, so that the root folder is '
+                                f'"{config.rootpath}". Write --shardproof={path[0]} with an equals sign.')
 
 
 def pytest_generate_tests(metafunc) -> None:
@@ -86,13 +108,31 @@ def pytest_runtestloop(session) -> None:
     if not layouts or config.option.collectonly:
         return
     config._tmp_path_factory.getbasetemp()  # else each rank would make a folder of its own
+    program, problem = find_program(config.option.shardproof)
+    if problem:
+        config.pluginmanager.register(Refusal(problem), "shardproof-layouts")
+        return
     from .pytest_ranks import Template
     preload = [*PRELOAD, *filter(None, config.option.shardproof_preload.split(","))]
     captured = config.option.capture != "no"
     template = Template(lambda case: run_on_rank(session.items[case.item], case), preload,
                         config.option.shardproof_timeout, captured)
     config.add_cleanup(template.stop)
-    config.pluginmanager.register(LayoutTests(config, template, session.items), "shardproof-layouts")
+    config.pluginmanager.register(LayoutTests(config, template, session.items, program), "shardproof-layouts")
+
+
+def find_program(name: str) -> tuple[str, str]:
+    """The program that judges, or what to do where it is not found."""
+    found = next(filter(None, map(shutil.which, [name] if name else PROGRAMS)), None)
+    if found:
+        return found, ""
+    in_clone = (CLONE / "shardproof").is_file()
+    build = f"{CLONE / 'shardproof'} build shardproof-light" if in_clone else "./shardproof build shardproof-light"
+    install = "" if in_clone else (" in a clone of shardproof, and install this package from there with "
+                                   "pip install -e ./python, so that it finds the clone's build folder")
+    return "", (f'The program "{name or "shardproof-light"}", which judges the recorded runs, is not found. '
+                f"Build it with {build}{install}. Or give the path of a built one with --shardproof=PATH, or in "
+                "SHARDPROOF_PROGRAM.")
 
 
 def layout_of(item) -> Layout | None:
@@ -122,11 +162,24 @@ class Run:
         return (self.folder / "run.json").exists()
 
 
+class Refusal:
+    """Fails the tests that have the marker at once."""
+
+    def __init__(self, problem: str):
+        self._problem = problem
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item) -> None:
+        if layout_of(item):
+            pytest.fail(self._problem, pytrace=False)
+
+
 class LayoutTests:
     """Runs the tests that have the marker on ranks, in place of this process."""
 
-    def __init__(self, config, template, items):
+    def __init__(self, config, template, items, program: str):
         self._config = config
+        self._program = program
         self._template = template
         self._numbers = {item: number for number, item in enumerate(items)}
         self._goldens: dict = {}
@@ -193,8 +246,14 @@ class LayoutTests:
             recorded, other = sides if run.is_recorded else reversed(sides)
             pytest.fail(f"The test recorded a run on {recorded}, but none on {other}. "
                         "Call layout.record on all layouts or on none.", pytrace=False)
-        status, text = judged(self._program(), run.folder, golden.folder, self._config.option.shardproof_timeout)
+        status, text = judged(self._program, run.folder, golden.folder, self._config.option.shardproof_timeout)
         if status == 0:
+            counts = not_judged(text)
+            if counts:
+                item.user_properties.append((NOTE, counts))
+                if self._demands_all(item):
+                    pytest.fail(f'layout "{layout}": {counts}, and no_unresolved is set\n{text}', pytrace=False)
+                text = text if text.startswith(counts) else f"{counts}\n{text}"
             item.add_report_section("call", "stdout of the judge", text)
         elif status == 1:
             pytest.fail(f'layout "{layout}" differs from one rank: {finding(text)}\n{text}', pytrace=False)
@@ -202,13 +261,20 @@ class LayoutTests:
             pytest.fail(f'layout "{layout}" could not be judged; shardproof ended with status {status}\n{text}',
                         pytrace=False)
 
-    def _program(self) -> str:
-        name = self._config.option.shardproof
-        found = next(filter(None, map(shutil.which, [name] if name else PROGRAMS)), None)
-        if found is None:
-            pytest.fail(f'The program "{name or "shardproof"}", which judges the recorded runs, is not found. '
-                        "Give its path with --shardproof or in SHARDPROOF_PROGRAM.", pytrace=False)
-        return found
+    def _demands_all(self, item) -> bool:
+        """Whether a tensor that is left unresolved fails the test."""
+        everywhere = self._config.option.shardproof_no_unresolved or self._config.getini("shardproof_no_unresolved")
+        return item.get_closest_marker("layouts").kwargs.get("no_unresolved", everywhere)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Says of tests that passed how much of them was not judged."""
+    notes = [(report.nodeid, text) for report in terminalreporter.stats.get("passed", ())
+             for name, text in getattr(report, "user_properties", ()) if name == NOTE]
+    if notes:
+        terminalreporter.section("not judged by shardproof")
+        for nodeid, text in notes:
+            terminalreporter.line(f"{nodeid}: {text}")
 
 
 def check(run: Run) -> None:
@@ -224,6 +290,12 @@ def judged(program: str, run: Path, golden: Path, timeout: float) -> tuple[int, 
     done = subprocess.run([program, "judge", str(run), "--golden", str(golden)], stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, timeout=timeout, check=False)
     return done.returncode, done.stdout + done.stderr
+
+
+def not_judged(text: str) -> str:
+    """ "MATCH, 33 of 38 not judged" of a match that leaves tensors unresolved; else empty."""
+    found = NOT_JUDGED.search(text.splitlines()[0] if text else "")
+    return f"MATCH, {found[1]} of {found[2]} not judged" if found and found[1] != "0" else ""
 
 
 def finding(text: str) -> str:

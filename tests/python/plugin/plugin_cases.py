@@ -26,8 +26,9 @@ def local(tensor):
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def train(layout, wrong_rank=None):
-    """One step of an MLP over (dp, tp). The wrong rank doubles its gradient of the first bias."""
+def train(layout, wrong_rank=None, narrow=False):
+    """One step of an MLP over (dp, tp). The wrong rank doubles its gradient of the first bias. A narrow tensor in a float64
+    run is left unresolved."""
     torch.manual_seed(layout.rank)  # only the golden's start counts
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
     mesh = init_device_mesh("cpu", (layout.sizes["dp"], layout.sizes["tp"]), mesh_dim_names=("dp", "tp"))
@@ -35,9 +36,11 @@ def train(layout, wrong_rank=None):
         parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     layout.load(model)
-    with layout.record(model, optimizer):
+    with layout.record(model, optimizer) as rec:
         rows = shardproof.batch(torch.arange(32.0).reshape(4, 8).sin())
         model(rows).square().mean().backward()
+        if narrow:
+            rec.tensor("narrow", torch.ones(2, dtype=torch.bfloat16), offset=(0,), global_shape=(2,))
         for parameter in model.parameters():
             dist.all_reduce(local(parameter.grad), op=dist.ReduceOp.SUM, group=mesh.get_group("dp"))
             local(parameter.grad).div_(layout.sizes["dp"])
@@ -74,6 +77,25 @@ def test_noise(layout, wrong_rank):
     """Below float64, 16 repeats of the golden say how far a right run may be off."""
     note(f"test_noise {wrong_rank} {layout.text} {layout.noise}")
     train(layout, wrong_rank)
+
+
+@pytest.mark.layouts("tp2")
+def test_unresolved(layout):
+    note(f"test_unresolved {layout.text}")
+    with shardproof.float64():
+        train(layout, narrow=True)
+
+
+@pytest.mark.layouts("tp2", no_unresolved=True)
+def test_unresolved_fails(layout):
+    with shardproof.float64():
+        train(layout, narrow=True)
+
+
+@pytest.mark.layouts("tp2", no_unresolved=False)
+def test_unresolved_passes(layout):
+    with shardproof.float64():
+        train(layout, narrow=True)
 
 
 @pytest.mark.xfail(reason="a known bug", strict=True)

@@ -12,9 +12,14 @@ import time
 import unittest
 import xml.etree.ElementTree as xml
 from pathlib import Path
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+from shardproof import pytest_plugin  # noqa: E402
+
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 TIMEOUT = 60  # seconds; what test_hangs takes
 LIMIT = 300   # seconds that a busy machine may need for what takes one or two on an idle one
@@ -83,7 +88,7 @@ class PluginTest(unittest.TestCase):
 
     def passed(self, name):
         case = self.cases[name]
-        self.assertEqual([child.tag for child in case if not child.tag.startswith("system")], [],
+        self.assertEqual([child.tag for child in case if not child.tag.startswith(("system", "properties"))], [],
                          "".join(case.itertext()))
 
     def failure(self, name):
@@ -133,6 +138,15 @@ class PluginTest(unittest.TestCase):
         for wrong_rank in (None, 1):
             self.assertEqual(sorted(notes(self.scratch.name, f"test_noise {wrong_rank} 1 ")),
                              sorted(f"test_noise {wrong_rank} 1 {repeat}" for repeat in (None, *range(1, 17))))
+
+    def test_what_is_left_unresolved_is_said(self):
+        self.passed("test_unresolved[tp2]")
+        said = r"MATCH, 1 of \d+ not judged"
+        self.assertRegex(self.cases["test_unresolved[tp2]"].find("system-out").text, said)
+        self.assertRegex(self.text, rf"not judged by shardproof =+\n(.*\n)?.*test_unresolved\[tp2\]: {said}\n")
+        self.assertNotIn("not judged", self.cases["test_right[tp2]"].find("system-out").text)
+        self.assertRegex(self.expect("test_unresolved_fails[tp2]", "narrow.output"),
+                         rf'^layout "tp2": {said}, and no_unresolved is set\nMATCH')
 
     def test_an_expected_failure(self):
         self.assertEqual(self.cases["test_expected_to_fail[tp2]"].find("skipped").get("type"), "pytest.xfail")
@@ -237,10 +251,49 @@ class SessionTest(unittest.TestCase):
         self.assertIn('The ranks need the module "no_such_module", which cannot be imported', text)
 
     def test_a_program_that_is_not_found(self):
-        status, text = run(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_right and sp",
+        """The tests fail before a rank has started; other tests run."""
+        status, text = run(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_right and sp or uses_threads",
                            "--shardproof", "no-such-program")
         self.assertEqual(status, 1)
-        self.assertIn('The program "no-such-program", which judges the recorded runs, is not found', text)
+        self.assertRegex(text, "1 passed, .*1 error in")
+        self.assertIn('The program "no-such-program", which judges the recorded runs, is not found. Build it with '
+                      f"{ROOT}/shardproof build shardproof-light. Or give the path", text)
+        self.assertEqual(notes(self.folder), [])
+
+    def test_a_program_that_is_not_found_by_an_installed_package(self):
+        with mock.patch.object(pytest_plugin, "CLONE", Path(self.folder)):
+            found, problem = pytest_plugin.find_program("no-such-program")
+        self.assertEqual(found, "")
+        self.assertIn("Build it with ./shardproof build shardproof-light in a clone of shardproof, and install this package "
+                      "from there with pip install -e ./python", problem)
+
+    def test_a_program_that_pytest_takes_as_a_place_of_tests(self):
+        test = self.write("def test_one(): pass\n")
+        command = [sys.executable, "-B", "-m", "pytest", "-p", "shardproof.pytest_plugin", "-p", "no:cacheprovider", test]
+        found = dict(os.environ, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTHONPATH=str(ROOT / "python"))
+        for options, status, words in ((["--shardproof", PROGRAM], 4, f"Write --shardproof={PROGRAM} with an equals sign"),
+                                       ([f"--shardproof={PROGRAM}"], 0, "1 passed"),
+                                       (["--shardproof", PROGRAM, f"--rootdir={self.folder}"], 0, "1 passed")):
+            done = subprocess.run([*command, *options], cwd=self.folder, env=found, capture_output=True, text=True,
+                                  timeout=LIMIT, check=False)
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+            self.assertIn(words, done.stdout + done.stderr)
+
+    def test_unresolved_tensors_fail_a_session_that_asks_for_it(self):
+        test = [str(HERE / "plugin_cases.py"), "-k", "test_unresolved"]
+        for options in (["--shardproof-no-unresolved"], ["-o", "shardproof_no_unresolved=true"]):
+            status, text = run(self.folder, *test, *options)
+            self.assertEqual(status, 1, text)
+            self.assertIn("2 failed, 1 passed", text)
+            self.assertIn("and no_unresolved is set", text)
+
+    def test_both_forms_of_the_judge_are_read(self):
+        for text, counts in (("MATCH     run   tp=2   5 tensors, 9 elements, 33 of 38 tensors unresolved (a of step 1: b)",
+                              "MATCH, 33 of 38 not judged"),
+                             ("MATCH, 33 of 38 not judged\n  against one", "MATCH, 33 of 38 not judged"),
+                             ("MATCH     run   38 tensors, 9 elements\n  note 1 of 2 not judged", ""),
+                             ("MATCH, 0 of 38 not judged", ""), ("", "")):
+            self.assertEqual(pytest_plugin.not_judged(text), counts)
 
     def test_the_light_program_judges_unless_another_is_named(self):
         programs = Path(self.folder, "programs")
