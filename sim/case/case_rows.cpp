@@ -199,8 +199,8 @@ const OptionRows<ExpectSpec>& rows_of(const ExpectSpec&) {
       row<&Spec::tensor>("expect.tensor", "Expected first divergent tensor; \"\": any"),
       row<&Spec::detector>("expect.detector",
                            "Detector that is expected to see the error first; \"\": any",
-                           Choices{{"values", "replicas", "norm", "digest", "matching", "watchdog",
-                                    "process", "exception"}}),
+                           Choices{{"values", "replicas", "norm", "census", "digest", "matching",
+                                    "watchdog", "process", "exception"}}),
       row<&Spec::collectives>("expect.collectives",
                               "Expected collectives: {axis: {op: count on each rank}}"),
   };

@@ -132,10 +132,11 @@ enum class FaultKind {
   kSlow,       // the link of the rank's node is slow from before the call on
   kLag,        // from then on all packets on that link come late
   kLose,       // from then on that link loses packets
+  kSilence,    // the judge gets no tensor of this name from the rank any more
 };
-constexpr std::array<const char*, 14> names_of(FaultKind) {
-  return {"kill",   "hang",    "throw", "skip", "delay", "drop", "duplicate",
-          "repeat", "corrupt", "stale", "cut",  "slow",  "lag",  "lose"};
+constexpr std::array<const char*, 15> names_of(FaultKind) {
+  return {"kill",    "hang",  "throw", "skip", "delay", "drop", "duplicate", "repeat",
+          "corrupt", "stale", "cut",   "slow", "lag",   "lose", "silence"};
 }
 // A fault of the link of the rank's node, which only nodes with real links have.
 constexpr bool is_of_link(FaultKind kind) {
@@ -153,11 +154,12 @@ constexpr std::array<const char*, 2> names_of(FaultSide) { return {"input", "out
 struct FaultSpec {
   FaultKind kind = {};
   int64_t rank = 0;
-  std::string label;      // calls whose label contains this text (* is a wildcard); "" any
+  std::string label;      // calls whose label, silence: tensors whose name contains this text (*
+                          // is a wildcard); "" any
   int64_t at_call = 0;    // acts at the k-th matching call, from 0
   std::string op = {};    // "all_reduce", ..; "" any
   std::string axis = {};  // of the call's group; "" any
-  int64_t step = 0;       // calls of this training step, from 1; 0: any
+  int64_t step = 0;       // calls of this training step, silence: from it on; from 1; 0: any
   double seconds = 0.2;   // delay: duration; lag: of each packet, in each direction
   FaultSide side = FaultSide::kInput;  // corrupt: the buffer
   int64_t bit = -1;         // corrupt: counted from the lowest; -1: the lowest bit of the exponent

@@ -9,7 +9,7 @@
 
 #include "sim/world/launch/world_pool.h"
 
-namespace shardproof::sim {
+namespace shardproof::sim::world {
 
 // Every rank checks every sum; a RankEnding's bytes are "<pid>".
 WorkerFunctions small_workers();
@@ -17,4 +17,4 @@ WorkerFunctions small_workers();
 CaseSpec small_case(const std::string& backend, int64_t world_size,
                     nlohmann::json options = nlohmann::json::object());
 
-}  // namespace shardproof::sim
+}  // namespace shardproof::sim::world

@@ -1,6 +1,7 @@
 // A rank's report as CBOR:
 //
-//   [version, rank, [row ..], [call ..], [axis, op, count, ..], timeline, metrics, [finding ..],
+//   [version, rank, holds, [row ..], [call ..], [axis, op, count, ..], timeline, metrics, [finding
+//   ..],
 //    [warning ..], peak bytes, seconds, compare seconds, [piece ..], [unobserved ..]]
 //
 // A row that matches has kShortFields fields, any other one kLongFields more. Timeline and metrics
@@ -138,10 +139,10 @@ void piece_fields(Codec& codec, Part& piece) {
 
 template <class Codec, class Missing>
 void unobserved_fields(Codec& codec, Missing& missing) {
-  codec.fixed_array(6);
+  codec.fixed_array(7);
   codec(missing.order);
   codec.one_of(missing.phase, Phase::kStep, "phase");
-  codec(missing.step, missing.name, missing.global_shape);
+  codec(missing.step, missing.name, missing.global_shape, missing.microbatches);
   codec.one_of(missing.excuse, Excuse::kNotDrawn, "excuse");
 }
 
@@ -164,10 +165,11 @@ template <class Codec, class Report>
 void report_fields(Codec& codec, Report& report) {
   Tables tables;
   int64_t version = kVersion;
-  codec.fixed_array(13);
+  codec.fixed_array(14);
   codec(version);
   if (version != kVersion) throw InternalError("a rank's report of another version");
   codec(report.rank);
+  codec.one_of(report.holds, Holds::kRefits, "what the rank holds");
   ResultRow blank(Outcome::kNotJudged);
   blank.rank = report.rank;
   codec.each(

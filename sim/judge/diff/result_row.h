@@ -60,7 +60,8 @@ struct ResultRow {
   uint64_t tokens = 0;            // digest of the token map, equal for replicas; 0: no tokens
   bool compares_replicas = true;  // false: only padding, whose content is unspecified
   // The golden elements that this row covered, as a sum of hashes: over disjoint shards it adds up
-  // to `coverage_of_all`. Both are 0 where coverage is not required (activations).
+  // to `coverage_of_all`. Both are 0 for tensors with tokens: each rank has to observe those in
+  // each microbatch.
   uint64_t covered = 0, coverage_of_all = 0;
   std::vector<Evidence> evidence;  // facts that the rank found about a wrong row
 };
@@ -87,22 +88,31 @@ struct Piece {
   std::vector<int64_t> drawn = {};               // the golden's rows of dim 0; empty: all
 };
 
-// A golden tensor that a rank did not observe.
+// A golden tensor that a rank did not observe, or not in each microbatch of its step.
 struct Unobserved {
   int64_t order = -1;
   Phase phase = Phase::kForward;
   int64_t step = 0;
   std::string name;
   std::vector<int64_t> global_shape;
-  std::optional<Excuse> excuse = {};  // set when no rank has to observe it
+  std::optional<Excuse> excuse = {};       // set when the rank need not observe it
+  std::vector<int64_t> microbatches = {};  // in which it was not observed; empty: in none at all
 };
 
 // JSON for results.json. Non-finite numbers become the texts "nan", "inf" and "-inf".
 nlohmann::json to_json(const ResultRow& row);
 
+// Which of the golden's tensors a rank holds a part of.
+enum class Holds {
+  kWhatItSays,  // only the rank knows: what it does not observe it need not hold
+  kModel,       // a rank of a model's mesh: each slot and parameter, in each of its microbatches
+  kRefits,      // a rank outside of the mesh: the weights that a policy sends it
+};
+
 // The report that a rank sends when it has finished a case.
 struct RankReport {
   int64_t rank = 0;
+  Holds holds = Holds::kWhatItSays;
   std::vector<ResultRow> rows;  // in the order observed
   // "all_reduce(sum) tp[0,1] [4,16,32] float64 '<label>'", in order
   std::vector<std::string> calls;

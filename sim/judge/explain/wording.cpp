@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace shardproof::sim::judge {
 
@@ -38,6 +39,21 @@ Explanation words_for_copies(size_t count, const std::string& odd_ranks, bool va
           values_are_right
               ? "each rank computed or reduced it on its own: the values are right, the bits differ"
               : ""};
+}
+
+Explanation words_for_absence(const Mesh& mesh, const std::vector<int64_t>& ranks,
+                              const std::vector<int64_t>& microbatches) {
+  std::vector<int64_t> all(static_cast<size_t>(mesh.world_size()));
+  std::iota(all.begin(), all.end(), 0);
+  const bool outside = ranks.back() >= mesh.world_size();  // a policy's refit
+  std::string where = outside ? fmt::format("on ranks {}", fmt::join(ranks, ", "))
+                              : ranks_clause(mesh, ranks, all);
+  if (!microbatches.empty()) {
+    where += fmt::format(" in microbatch{} {}", microbatches.size() == 1 ? "" : "es",
+                         fmt::join(microbatches, ", "));
+  }
+  return {fmt::format("it was not observed {}", where),
+          "what makes it did not run there, or its probe is left out"};
 }
 
 Explanation words_for_lacking_addend(const std::string& lack, const std::string& axes) {

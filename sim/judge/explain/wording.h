@@ -24,6 +24,10 @@ std::string rounding_note(Precision precision);
 Explanation words_for_copies(size_t count, const std::string& odd_ranks, bool values_are_right);
 inline const Explanation kUnobserved = {"the golden has it, no rank observed it",
                                         "a slot was not called, or a gradient never arrived"};
+// Of a tensor that other ranks observed, or that these observed in other microbatches; these are of
+// the first of the ranks.
+Explanation words_for_absence(const Mesh& mesh, const std::vector<int64_t>& ranks,
+                              const std::vector<int64_t>& microbatches);
 inline const Explanation kUncovered = {
     "the ranks together do not hold every element of it exactly once",
     "a sample, a token or a part of a parameter was dealt to no rank, or to two"};

@@ -9,6 +9,7 @@
 
 #include "base/digest.h"
 #include "base/elapsed.h"
+#include "sim/case/names.h"
 #include "sim/case/policy_stages.h"
 #include "sim/case/record/reference_pieces.h"
 #include "sim/case/record/sampled_rows.h"
@@ -87,8 +88,7 @@ bool is_policy_scores(const std::string& name) {
 void fill_coverage(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
   if (is_scored_logprobs(golden)) {
     cover_scored(golden, plan, row);
-  } else if (row.name.starts_with("grad.") || row.name.starts_with("param.") ||
-             row.name.starts_with("refit.")) {
+  } else if (plan.tokens == 0) {  // the golden's rows also have places without a token
     row.covered = plan.covered;
     row.coverage_of_all = plan.coverage_of_all;
   }
@@ -117,12 +117,13 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
       tolerance_(spec),
       addend_room_(kAddendBytes / static_cast<size_t>(mesh.world_size())) {
   if (golden_) {
-    observed_.assign(golden_->tensors().size(), false);
+    census_.emplace(*golden_);
     own_optimizer_.emplace(spec_, *golden_);
     parted_.emplace(*golden_);
     if (spec_.precision != Precision::kFloat64) gradient_addends_.emplace(*golden_);
   }
   report_.rank = rank;
+  if (is_model_workload(spec_.workload)) report_.holds = Holds::kModel;
 }
 
 bool RankRecorder::listens(Phase phase) const {
@@ -222,7 +223,7 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
   }
   row.order = golden->order;
   row.golden_scale = golden->scale;
-  if (!fed) observed_[static_cast<size_t>(golden->order)] = true;
+  if (!fed) census_->see(observation, *golden);
   const IndexPlan& plan = plan_of(observation, *golden);
   row.layout = plan.layout;
   row.replicas = plan.replicas;
@@ -365,17 +366,13 @@ const char* RankRecorder::why_in_doubt(Phase phase, int64_t step) const {
 }
 
 std::vector<Unobserved> RankRecorder::unobserved() const {
-  std::vector<Unobserved> missing;
-  if (!golden_) return missing;
-  for (const GoldenTensor& tensor : golden_->tensors()) {
-    if (observed_[static_cast<size_t>(tensor.order)]) continue;
-    const bool activation =
-        tensor.phase == Phase::kBackward ||
-        (tensor.phase == Phase::kForward && tensor.name != "logprobs" && tensor.name != "loss");
-    missing.push_back({tensor.order, tensor.phase, tensor.step, tensor.name,
-                       full_shape(tensor, tensor.value.sizes())});
-    if (activation && !spec_.record_activations) missing.back().excuse = Excuse::kNotRecorded;
-    if (why_in_doubt(tensor.phase, tensor.step)) missing.back().excuse = Excuse::kUnresolved;
+  if (!census_) return {};
+  std::vector<Unobserved> missing = census_->unobserved();
+  for (Unobserved& tensor : missing) {
+    if (is_of_microbatch(tensor.phase, tensor.name) && !spec_.record_activations) {
+      tensor.excuse = Excuse::kNotRecorded;
+    }
+    if (why_in_doubt(tensor.phase, tensor.step)) tensor.excuse = Excuse::kUnresolved;
   }
   return missing;
 }

@@ -17,6 +17,7 @@
 #include "sim/judge/diff/tensor_diff.h"
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/evidence/failing_pieces.h"
+#include "sim/judge/probe/census.h"
 #include "sim/judge/probe/gradient_addends.h"
 #include "sim/judge/probe/own_optimizer.h"
 #include "sim/judge/probe/parted_steps.h"
@@ -69,7 +70,7 @@ class RankRecorder final : public Probe {
   std::optional<GradientAddends> gradient_addends_;
   std::optional<PartedSteps> parted_;
   std::unordered_map<uint64_t, std::unique_ptr<IndexPlan>> plans_;
-  std::vector<bool> observed_;  // by order of the golden
+  std::optional<Census> census_;
   RankReport report_;
   std::unordered_map<std::string, uint64_t> forward_digests_;  // that recomputations must equal
   FailingPieces failing_;

@@ -41,6 +41,7 @@ std::string detector_of_row(const ResultRow& row) {
 
 std::string detector_of_divergence(const Divergence& found) {
   if (found.kind == ResultKind::kReplicas) return "replicas";
+  if (found.kind == ResultKind::kMissing) return "census";
   return detector_of_row(found.worst);
 }
 
@@ -157,6 +158,10 @@ std::string never_fired(const CaseResult& result, const FaultSpec& fault, const 
   std::string text = fmt::format("the fault {} on rank {} never acted", fault.kind, fault.rank);
   if (note == nullptr) return text + ": the case ended before its rank could say why";
   if (!note->problem.empty()) return text + ": " + note->problem;
+  if (fault.kind == FaultKind::kSilence) {
+    return text + fmt::format(": rank {} observed no tensor from step {} on whose name holds '{}'",
+                              fault.rank, fault.step, fault.label);
+  }
   return text +
          fmt::format(
              ": rank {} made {} calls, {} of them are {} at which a {} can act, and "

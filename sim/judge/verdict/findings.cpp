@@ -15,6 +15,7 @@
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/explain/diagnose.h"
 #include "sim/judge/explain/wording.h"
+#include "sim/judge/verdict/absences.h"
 
 namespace shardproof::sim::judge {
 namespace {
@@ -45,24 +46,6 @@ std::vector<std::pair<Place, const ResultRow*>> placed_rows(
   std::stable_sort(placed.begin(), placed.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   return placed;
-}
-
-// Golden tensors that no rank observed.
-std::map<GoldenPosition, const Unobserved*> nobody_saw(const std::vector<RankReport>& reports) {
-  std::map<GoldenPosition, std::pair<size_t, const Unobserved*>> counts;
-  for (const RankReport& report : reports) {
-    for (const Unobserved& missing : report.unobserved) {
-      if (missing.excuse) continue;
-      auto& [count, tensor] = counts[golden_position(missing.step, missing.phase, missing.order)];
-      ++count;
-      tensor = &missing;
-    }
-  }
-  std::map<GoldenPosition, const Unobserved*> missing;
-  for (const auto& [position, entry] : counts) {
-    if (entry.first == reports.size()) missing[position] = entry.second;
-  }
-  return missing;
 }
 
 const ResultRow& worst_of(const Rows& rows) {
@@ -130,7 +113,7 @@ class Judge {
   std::optional<Divergence> first() {
     placed_ = placed_rows(reports_);
     const auto& placed = placed_;
-    auto missing = nobody_saw(reports_);
+    const auto missing = absences(reports_);
     for (size_t start = 0; start < placed.size();) {
       size_t end = start;
       Rows rows;
@@ -140,12 +123,12 @@ class Judge {
       const GoldenPosition here = std::get<1>(placed[start].first);
       const bool unknown = std::get<0>(placed[start].first);
       if (!missing.empty() && (unknown || missing.begin()->first < here)) {
-        return unobserved(*missing.begin()->second);
+        return unobserved(missing.begin()->second);
       }
       if (auto found = of_tensor(rows)) return found;
       start = end;
     }
-    if (!missing.empty()) return unobserved(*missing.begin()->second);
+    if (!missing.empty()) return unobserved(missing.begin()->second);
     return std::nullopt;
   }
 
@@ -287,18 +270,25 @@ class Judge {
     return found;
   }
 
-  static Divergence unobserved(const Unobserved& missing) {
+  Divergence unobserved(const Absence& absence) const {
+    const Unobserved& missing = *absence.tensor;
     Divergence found;
     found.tensor = missing.name;
     found.phase = missing.phase;
     found.step = missing.step;
     found.kind = ResultKind::kMissing;
+    found.ranks = absence.ranks;
     found.worst.name = missing.name;
     found.worst.phase = missing.phase;
     found.worst.step = missing.step;
     found.worst.order = missing.order;
+    found.worst.rank = absence.ranks.front();
     found.worst.global_shape = missing.global_shape;
-    explain(found, kUnobserved);
+    const Mesh& mesh = meshes_.at(missing.step);
+    const bool nobody = static_cast<int64_t>(absence.ranks.size()) == mesh.world_size() &&
+                        missing.microbatches.empty();
+    explain(found,
+            nobody ? kUnobserved : words_for_absence(mesh, absence.ranks, missing.microbatches));
     return found;
   }
 

@@ -30,8 +30,6 @@ HashJudgement judge_hashes(const RecordedRun& run, const RecordedRun& reference)
 // not; "" for other runs. Ranks may draw as they like, so this decides nothing either.
 std::string compare_random_states(const RecordedRun& run, const RecordedRun& reference);
 
-// Which pieces of a recorded run must be equal to the bit.
-
 // Pieces that must be equal: of one tensor, part, microbatch and, for addends, of one addend.
 using CopyKey = std::tuple<std::string, int64_t, Place, std::vector<int64_t>, std::vector<int64_t>>;
 

@@ -261,6 +261,7 @@ class StageRun {
     TensorDigests digests;
     env.on_tensor = [&digests](const Observation& observation) {
       digests.push_back(digest_of_tensor(observation));
+      return true;
     };
     StageReport report;
     report.case_report = run_case(request_.training.dump(), env);

@@ -28,7 +28,8 @@ bool FaultInjection::before_call(const Call& call) {
   ++calls_;
   next_ = {};
   for (Planned& planned : planned_) {
-    if (!concerns(planned.fault, call, step_)) continue;
+    if (planned.fault.kind == FaultKind::kSilence || !concerns(planned.fault, call, step_))
+      continue;
     const int64_t number = planned.note.matches++;
     if (number == planned.fault.at_call) {
       planned.note.call = describe(call);
@@ -41,6 +42,22 @@ bool FaultInjection::before_call(const Call& call) {
     }
   }
   return !next_.skip;
+}
+
+bool FaultInjection::hides(const std::string& tensor, int64_t step) {
+  bool hidden = false;
+  for (Planned& planned : planned_) {
+    const FaultSpec& fault = planned.fault;
+    if (fault.kind != FaultKind::kSilence || step < fault.step) continue;
+    if (!occurs_in(tensor, fault.label)) continue;
+    if (planned.note.matches++ < fault.at_call) continue;
+    hidden = true;
+    if (planned.note.fired) continue;
+    planned.note.step = step;
+    planned.note.call = tensor;
+    fired(planned, "");
+  }
+  return hidden;
 }
 
 void FaultInjection::fired(Planned& planned, const std::string& effect) {

@@ -29,6 +29,8 @@ class FaultInjection {
   void on_step(int64_t step) { step_ = step; }
   // Called before each call. True: the rank makes it; false: the rank skips it.
   bool before_call(const Call& call);
+  // Called with the name of each tensor before the judge gets it. True: the judge does not.
+  bool hides(const std::string& tensor, int64_t step);
   // The backend call that follows: an Interceptor. This must outlive what it returns.
   std::function<void()> before_backend_call(CallInProgress& call);
   bool is_empty() const { return planned_.empty(); }  // no fault names this rank

@@ -105,6 +105,7 @@ judge::RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
     }
   }
   judge::RankReport report = recorder.finish();
+  report.holds = judge::Holds::kRefits;
   to_world_ranks(report, first);
   report.calls = trace.calls();
   report.call_counts = trace.counts();

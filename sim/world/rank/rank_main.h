@@ -32,8 +32,8 @@ struct RankEnv {
   RankClock* clock = nullptr;  // the rank's virtual clock; null: time is wall time
   // Called when a training step begins; steps count from 1.
   std::function<void(int64_t step)> on_step = {};
-  // Called with each tensor that the judge gets, before it does.
-  std::function<void(const Observation&)> on_tensor = {};
+  // Called with each tensor before the judge gets it; false: the judge does not get it.
+  std::function<bool(const Observation&)> on_tensor = {};
 };
 
 // `request` is a CaseSpec as JSON text. Returns an encoded RankReport. Throws Error(kRefused or

@@ -1,4 +1,4 @@
-// A probe whose observations a function sees first.
+// A probe whose observations a function sees first, and may keep from it.
 #pragma once
 
 #include <functional>
@@ -9,13 +9,12 @@ namespace shardproof::sim::world {
 
 class WatchedProbe final : public Probe {
  public:
-  using Watch = std::function<void(const Observation&)>;
+  using Watch = std::function<bool(const Observation&)>;
   WatchedProbe(Probe& inner, const Watch& watch) : inner_(inner), watch_(watch) {}
 
   bool listens(Phase phase) const override { return inner_.listens(phase); }
   void observe(const Observation& observation) override {
-    watch_(observation);
-    inner_.observe(observation);
+    if (watch_(observation)) inner_.observe(observation);
   }
 
  private:

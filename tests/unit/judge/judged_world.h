@@ -112,7 +112,7 @@ class JudgedWorld {
     }
     return endings;
   }
-  CaseResult run(const Plant& plant = {}) const { return judge(spec_, endings(plant)); }
+  CaseResult run(const Plant& plant = {}) const { return judge::judge(spec_, endings(plant)); }
 
  private:
   CaseSpec spec_;

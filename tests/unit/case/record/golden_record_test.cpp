@@ -8,6 +8,7 @@
 
 using namespace shardproof;
 using namespace shardproof::sim;
+using namespace shardproof::sim::judge;
 
 TEST_CASE("a golden record gives back every tensor with what it takes to judge it", "[record]") {
   Observation ids = seen("ids", at::arange(6, at::kLong).view({2, 3}), Phase::kForward);

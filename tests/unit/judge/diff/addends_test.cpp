@@ -84,7 +84,7 @@ TEST_CASE("addends of several microbatches count together, and of each tokens on
       }
       endings.push_back(finished(rank, recorder.finish()));
     }
-    return judge(spec, endings);
+    return judge::judge(spec, endings);
   };
   CHECK(judged(2).verdict == Verdict::kMatch);
   CHECK(judged(2).elements_compared == 2 * full.numel());

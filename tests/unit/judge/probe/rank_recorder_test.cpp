@@ -262,8 +262,9 @@ TEST_CASE("a skip that the parts of a sum decide is unresolved, and all that fol
   CHECK(observe_all(spec, golden_with_member(exact, exact), taken).rows[0].is_wrong());
   // Ranks decide together.
   const auto ended = [&](double of_rank_1) {
-    return judge(spec, {finished(0, observe_all(spec, parted, {skipped(0), later}, 0)),
-                        finished(1, observe_all(spec, parted, {skipped(of_rank_1), later}, 1))});
+    return judge::judge(spec,
+                        {finished(0, observe_all(spec, parted, {skipped(0), later}, 0)),
+                         finished(1, observe_all(spec, parted, {skipped(of_rank_1), later}, 1))});
   };
   CHECK(ended(0).verdict == Verdict::kMatch);
   const CaseResult alone = ended(1);

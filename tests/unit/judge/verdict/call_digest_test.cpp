@@ -105,7 +105,7 @@ TEST_CASE("a member that did not tell is passed over", "[digests]") {
 
 TEST_CASE("endings outrank values, values digests, digests the schedule", "[digests]") {
   CaseSpec spec = spec_of(2, 1);
-  const JudgedWorld world(spec, {seen("grad.a", numbered({4}, 2))});
+  const JudgedWorld planted_world(spec, {seen("grad.a", numbered({4}, 2))});
   const auto ended = [&](const JudgedWorld::Plant& plant) {
     std::vector<RankEnding> endings = world.endings(plant);
     endings[0].digests = {member(Op::kAllGather, {0, 1}, 0, {10}, {10, 11})};
@@ -113,7 +113,9 @@ TEST_CASE("endings outrank values, values digests, digests the schedule", "[dige
     endings[1].digests[0].step = 1;
     return endings;
   };
-  const auto altered = [&](const JudgedWorld::Plant& plant) { return judge(spec, ended(plant)); };
+  const auto altered = [&](const JudgedWorld::Plant& plant) {
+    return judge::judge(spec, ended(plant));
+  };
   const CaseResult alone = altered([](int64_t, Observation&) {});
   CHECK(alone.verdict == Verdict::kMismatch);
   CHECK(alone.kind == ResultKind::kDigest);
@@ -132,13 +134,13 @@ TEST_CASE("endings outrank values, values digests, digests the schedule", "[dige
   CHECK(both.divergence->likely == alone.message);
   std::vector<RankEnding> dead = ended(twice);
   dead[1].kind = ResultKind::kDied;
-  CHECK(judge(spec, dead).kind == ResultKind::kDied);
+  CHECK(judge::judge(spec, dead).kind == ResultKind::kDied);
   std::vector<RankEnding> unreadable = ended(twice);
   unreadable[0].bytes = "x";
-  CHECK(judge(spec, unreadable).kind == ResultKind::kInternal);
+  CHECK(judge::judge(spec, unreadable).kind == ResultKind::kInternal);
   spec.expect.collectives = {{"tp", {{"all_reduce", 9}}}};
   CHECK(altered([](int64_t, Observation&) {}).kind == ResultKind::kDigest);
-  CHECK(judge(spec, world.endings()).kind == ResultKind::kSchedule);
+  CHECK(judge::judge(spec, world.endings()).kind == ResultKind::kSchedule);
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ JudgedWorld::Plant wrong(const std::string& name, double by = 2) {
 
 CaseResult judged_fault(const JudgedWorld::Plant& plant, CaseSpec spec = faulty_spec()) {
   spec.expect.verdict = Verdict::kMismatch;
-  return judge(spec, fired(two_gradients(spec).endings(plant)));
+  return judge::judge(spec, fired(two_gradients(spec).endings(plant)));
 }
 
 TEST_CASE("a wrong value is seen by values, with the gradients counted", "[faults]") {
@@ -70,14 +70,14 @@ TEST_CASE("all who saw it are listed, the first one first", "[faults]") {
 TEST_CASE("a buffer that changed in flight was seen by its digest", "[faults]") {
   std::vector<RankEnding> endings = fired(two_gradients(faulty_spec()).endings());
   endings[0].kind = ResultKind::kInFlight;
-  const CaseResult result = judge(faulty_spec(), endings);
+  const CaseResult result = judge::judge(faulty_spec(), endings);
   CHECK(first_detector(result.outcome) == "digest");
   CHECK(result.outcome.detections.front().step == 1);
 }
 
 TEST_CASE("a fault that never acted is an error of its scenario", "[faults]") {
   const CaseSpec spec = faulty_spec();
-  const CaseResult quiet = judge(spec, fired(two_gradients(spec).endings(), false));
+  const CaseResult quiet = judge::judge(spec, fired(two_gradients(spec).endings(), false));
   CHECK(quiet.verdict == Verdict::kBadInput);
   CHECK_FALSE(quiet.as_expected);
   CHECK(exit_status({quiet}) == 2);
@@ -89,14 +89,14 @@ TEST_CASE("a fault that never acted is an error of its scenario", "[faults]") {
   CaseSpec expecting = spec;
   expecting.expect.verdict = Verdict::kMismatch;
   const auto endings = fired(two_gradients(spec).endings(wrong("grad.a")), false);
-  const CaseResult other = judge(expecting, endings);
+  const CaseResult other = judge::judge(expecting, endings);
   CHECK(other.verdict == Verdict::kMismatch);
   CHECK_FALSE(other.as_expected);
   CHECK_THAT(other.unexpected, Catch::Contains("never acted"));
 
   std::vector<RankEnding> silent = two_gradients(spec).endings();  // no rank reports the fault
-  CHECK(judge(spec, silent).verdict == Verdict::kBadInput);
-  CHECK(judge(spec_of(2, 1), silent).verdict == Verdict::kMatch);
+  CHECK(judge::judge(spec, silent).verdict == Verdict::kBadInput);
+  CHECK(judge::judge(spec_of(2, 1), silent).verdict == Verdict::kMatch);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ CaseResult judged(const std::vector<std::string>& kinds) {
   for (size_t i = 0; i < kinds.size(); ++i) {
     endings.push_back(ended(static_cast<int64_t>(i), kinds[i], "says " + kinds[i], "some call"));
   }
-  return judge(spec_of(1, static_cast<int64_t>(kinds.size())), endings);
+  return judge::judge(spec_of(1, static_cast<int64_t>(kinds.size())), endings);
 }
 
 CaseResult came(const std::string& verdict, const std::string& expected = "match") {
@@ -57,37 +57,38 @@ TEST_CASE("causes come before what they cause", "[verdict]") {
 }
 
 TEST_CASE("the message names the ranks once per different message", "[verdict]") {
-  const CaseResult result = judge(
+  const CaseResult result = judge::judge(
       spec_of(1, 3), {ended(0, "threw", "bad size", "all_reduce x"), ended(1, "threw", "other"),
                       ended(2, "threw", "bad size", "all_reduce x")});
   CHECK(result.message == "ranks 0, 2: bad size (last collective: all_reduce x)\nrank 1: other");
 }
 
 TEST_CASE("refused stands when every rank refused, or had not entered a collective", "[verdict]") {
-  CHECK(judge(spec_of(1, 2), {ended(0, "refused", "no"), ended(1, "refused", "no")}).verdict ==
-        Verdict::kRefused);
+  CHECK(
+      judge::judge(spec_of(1, 2), {ended(0, "refused", "no"), ended(1, "refused", "no")}).verdict ==
+      Verdict::kRefused);
   const CaseResult followed =
-      judge(spec_of(1, 2), {ended(0, "aborted"), ended(1, "refused", "no; do")});
+      judge::judge(spec_of(1, 2), {ended(0, "aborted"), ended(1, "refused", "no; do")});
   CHECK(followed.verdict == Verdict::kRefused);
   CHECK(followed.message == "no; do");
 }
 
 TEST_CASE("a rank that refuses alone while others communicate is a disagreement", "[verdict]") {
   for (const std::string kind : {"aborted", "deadlock", "hung"}) {
-    const CaseResult result =
-        judge(spec_of(1, 2), {ended(0, kind, "", "all_reduce x"), ended(1, "refused", "no")});
+    const CaseResult result = judge::judge(
+        spec_of(1, 2), {ended(0, kind, "", "all_reduce x"), ended(1, "refused", "no")});
     CHECK(result.verdict == Verdict::kFailed);
     CHECK(result.kind == ResultKind::kDisagreement);
     CHECK_THAT(result.message, Catch::Contains("rank 1 refused while rank 0 went on") &&
                                    Catch::Contains("all_reduce x"));
   }
-  CHECK(judge(spec_of(1, 2), {ended(0, "finished"), ended(1, "bad_input", "x")}).kind ==
+  CHECK(judge::judge(spec_of(1, 2), {ended(0, "finished"), ended(1, "bad_input", "x")}).kind ==
         ResultKind::kDisagreement);
 }
 
 TEST_CASE("bad input is no verdict of a world, and outranks refusals", "[verdict]") {
   const CaseResult result =
-      judge(spec_of(1, 2), {ended(0, "refused", "r"), ended(1, "bad_input", "b")});
+      judge::judge(spec_of(1, 2), {ended(0, "refused", "r"), ended(1, "bad_input", "b")});
   CHECK(result.verdict == Verdict::kBadInput);
   CHECK(result.message == "b");
 }
@@ -99,8 +100,8 @@ TEST_CASE("a death outranks a refusal", "[verdict]") {
 TEST_CASE("a report that cannot be read is a fault of shardproof", "[verdict]") {
   RankEnding broken = ended(0, "finished");
   broken.bytes = "x";
-  CHECK(judge(spec_of(1, 1), {broken}).verdict == Verdict::kInternal);
-  CHECK(judge(spec_of(1, 1), {}).verdict == Verdict::kInternal);
+  CHECK(judge::judge(spec_of(1, 1), {broken}).verdict == Verdict::kInternal);
+  CHECK(judge::judge(spec_of(1, 1), {}).verdict == Verdict::kInternal);
   CHECK(judged({"values"}).verdict == Verdict::kInternal);
 }
 
@@ -169,8 +170,8 @@ TEST_CASE("collectives are counted along their axis on every rank", "[verdict]")
 
 TEST_CASE("a match counts what it compared and names what came nearest to an allowance",
           "[verdict]") {
-  const JudgedWorld world(spec_of(1, 2), {seen("x.output", numbered({4}), Phase::kForward),
-                                          seen("grad.w", numbered({6}))});
+  const JudgedWorld planted_world(spec_of(1, 2), {seen("x.output", numbered({4}), Phase::kForward),
+                                                  seen("grad.w", numbered({6}))});
   const CaseResult result = world.run([](int64_t rank, Observation& seen) {
     if (seen.name == "grad.w") seen.tensor = seen.tensor + 1e-11;
   });
@@ -194,20 +195,20 @@ TEST_CASE("the replay command names the one case", "[verdict]") {
   spec.name = "tp/a[precision=float64,sp=true]";
   spec.world.backend = Backend::kGloo;
   CHECK(
-      judge(spec, {}).replay ==
+      judge::judge(spec, {}).replay ==
       "shardproof run scenarios/tp/a.yaml --only 'tp/a[precision=float64,sp=true]' --backend gloo");
   spec.world.backend = Backend::kEmulated;
   spec.name = "tp/a";
-  CHECK(judge(spec, {}).replay ==
+  CHECK(judge::judge(spec, {}).replay ==
         "shardproof run scenarios/tp/a.yaml --only tp/a --backend emulated");
   spec.file = "cases/my case";
   spec.parallel.sequence_parallel = true;
   spec.precision = Precision::kBFloat16;
   const std::string check =
       "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel ";
-  CHECK(judge(spec, {}).replay == check + "--precision bfloat16");
+  CHECK(judge::judge(spec, {}).replay == check + "--precision bfloat16");
   spec.parallel.data_parallel = DataParallelKind::kFsdp;
-  CHECK(judge(spec, {}).replay == check + "--data-parallel fsdp --precision bfloat16");
+  CHECK(judge::judge(spec, {}).replay == check + "--data-parallel fsdp --precision bfloat16");
   spec.parallel.data_parallel = DataParallelKind::kHybrid;
   spec.parallel.fsdp = {.replicate_size = 2, .reshard_after_forward = false};
   spec.parallel.activation_checkpointing = CheckpointedRegions::kMlp;
@@ -215,10 +216,10 @@ TEST_CASE("the replay command names the one case", "[verdict]") {
   const std::string hybrid = check +
                              "--data-parallel hybrid --fsdp-no-reshard --replicate-size 2 "
                              "--activation-checkpointing=mlp";
-  CHECK(judge(spec, {}).replay == hybrid);
+  CHECK(judge::judge(spec, {}).replay == hybrid);
   spec.batching = {{.kind = BatchingKind::kDynamic, .token_budget = 24}};
-  CHECK(judge(spec, {}).replay == hybrid + " --dynamic-batching 24");
+  CHECK(judge::judge(spec, {}).replay == hybrid + " --dynamic-batching 24");
   spec.batching = {};
   spec.micro_batch_size = 2;
-  CHECK(judge(spec, {}).replay == hybrid + " --microbatch 2");
+  CHECK(judge::judge(spec, {}).replay == hybrid + " --microbatch 2");
 }

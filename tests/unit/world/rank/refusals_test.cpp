@@ -36,7 +36,7 @@ TEST_CASE("groups may refuse a case one after the other", "[refusals]") {
   CaseSpec spec;
   spec.parallel.dp = spec.parallel.tp = 2;
   spec.judged = false;
-  const CaseResult result = judge(spec, world.run("", -1));
+  const CaseResult result = judge::judge(spec, world.run("", -1));
   CHECK(result.verdict == Verdict::kRefused);
   CHECK(result.message == "a batch of bool; convert it");
 }

@@ -1,0 +1,55 @@
+#include "sim/judge/probe/census.h"
+
+#include <algorithm>
+
+#include "sim/case/record/sampled_rows.h"
+
+namespace shardproof::sim::judge {
+namespace {
+
+bool holds(const std::vector<int64_t>& numbers, int64_t number) {
+  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
+}
+
+}  // namespace
+
+bool is_of_microbatch(Phase phase, const std::string& name) {
+  return phase == Phase::kBackward ||
+         (phase == Phase::kForward && name != "logprobs" && name != "loss");
+}
+
+Census::Census(const GoldenRecord& golden) : golden_(golden), seen_(golden.tensors().size()) {}
+
+void Census::see(const Observation& observation, const GoldenTensor& golden) {
+  if (observation.phase == Phase::kRecompute) return;
+  std::vector<int64_t>& seen = seen_[static_cast<size_t>(golden.order)];
+  if (!holds(seen, observation.microbatch)) seen.push_back(observation.microbatch);
+  if (is_of_microbatch(golden.phase, golden.name)) {
+    microbatches_[{golden.step, golden.phase}].insert(observation.microbatch);
+  }
+}
+
+std::vector<int64_t> Census::microbatches_without(const GoldenTensor& tensor) const {
+  std::vector<int64_t> missing;
+  const auto all = microbatches_.find({tensor.step, tensor.phase});
+  if (all == microbatches_.end() || !is_of_microbatch(tensor.phase, tensor.name)) return missing;
+  const std::vector<int64_t>& seen = seen_[static_cast<size_t>(tensor.order)];
+  std::copy_if(all->second.begin(), all->second.end(), std::back_inserter(missing),
+               [&](int64_t microbatch) { return !holds(seen, microbatch); });
+  return missing;
+}
+
+std::vector<Unobserved> Census::unobserved() const {
+  std::vector<Unobserved> found;
+  for (const GoldenTensor& tensor : golden_.tensors()) {
+    const bool seen = !seen_[static_cast<size_t>(tensor.order)].empty();
+    std::vector<int64_t> microbatches = microbatches_without(tensor);
+    if (seen && microbatches.empty()) continue;
+    found.push_back({tensor.order, tensor.phase, tensor.step, tensor.name,
+                     full_shape(tensor, tensor.value.sizes())});
+    if (seen) found.back().microbatches = std::move(microbatches);
+  }
+  return found;
+}
+
+}  // namespace shardproof::sim::judge

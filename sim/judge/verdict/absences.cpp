@@ -1,0 +1,38 @@
+#include "sim/judge/verdict/absences.h"
+
+#include <algorithm>
+
+namespace shardproof::sim::judge {
+
+std::map<GoldenPosition, Absence> absences(const std::vector<RankReport>& reports) {
+  std::map<Holds, size_t> counts;
+  for (const RankReport& report : reports) ++counts[report.holds];
+  std::map<GoldenPosition, std::map<Holds, Absence>> missed;
+  for (const RankReport& report : reports) {
+    for (const Unobserved& missing : report.unobserved) {
+      if (missing.excuse) continue;
+      const GoldenPosition here = golden_position(missing.step, missing.phase, missing.order);
+      Absence& absence = missed[here][report.holds];
+      if (absence.ranks.empty()) absence.tensor = &missing;
+      absence.ranks.push_back(report.rank);
+    }
+  }
+  std::map<GoldenPosition, Absence> found;
+  for (auto& [position, absent] : missed) {
+    // Where some ranks of one kind observed it, all of another kind need not hold it.
+    const bool observed = std::any_of(counts.begin(), counts.end(), [&](const auto& count) {
+      const auto here = absent.find(count.first);
+      return here == absent.end() || here->second.ranks.size() < count.second;
+    });
+    for (auto& [holds, absence] : absent) {
+      const bool all = absence.ranks.size() == counts[holds];
+      if (observed && (all || holds == Holds::kWhatItSays)) continue;
+      Absence& here = found[position];
+      if (here.ranks.empty()) here.tensor = absence.tensor;
+      here.ranks.insert(here.ranks.end(), absence.ranks.begin(), absence.ranks.end());
+    }
+  }
+  return found;
+}
+
+}  // namespace shardproof::sim::judge
