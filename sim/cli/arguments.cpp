@@ -271,10 +271,10 @@ const Command kCommands[] = {
      }},
     {"logprobs", "The cause of the difference of two files of per-token logprobs",
      [](CLI::App& app, Arguments& a) {
-       app.add_option("a", a.logprobs.a, "Safetensors file (docs/logprobs.md), or folder of them")
-           ->required();
+       app.add_option("a", a.logprobs.a, "File (docs/logprobs.md), or folder of them")->required();
        app.add_option("b", a.logprobs.b, "The one to compare it with")->required();
        app.add_option("--json", a.logprobs.json, "Write the findings here");
+       app.add_flag("--force", a.logprobs.force, "Replace a file that holds no findings, too");
      }},
     {"mutants", "Plant known bugs, one by one: which are caught, named, explained",
      [](CLI::App& app, Arguments& a) { add_mutant_options(app, a.mutants); }},

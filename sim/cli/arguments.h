@@ -115,7 +115,8 @@ struct ValidateArguments {
 // Two files of logprobs, or two folders of them.
 struct LogprobsArguments {
   std::string a, b;
-  std::string json;  // file for the findings; "": none
+  std::string json;    // file for the findings; "": none
+  bool force = false;  // `json` may replace a file of another kind
 };
 
 // The page of a run.

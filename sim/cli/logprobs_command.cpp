@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text_file.h"
 #include "sim/cli/commands.h"
-#include "sim/report/color.h"
+#include "sim/cli/outputs.h"
 #include "sim/uses/logprobs/compare.h"
+#include "sim/report/color.h"
 
 namespace shardproof::sim::cli {
 namespace {
@@ -43,17 +46,43 @@ std::vector<std::pair<std::string, std::string>> pairs_of(const std::string& a,
   return pairs;
 }
 
+// Whether --json of an earlier comparison wrote this file.
+bool holds_findings(const std::string& path) {
+  std::ifstream file(path);
+  const auto json = nlohmann::json::parse(file, nullptr, false);
+  return json.is_array() && !json.empty() &&
+         std::all_of(json.begin(), json.end(), [](const nlohmann::json& one) {
+           return one.is_object() && one.contains("files") && one.contains("verdict");
+         });
+}
+
+std::string findings_file(const LogprobsArguments& arguments,
+                          const std::vector<std::pair<std::string, std::string>>& pairs) {
+  std::vector<fs::path> inputs;
+  for (const auto& [a, b] : pairs) inputs.insert(inputs.end(), {a, b});
+  const std::string file = output_file("--json", arguments.json, inputs, true);
+  if (!file.empty() && !arguments.force && fs::exists(file) && !holds_findings(file)) {
+    throw_bad_input(fmt::format("--json {}: this file holds no findings of logprobs, and would be "
+                                "replaced",
+                                arguments.json),
+                    "name another file, or add --force");
+  }
+  return file;
+}
+
 }  // namespace
 
 int logprobs_command(const LogprobsArguments& arguments) {
   std::vector<Finding> findings;
   int status = 0;
-  for (const auto& [a, b] : pairs_of(arguments.a, arguments.b)) {
+  const auto pairs = pairs_of(arguments.a, arguments.b);
+  const std::string json = findings_file(arguments, pairs);
+  for (const auto& [a, b] : pairs) {
     findings.push_back(logprobs::compare(logprobs::read_pair(a, b)));
     status = std::max(status, findings.back().exit_status());
     std::cout << logprobs::describe(findings.back(), report::wants_color()) << '\n';
   }
-  if (!arguments.json.empty()) write_text_file(arguments.json, logprobs::to_json(findings));
+  if (!json.empty()) write_text_file(json, logprobs::to_json(findings));
   return status;
 }
 
