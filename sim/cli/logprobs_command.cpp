@@ -11,8 +11,8 @@
 #include "base/text_file.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/outputs.h"
-#include "sim/uses/logprobs/compare.h"
 #include "sim/report/color.h"
+#include "sim/uses/logprobs/compare.h"
 
 namespace shardproof::sim::cli {
 namespace {

@@ -8,6 +8,7 @@ import collections
 import json
 import math
 import os
+import pathlib
 import random
 import re
 import struct
@@ -75,12 +76,13 @@ def nucleus(logits, top_p):
 class Batch:
     """Logits of every token and the tokens that were drawn from them."""
 
-    def __init__(self, draw, rows=16, length=64, vocab=48, packed=False, padded=False, keep=None):
+    def __init__(self, draw, rows=16, length=64, vocab=48, packed=0, padded=False, keep=None):
+        """`packed` is the number of cuts between the segments of each row; True gives two."""
         self.draw, self.rows, self.length, self.vocab = draw, rows, length, vocab
         popular = [draw.gauss(0, 1) for _ in range(vocab)]
         self.lengths = [draw.randint(length // 2, length - 1) if padded and draw.random() < 0.5 else length
                         for _ in range(rows)]
-        self.segments = [self._segments(self.lengths[b], packed) for b in range(rows)]
+        self.segments = [self._segments(self.lengths[b], 2 if packed is True else packed) for b in range(rows)]
         self.logits, self.ids = [], []
         for b in range(rows):
             row = []
@@ -91,8 +93,8 @@ class Batch:
             self.ids.append([self._token(z, keep) for z in row] + [0] * (length - self.lengths[b]))
         self.versions = None
 
-    def _segments(self, length, packed):
-        cuts = sorted(self.draw.sample(range(4, length - 4), 2)) if packed else []
+    def _segments(self, length, num_cuts):
+        cuts = sorted(self.draw.sample(range(4, length - 4), num_cuts))
         return [sum(t >= cut for cut in cuts) for t in range(length)] + [-1] * (self.length - length)
 
     def _token(self, logits, keep):
@@ -577,6 +579,151 @@ class LogprobsTest(cli_test.CommandTest):
             for top_p in ("0.8", "0.5", "0.95") if flat else ("0.5", "0.95"):
                 name = {"metadata_a" if top_p == "0.8" else "metadata_b": {"top_p": top_p}}
                 self.expect(self.pair(**both, **name), 1, "the cause is known: offset")
+
+    def changed(self, batch, is_wrong, width=0.5):
+        """A pair that is equal to the bit, but where is_wrong(row, t)."""
+        a, other = batch.score("float64"), batch.score("float64", change=lambda row, t: width)
+        b = [[other[row][t] if is_wrong(row, t) else a[row][t] for t in range(batch.length)] for row in range(batch.rows)]
+        return self.pair("--json", "found.json", "--force", a=batch.tensors(a, "float64"),
+                         b=batch.tensors(b, "float64"))
+
+    def found(self):
+        with open(os.path.join(self.scratch, "found.json"), encoding="utf-8") as file:
+            return json.load(file)[0]
+
+    def test_late_positions_of_some_rows(self):
+        batch = Batch(random.Random(f"{SEED} late"), rows=24, length=100)
+        done = self.changed(batch, lambda row, t: row % 2 == 0 and t >= 82)
+        self.expect(done, 1, "the cause is known: late_positions",
+                    "only positions from 82 on differ, in 12 of 24 rows: 0, 2, 4, 6, 8, 10, 12, 14, ...",
+                    "inside 216 of 216 tokens are wrong and outside 2160 of 2160 are right",
+                    "the first wrong token is at row 0, position 82, token", "these rows alone")
+        self.assertNotIn("every row", done.stdout)
+        found = self.found()
+        self.assertEqual((found["first_wrong"]["row"], found["first_wrong"]["position"]), (0, 82))
+        self.assertEqual(found["causes"][0]["inside"], {"wrong": 216, "tokens": 216})
+        self.assertEqual(found["causes"][0]["outside"], {"right": 2160, "tokens": 2160})
+        self.expect(self.changed(batch, lambda row, t: t >= 82), 1, "from 82 on differ, in every row: inside 432 of 432")
+        done = self.changed(batch, lambda row, t: row % 5 == 0 and t >= 90 - row)
+        self.expect(done, 1, "no known cause", "the first wrong token is at row 0, position 90",
+                    "the lowest wrong position of any row is 70")
+
+    def test_a_place_that_holds_nearly_all_tokens_is_no_cause(self):
+        """Rows of 10 to 21 tokens, of which 3 of each 7 are right: only these have more than 17 tokens."""
+        batch = Batch(random.Random(f"{SEED} nearly"), rows=105, length=22, padded=True)
+        right = (1, 2, 4)
+        for row in range(batch.rows):
+            batch.lengths[row] = 12 + row % 10 if row % 7 in right else 12 + row % 5
+            batch.logits[row] = (batch.logits[row] * 2)[:batch.lengths[row]]
+            batch.segments[row] = [0] * batch.lengths[row] + [-1] * (22 - batch.lengths[row])
+        done = self.changed(batch, lambda row, t: row % 7 not in right)
+        self.expect(done, 1, "no known cause")
+        self.assertEqual(self.found()["causes"], [], done.stdout)
+
+    def test_scores_of_attention(self):
+        for packed, unit in ((0, "row"), (2, "segment")):
+            batch = Batch(random.Random(f"{SEED} scores"), length=48, packed=packed)
+            done = self.changed(batch, lambda row, t, batch=batch: t >= 2 and not batch.begins(row, t - 1))
+            self.expect(done, 1, "the cause is known: attention_scores",
+                        f"the token at position 1 of each {unit} is right, and all later ones differ",
+                        "attention over one key is always 1", f"outside {16 * (packed + 1)} of {16 * (packed + 1)}")
+            self.assertNotIn("limit of the context", done.stdout)
+
+    def test_differences_that_grow_are_no_place(self):
+        draw = random.Random(f"{SEED} grow")
+        for power, rows in ((1, 32), (2, 24), (3, 16)):
+            batch = Batch(draw, rows=rows, length=64)
+            a = batch.score("float64")
+            b = [[value and value + draw.gauss(0, 0.3) * (t / 64) ** power for t, value in enumerate(row)] for row in a]
+            self.expect(self.pair(a=batch.tensors(a, "float64"), b=batch.tensors(b, "float64")), 1, "no known cause")
+
+    def test_later_segments_of_a_pack(self):
+        draw = random.Random(f"{SEED} pack")
+        for same_cuts in (False, True):
+            batch = Batch(draw, length=96, packed=6)
+            if same_cuts:
+                batch.segments = [[min(t // 14, 6) for t in range(96)] for _ in range(16)]
+            done = self.changed(batch, lambda row, t, batch=batch: batch.segments[row][t] >= 3)
+            self.expect(done, 1, "the cause is known: pack_boundary",
+                        "segments 0 to 2 of each row are right, and all from segment 3 on differ: inside")
+        for first in (1, 3):
+            batch = Batch(draw, rows=1, length=96)
+            batch.segments = [[min(t // 14, 6) for t in range(96)]]
+            done = self.changed(batch, lambda row, t, batch=batch, first=first: batch.segments[row][t] >= first)
+            self.expect(done, 1, "no known cause", f"those are in segments {', '.join(map(str, range(first, 7)))} of row 0",
+                        "add versions, lengths, or compare")
+
+    def test_advice_names_what_is_missing(self):
+        batch = Batch(random.Random(f"{SEED} advice"), rows=8, length=40, packed=1, padded=True)
+        batch.versions = [[1] * 40 for _ in range(8)]
+        a, b = batch.score("float64"), batch.score("float64", change=lambda row, t: 0.5)
+        done = self.pair(a=batch.tensors(a, "float64"), b=batch.tensors(b, "float64"))
+        self.expect(done, 1, "apart; compare the logits of one row")
+
+    def test_temperatures_of_the_metadata_win_over_a_factor(self):
+        batch = Batch(random.Random(f"{SEED} low"))
+        for a_of, b_of in ((0.005, 0.01), (0.02, 0.002)):
+            a = batch.score("float64", temperature=a_of)
+            exact = [[value * a_of / b_of for value in row] for row in a]
+            for b in (exact, batch.score("float64", temperature=b_of)):
+                both = {"a": batch.tensors(a, "float64"), "b": batch.tensors(b, "float64")}
+                done = self.pair(**both, metadata_a={"temperature": str(a_of)}, metadata_b={"temperature": str(b_of)})
+                self.expect(done, 1, "the cause is known: temperature", f"the metadata say {a_of} in A and {b_of} in B",
+                            "score both files at the same temperature")
+                self.assertNotIn("after log_softmax", done.stdout)
+        both = {"a": batch.tensors(a, "float64"), "b": batch.tensors(exact, "float64")}
+        for of_both in ({}, {"temperature": "0.3"}):
+            self.expect(self.pair(**both, metadata_a=of_both, metadata_b=of_both), 1, "the cause is known: factor",
+                        "after log_softmax")
+
+    def test_files_without_logprobs(self):
+        values = [[0.0] + [-1.0 - t / 8 for t in range(15)] for _ in range(4)]
+        zeros = [[0.0] * 16 for _ in range(4)]
+        minus = [[-math.inf] * 16 for _ in range(4)]
+
+        def files(a, b):
+            return self.pair(a={"logprobs": ("float32", a)}, b={"logprobs": ("float32", b)})
+
+        self.expect(files(zeros, zeros), 2, "have no scored token to compare: all 64 logprobs that count are 0")
+        self.expect(files(minus, minus), 2, "no scored token to compare")
+        for a, b, name in ((values, zeros, "B"), (zeros, values, "A")):
+            done = files(a, b)
+            self.expect(done, 1, "the cause is known: unscored", f"{name} is 0 everywhere: unscored")
+            self.assertNotIn("temperature", done.stdout)
+        for a, b, name in ((values, [[5.0] * 16] * 4, "B"), ([[0.0] + [-1.0] * 15] * 4, [[0.0] + [5.0] * 15] * 4, "B"),
+                           ([[v and 0.8 * -v for v in row] for row in values], values, "A")):
+            done = files(a, b)
+            self.expect(done, 1, "one file holds no logprobs", f"{name} has positive logprobs: 6", "above 0, the first at row 0")
+            self.assertNotIn("temperature", done.stdout)
+            self.assertNotIn("cause", done.stdout)
+        self.expect(files(values, [[-v for v in row] for row in values]), 1, "the cause is known: sign", "B is -A")
+
+    def test_json_replaces_no_other_file(self):
+        batch = Batch(random.Random(f"{SEED} json"), rows=2, length=16)
+        a = batch.tensors(batch.score("float64"), "float64")
+        self.pair(a=a)
+        before = {name: pathlib.Path(self.scratch, name).read_bytes() for name in ("a.st", "b.st")}
+        os.link(os.path.join(self.scratch, "a.st"), os.path.join(self.scratch, "hard"))
+        os.symlink("b.st", os.path.join(self.scratch, "soft"))
+        for name in ("a.st", "b.st", "./a.st", "hard", "soft"):
+            for force in ((), ("--force",)):
+                self.expect(self.run_program("logprobs", "a.st", "b.st", "--json", name, *force), 2,
+                            f"--json {name}: the same command reads this file")
+        for name, raw in before.items():
+            self.assertEqual(pathlib.Path(self.scratch, name).read_bytes(), raw)
+        notes = pathlib.Path(self.scratch, "notes.txt")
+        for text in ("my notes", "", "{}", "[]", "[1]"):
+            notes.write_text(text, encoding="utf-8")
+            self.expect(self.run_program("logprobs", "a.st", "b.st", "--json", "notes.txt"), 2, "holds no findings",
+                        "--force")
+            self.assertEqual(notes.read_text(encoding="utf-8"), text)
+        self.expect(self.run_program("logprobs", "a.st", "b.st", "--json", "notes.txt", "--force"), 0, "EQUAL")
+        self.expect(self.run_program("logprobs", "a.st", "b.st", "--json", "notes.txt"), 0, "EQUAL")  # its own kind
+        self.folders()
+        for folder in "ab":
+            write_file(os.path.join(self.scratch, folder, "x.safetensors"), a)
+        self.expect(self.run_program("logprobs", "a", "b", "--json", "b/x.safetensors", "--force"), 2,
+                    "the same command reads this file")
 
     def test_bad_input(self):
         values = [[0.0, -1.0, -2.0], [0.0, -0.5, -0.25]]

@@ -14,7 +14,8 @@ namespace shardproof::sim::logprobs {
 std::optional<Claim> propose_sign(const Comparison& comparison);
 // b = a / log(2) or a / log(10), or the reverse.
 std::optional<Claim> propose_log_base(const Comparison& comparison);
-// b = f * a with one factor f, found as the weighted median of b / a.
+// b = f * a with one factor f, found as the weighted median of b / a. The cause is `temperature`
+// where f is the ratio of the metadata's temperatures.
 std::optional<Claim> propose_factor(const Comparison& comparison);
 // b = a + c with one c, found as the median of b - a.
 std::optional<Claim> propose_offset(const Comparison& comparison);
@@ -34,7 +35,10 @@ std::optional<Claim> propose_unscored(const Comparison& comparison);
 std::optional<Claim> propose_first_tokens(const Comparison& comparison);
 // Rows with padding, where others have none.
 std::optional<Claim> propose_padded_rows(const Comparison& comparison);
-// All segments of a row except its first.
+// All tokens of each segment, or of each row without segments, from position 2 on: attention over
+// the one key of position 0 gives the token at position 1 its logprob, whatever the scores are.
+std::optional<Claim> propose_attention_scores(const Comparison& comparison);
+// All segments of a row from one on that is not the first.
 std::optional<Claim> propose_pack_boundary(const Comparison& comparison);
 // Tokens of older, newer or one of the versions.
 std::optional<Claim> propose_versions(const Comparison& comparison);
@@ -44,7 +48,7 @@ std::optional<Claim> propose_vocabulary_shard(const Comparison& comparison);
 std::optional<Claim> propose_token_id(const Comparison& comparison);
 // Rows of one of n replicas, dealt in blocks or in turn.
 std::optional<Claim> propose_replica(const Comparison& comparison);
-// Every row from one position on.
+// Every row, or some rows, from one position on that is above 2.
 std::optional<Claim> propose_late_positions(const Comparison& comparison);
 // One of n equal ranges of positions.
 std::optional<Claim> propose_context_shard(const Comparison& comparison);

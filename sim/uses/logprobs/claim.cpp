@@ -9,10 +9,13 @@
 namespace shardproof::sim::logprobs {
 namespace {
 
-// A place is claimed when the tokens there differ so many times more than the others.
-constexpr double kLeastContrast = 4;
 // A claim explains at least half, even where noise of the dtype remains.
 constexpr double kHalf = 0.5;
+// A prediction that leaves more than noise brings so many of the differing tokens nearer: else a
+// few large differences alone would speak for it.
+constexpr double kLeastNearer = 0.75;
+// A place that holds more of the tokens says nothing.
+constexpr double kNearlyAll = 0.95;
 
 double noise_of(double epsilon) {
   const bool half = epsilon > 1e-4;
@@ -67,7 +70,7 @@ std::optional<Claim> judge_prediction(const Comparison& comparison,
   const std::vector<Token>& tokens = comparison.pair.tokens;
   std::vector<double> coded = comparison.differences, remaining(tokens.size(), NAN);
   std::vector<char> classes(tokens.size(), 1);  // 0: predicted
-  double left = 0, before = 0, effect = 0, covered = 0;
+  double left = 0, before = 0, effect = 0, covered = 0, differing = 0, nearer = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (std::isnan(predicted[i])) continue;
     classes[i] = 0;
@@ -76,12 +79,16 @@ std::optional<Claim> judge_prediction(const Comparison& comparison,
     before += comparison.differences[i] * comparison.differences[i];
     effect += std::pow(comparison.size_of(predicted[i] - tokens[i].a, i), 2);
     ++covered;
+    if (comparison.size_of(comparison.differences[i], i) <= comparison.noise) continue;
+    ++differing;
+    nearer += std::abs(remaining[i]) < std::abs(comparison.differences[i]) ? 1 : 0;
   }
   if (2 * covered < static_cast<double>(tokens.size()) || before == 0) return std::nullopt;
   if (std::sqrt(effect / covered) < comparison.pair.epsilon / 2) return std::nullopt;
   claim.share = 1 - left / before;
   claim.leaves_noise = comparison.is_noise(remaining);
   if (claim.share < kHalf) return std::nullopt;
+  if (!claim.leaves_noise && nearer < kLeastNearer * differing) return std::nullopt;
   claim.gained =
       comparison.nats - fit_mixture(sizes_of(comparison, coded), classes, comparison.floor).nats;
   if (!may_be_claimed(claim)) return std::nullopt;
@@ -106,27 +113,33 @@ double contrast(const Comparison& comparison, const std::vector<char>& inside) {
 
 std::optional<Claim> judge_place(const Comparison& comparison, const std::vector<char>& inside,
                                  Claim claim) {
+  const PlaceCounts counts = count_place(comparison, inside);
   std::vector<double> outside = comparison.differences;
-  double sizes[2] = {}, counts[2] = {}, squared_inside = 0;
+  double size_inside = 0, squared_inside = 0;
   for (size_t i = 0; i < inside.size(); ++i) {
-    const size_t in = inside[i] != 0 ? 1 : 0;
-    sizes[in] += comparison.size_of(comparison.differences[i], i);
-    ++counts[in];
-    if (in == 0) continue;
+    if (inside[i] == 0) continue;
+    size_inside += comparison.size_of(comparison.differences[i], i);
     squared_inside += comparison.differences[i] * comparison.differences[i];
     outside[i] = NAN;
   }
-  if (counts[0] == 0 || counts[1] == 0) return std::nullopt;
-  const double in = sizes[1] / counts[1], out = sizes[0] / counts[0];
-  if (in < comparison.noise || in < kLeastContrast * out) return std::nullopt;
-  claim.names_place_only = true;
+  if (counts.inside == 0 || counts.outside == 0) return std::nullopt;
+  const double in = size_inside / static_cast<double>(counts.inside);
+  if (in < comparison.noise || in < counts.limit) return std::nullopt;
+  const double nearly_all = kNearlyAll * static_cast<double>(inside.size());
+  if (!claim.splits_each_unit && static_cast<double>(counts.inside) > nearly_all)
+    return std::nullopt;
   claim.share = squared_inside / comparison.squared;
   claim.leaves_noise = comparison.is_noise(outside);
   const std::vector<double> all = sizes_of(comparison, comparison.differences);
   claim.gained = comparison.nats - fit_mixture(all, inside, comparison.floor).nats;
-  if (!may_be_claimed(claim)) return std::nullopt;
-  claim.text += fmt::format(": {:.0f} of {:.0f} tokens, {:.3g} times the difference elsewhere",
-                            counts[1], counts[0] + counts[1], in / std::max(out, comparison.floor));
+  if (!may_be_claimed(claim) || !is_throughout(comparison, inside, counts)) return std::nullopt;
+  claim.text += fmt::format(
+      ": inside {} of {} tokens are wrong and outside {} of {} are right, and the difference "
+      "inside is {:.3g} times that outside (a wrong token differs by more than {:.2g} of "
+      "1 + |logprob|)",
+      counts.wrong_inside, counts.inside, counts.right_outside, counts.outside,
+      kLeastContrast * in / counts.limit, counts.limit);
+  claim.place = counts;
   return claim;
 }
 

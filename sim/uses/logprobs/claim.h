@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/uses/logprobs/pair.h"
+#include "sim/uses/logprobs/throughout.h"
 
 namespace shardproof::sim::logprobs {
 
@@ -26,9 +27,14 @@ struct Claim {
   // The most nats that the independent units (rows, segments) behind the claim can give: tokens of
   // one row are wrong together.
   double limit = INFINITY;
-  double share = 0;               // of the squared difference
-  bool leaves_noise = false;      // what remains is noise of the dtype
-  bool names_place_only = false;  // says where, not what the values are
+  double share = 0;           // of the squared difference
+  bool leaves_noise = false;  // what remains is noise of the dtype
+  // Of a claim that says where, not what the values are.
+  std::optional<PlaceCounts> place = std::nullopt;
+  // Each row or segment has tokens inside and outside by the claim's definition, so that a place
+  // that holds nearly all tokens says something, too.
+  bool splits_each_unit = false;
+  bool named_by_metadata = false;  // the metadata has the numbers of the claim
 
   double score() const { return gained - description; }
   double chance_nats() const { return std::min(gained, limit) - description; }
@@ -62,7 +68,7 @@ inline constexpr double kMostNoise = 16, kMeanNoise = 2;
 // Judges a claim that predicts b (NaN: not this token).
 std::optional<Claim> judge_prediction(const Comparison& comparison,
                                       const std::vector<double>& predicted, Claim claim);
-// Judges a claim that the tokens `inside` are wrong and the others right.
+// Judges a claim that the tokens `inside` are wrong throughout and the others right (throughout.h).
 std::optional<Claim> judge_place(const Comparison& comparison, const std::vector<char>& inside,
                                  Claim claim);
 // A quick estimate of what judge_place() would gain, to choose among many places; 0 when the

@@ -2,6 +2,7 @@
 #include "sim/uses/logprobs/compare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -25,6 +26,7 @@ constexpr Propose kCauses[] = {
     propose_unscored,
     propose_first_tokens,
     propose_padded_rows,
+    propose_attention_scores,
     propose_pack_boundary,
     propose_versions,
     propose_vocabulary_shard,
@@ -75,11 +77,77 @@ std::string non_finite_text(const Pair& pair) {
                             pair.rows, first / pair.length, first % pair.length);
 }
 
+// "B is 0 everywhere", "A has positive logprobs": what one file holds in place of logprobs. No
+// cause but `sign` and `unscored` is claimed of such a file.
+std::string values_text(const Comparison& comparison) {
+  const std::vector<Token>& tokens = comparison.pair.tokens;
+  struct File {
+    const char* name;
+    double Token::*value;
+    size_t zero = 0, positive = 0;
+    const Token* first = nullptr;  // that is positive
+  };
+  File files[] = {{"A", &Token::a}, {"B", &Token::b}};
+  for (File& file : files) {
+    for (const Token& token : tokens) {
+      file.zero += token.*file.value == 0 ? 1 : 0;
+      if (token.*file.value <= kMostNoise * comparison.noise) continue;
+      ++file.positive;
+      if (file.first == nullptr) file.first = &token;
+    }
+  }
+  const bool a_is_positive = 2 * files[0].positive > tokens.size(),
+             b_is_positive = 2 * files[1].positive > tokens.size();
+  for (const File& file : files) {
+    if (file.zero == tokens.size()) {
+      return fmt::format("{} is 0 everywhere: unscored, at {} tokens that the other file has",
+                         file.name, tokens.size());
+    }
+    // Two files of losses can be compared.
+    if (a_is_positive == b_is_positive || 2 * file.positive <= tokens.size()) continue;
+    return fmt::format(
+        "{} has positive logprobs: {} of {} are above 0, the first at row {}, position {}; it may "
+        "hold losses, logits or probabilities, so save log_softmax of the logits at each token",
+        file.name, file.positive, tokens.size(), file.first->row, file.first->position);
+  }
+  return "";
+}
+
+// The first wrong token and the lowest wrong position; none where no token differs by more than
+// noise and no place is claimed.
+void find_first(const Comparison& comparison, Finding& finding) {
+  const std::vector<Token>& tokens = comparison.pair.tokens;
+  finding.wrong_above = kMostNoise * comparison.noise;
+  const PlaceCounts* place = nullptr;
+  if (finding.above_noise == 0 && !finding.claims.empty() && finding.claims.front().place) {
+    place = &*finding.claims.front().place;
+    finding.wrong_above = place->limit;
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const double size = comparison.size_of(comparison.differences[i], i);
+    if (size <= finding.wrong_above || (place != nullptr && place->inside_of[i] == 0)) continue;
+    if (!finding.first) {
+      finding.first = tokens[i];
+      finding.lowest_position = tokens[i].position;
+    }
+    finding.lowest_position = std::min(finding.lowest_position, tokens[i].position);
+  }
+}
+
 std::vector<Claim> best_claims(const Comparison& comparison) {
   std::vector<Claim> claims;
   for (const Propose propose : kCauses) {
     if (auto claim = propose(comparison)) claims.push_back(std::move(*claim));
   }
+  // Where logits are divided by a small temperature, a factor on logprobs gives the same values,
+  // and the metadata tell which of the two it was.
+  const auto is_named_temperature = [](const Claim& claim) {
+    return claim.cause == "temperature" && claim.named_by_metadata;
+  };
+  if (std::any_of(claims.begin(), claims.end(), is_named_temperature))
+    std::erase_if(claims, [](const Claim& claim) {
+      return claim.cause == "factor" || claim.cause == "log_base";
+    });
   std::stable_sort(claims.begin(), claims.end(),
                    [](const Claim& a, const Claim& b) { return a.score() > b.score(); });
   std::set<std::string> named;
@@ -90,20 +158,46 @@ std::vector<Claim> best_claims(const Comparison& comparison) {
   return claims;
 }
 
-// "in rows 3, 7 only"; "" when many rows differ.
+// "; those are in rows 3, 7 only", "; those are in segments 2, 3 of row 0 only"; "" when many rows
+// and many segments differ.
 std::string wrong_rows(const Comparison& comparison) {
   constexpr size_t kListed = 4;
-  std::set<int64_t> rows;
+  std::set<int64_t> rows, segments, all_segments;
   for (size_t i = 0; i < comparison.differences.size(); ++i) {
+    const Token& token = comparison.pair.tokens[i];
     const double size = comparison.size_of(comparison.differences[i], i);
-    if (size > kMostNoise * comparison.noise) rows.insert(comparison.pair.tokens[i].row);
+    if (size > kMostNoise * comparison.noise) rows.insert(token.row);
   }
-  if (rows.empty() || rows.size() > kListed ||
-      2 * rows.size() > static_cast<size_t>(comparison.pair.rows))
-    return "";
-  std::string text;
-  for (const int64_t row : rows) text += fmt::format("{}{}", text.empty() ? "" : ", ", row);
-  return fmt::format("; those are in row{} {} only", rows.size() > 1 ? "s" : "", text);
+  if (rows.empty() || rows.size() > kListed) return "";
+  for (size_t i = 0; i < comparison.differences.size(); ++i) {
+    const Token& token = comparison.pair.tokens[i];
+    const double size = comparison.size_of(comparison.differences[i], i);
+    if (token.row != *rows.begin()) continue;
+    all_segments.insert(token.segment);
+    if (size > kMostNoise * comparison.noise) segments.insert(token.segment);
+  }
+  const auto few_of = [](size_t few, size_t all) { return few < all && 2 * few <= all; };
+  const bool few_rows = few_of(rows.size(), static_cast<size_t>(comparison.pair.rows));
+  const auto plural = [](const std::set<int64_t>& numbers) {
+    return numbers.size() > 1 ? "s" : "";
+  };
+  if (rows.size() == 1 && segments.size() < all_segments.size()) {
+    return fmt::format("; those are in segment{} {} of row {} only", plural(segments),
+                       fmt::join(segments, ", "), *rows.begin());
+  }
+  if (!few_rows) return "";
+  return fmt::format("; those are in row{} {} only", plural(rows), fmt::join(rows, ", "));
+}
+
+// What the files lack that could tell causes apart.
+std::string advice(const Pair& pair) {
+  std::vector<std::string> missing;
+  if (!pair.has_versions) missing.emplace_back("versions");
+  if (!pair.has_segments) missing.emplace_back("segments");
+  if (!pair.has_lengths) missing.emplace_back("lengths");
+  if (!pair.has_ids) missing.emplace_back("input_ids");
+  if (missing.empty()) return "compare the logits of one row";
+  return fmt::format("add {}, or compare the logits of one row", fmt::join(missing, ", "));
 }
 
 void describe_without_cause(const Comparison& comparison, Finding& finding) {
@@ -126,8 +220,8 @@ void describe_without_cause(const Comparison& comparison, Finding& finding) {
           ? "few tokens differ: another kernel or layout with heavier rounding, or a bug that hits "
             "few tokens; compare these tokens' logits"
           : "stale or partly updated weights, other weights, quantization, another attention mask "
-            "or position_ids: chosen logprobs alone do not tell these apart; add versions, "
-            "segments, lengths, input_ids, or compare the logits of one row";
+            "or position_ids: chosen logprobs alone do not tell these apart; " +
+                advice(comparison.pair);
   if (comparison.noise < noise_of_bfloat16 && mean <= kMeanNoise * noise_of_bfloat16) {
     finding.possible +=
         "; a computation in bfloat16 has noise of this size: if that is so, name it "
@@ -141,6 +235,7 @@ Finding compare(const Pair& pair) {
   Finding finding{.name = pair.path_a + " and " + pair.path_b,
                   .compared = static_cast<int64_t>(pair.tokens.size()),
                   .dtype = pair.dtype,
+                  .values = {},
                   .non_finite = non_finite_text(pair),
                   .claims = {},
                   .without_cause = {},
@@ -152,7 +247,19 @@ Finding compare(const Pair& pair) {
   finding.largest = largest_of(comparison);
   if (comparison.squared == 0) return finding;
   finding.above_noise = comparison.count_above_noise();
+  finding.values = values_text(comparison);
   finding.claims = best_claims(comparison);
+  if (!finding.values.empty()) {
+    std::erase_if(finding.claims, [](const Claim& claim) {
+      return claim.cause != "sign" && claim.cause != "unscored";
+    });
+    if (!finding.claims.empty()) finding.values.clear();
+  }
+  find_first(comparison, finding);
+  if (!finding.values.empty()) {
+    finding.verdict = Verdict::kDifferent;
+    return finding;
+  }
   if (finding.claims.empty() && comparison.is_noise(comparison.differences)) {
     if (finding.verdict == Verdict::kEqual) finding.verdict = Verdict::kNoise;
     return finding;

@@ -18,6 +18,13 @@ struct Finding {
   double median = 0;  // of |b - a|
   Token largest{};    // the token that differs most; valid when compared > 0
   int64_t above_noise = 0;
+  // The first wrong token in the order of the rows, the lowest position of any wrong token, and the
+  // size above which a token is wrong: noise cannot give it, or, where no token is so far off, that
+  // of the claimed place.
+  std::optional<Token> first = std::nullopt;
+  int64_t lowest_position = -1;
+  double wrong_above = 0;
+  std::string values;         // a fact: one file holds no logprobs, but other values; ""
   std::string non_finite;     // a fact: how many values are not finite, and where; ""
   std::vector<Claim> claims;  // the best first, then those that are as good
   std::string without_cause;  // what is known of a difference without a cause; ""

@@ -35,29 +35,66 @@ std::string headline(const Finding& finding) {
       return "they are equal within noise of " + finding.dtype;
     default:
       if (!finding.non_finite.empty()) return "some values are not finite";
+      if (!finding.values.empty()) return "they differ, and one file holds no logprobs";
       if (finding.claims.empty()) return "they differ by more than noise, and no cause is known";
       return "they differ, and the cause is known: " + finding.claims.front().cause;
   }
 }
 
+std::string token_text(const Token& token) {
+  std::string text = fmt::format("row {}, position {}", token.row, token.position);
+  if (token.id >= 0) text += fmt::format(", token {}", token.id);
+  return text + fmt::format(" (A {:.6g}, B {:.6g})", token.a, token.b);
+}
+
 std::string size_text(const Finding& finding) {
   if (finding.compared == 0) return "";
   const Token& token = finding.largest;
+  return fmt::format("median {:.3g}, largest {:.3g} at {}", finding.median,
+                     std::abs(token.b - token.a), token_text(token));
+}
+
+std::string first_text(const Finding& finding) {
+  if (!finding.first) return "";
   std::string text =
-      fmt::format("median {:.3g}, largest {:.3g} at row {}, position {}", finding.median,
-                  std::abs(token.b - token.a), token.row, token.position);
-  if (token.id >= 0) text += fmt::format(", token {}", token.id);
-  return text + fmt::format(" (A {:.6g}, B {:.6g})", token.a, token.b);
+      fmt::format("the first wrong token is at {}, and the lowest wrong position of any row is {}",
+                  token_text(*finding.first), finding.lowest_position);
+  return text + fmt::format("; a wrong token differs by more than {:.2g} of 1 + |logprob|",
+                            finding.wrong_above);
 }
 
 // What the claim explains, and what remains.
 std::string explained(const Claim& claim, const std::string& dtype) {
   const double percent = 100 * claim.share;
-  std::string text = claim.names_place_only
+  std::string text = claim.place
                          ? fmt::format("; {:.4g}% of the squared difference is there", percent)
                          : fmt::format("; explains {:.4g}% of the squared difference", percent);
   if (claim.leaves_noise) text += ", and the rest is noise of " + dtype;
   return text;
+}
+
+nlohmann::ordered_json json_of(const Token& token) {
+  nlohmann::ordered_json json{{"difference", std::abs(token.b - token.a)},
+                              {"row", token.row},
+                              {"position", token.position},
+                              {"a", token.a},
+                              {"b", token.b}};
+  if (token.id >= 0) json["token"] = token.id;
+  return json;
+}
+
+nlohmann::ordered_json json_of(const Claim& claim) {
+  nlohmann::ordered_json json{{"cause", claim.cause},
+                              {"text", claim.text},
+                              {"likely", claim.likely},
+                              {"explained", claim.share},
+                              {"rest_is_noise", claim.leaves_noise},
+                              {"nats", claim.score()}};
+  if (!claim.place) return json;
+  json["wrong_above"] = claim.place->limit;
+  json["inside"] = {{"wrong", claim.place->wrong_inside}, {"tokens", claim.place->inside}};
+  json["outside"] = {{"right", claim.place->right_outside}, {"tokens", claim.place->outside}};
+  return json;
 }
 
 nlohmann::ordered_json json_of(const Finding& finding) {
@@ -67,25 +104,18 @@ nlohmann::ordered_json json_of(const Finding& finding) {
                               {"dtype", finding.dtype},
                               {"above_noise", finding.above_noise}};
   if (finding.compared > 0) {
-    const Token& token = finding.largest;
     json["median"] = finding.median;
-    json["largest"] = {{"difference", std::abs(token.b - token.a)},
-                       {"row", token.row},
-                       {"position", token.position},
-                       {"a", token.a},
-                       {"b", token.b}};
-    if (token.id >= 0) json["largest"]["token"] = token.id;
+    json["largest"] = json_of(finding.largest);
+  }
+  if (finding.first) {
+    json["first_wrong"] = json_of(*finding.first);
+    json["lowest_wrong_position"] = finding.lowest_position;
+    json["wrong_above"] = finding.wrong_above;
   }
   if (!finding.non_finite.empty()) json["non_finite"] = finding.non_finite;
+  if (!finding.values.empty()) json["values"] = finding.values;
   json["causes"] = nlohmann::ordered_json::array();
-  for (const Claim& claim : finding.claims) {
-    json["causes"].push_back({{"cause", claim.cause},
-                              {"text", claim.text},
-                              {"likely", claim.likely},
-                              {"explained", claim.share},
-                              {"rest_is_noise", claim.leaves_noise},
-                              {"nats", claim.score()}});
-  }
+  for (const Claim& claim : finding.claims) json["causes"].push_back(json_of(claim));
   if (!finding.without_cause.empty()) {
     json["without_cause"] = finding.without_cause;
     json["possible"] = finding.possible;
@@ -102,7 +132,9 @@ std::string describe(const Finding& finding, bool color) {
   text +=
       fmt::format(" {}: {} tokens compared, {}", finding.name, finding.compared, headline(finding));
   text += line("size", size_text(finding));
+  text += line("first", first_text(finding));
   text += line("finite", finding.non_finite);
+  text += line("values", finding.values);
   if (!finding.claims.empty()) {
     const Claim& best = finding.claims.front();
     text += line("cause", best.text + explained(best, finding.dtype));

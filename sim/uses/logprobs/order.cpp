@@ -196,6 +196,8 @@ std::optional<Claim> judge_chunks(const Comparison& comparison, int64_t chunks) 
        .description = static_cast<double>(moved) * std::log(chunks) + std::log(4)});
 }
 
+constexpr double kLeastZeros = 3, kMostOf = 0.75;  // tokens; of those that differ
+
 // Tokens that are 0 in one file: `far` ones differ by more than noise, `near` ones may be certain.
 enum Zero : char { kScored, kNear, kFar };
 
@@ -220,10 +222,11 @@ std::optional<Claim> judge_unscored(const Comparison& comparison, bool in_b) {
   const Pair& pair = comparison.pair;
   std::vector<Zero> zeros;
   std::vector<double> others = comparison.differences;
-  double count = 0, squared = 0;
+  double count = 0, squared = 0, differing = 0;
   for (size_t i = 0; i < pair.tokens.size(); ++i) {
     const Token& token = pair.tokens[i];
     const bool zero = (in_b ? token.b : token.a) == 0;
+    differing += comparison.size_of(others[i], i) > comparison.noise ? 1 : 0;
     const bool far = std::abs(others[i]) > kMostNoise * comparison.noise;
     zeros.push_back(!zero ? kScored : far ? kFar : kNear);
     if (zeros.back() != kFar) continue;
@@ -233,6 +236,7 @@ std::optional<Claim> judge_unscored(const Comparison& comparison, bool in_b) {
   }
   if (count == 0) return std::nullopt;
   const bool prefixes = are_prefixes(pair, zeros);
+  const bool everywhere = std::find(zeros.begin(), zeros.end(), kScored) == zeros.end();
   const auto total = static_cast<double>(pair.tokens.size());
   Claim claim{
       .cause = "unscored",
@@ -242,10 +246,19 @@ std::optional<Claim> judge_unscored(const Comparison& comparison, bool in_b) {
       .likely = prefixes ? "the prompt is masked in one file alone; give both the same mask"
                          : "a mask was applied in one file alone; give both the same mask",
       .description = prefixes ? pair.rows * std::log(pair.length) : entropy_nats(count, total)};
+  if (everywhere) {
+    claim.text = fmt::format("{} is 0 everywhere: unscored, at {:.0f} tokens that {} has",
+                             in_b ? "B" : "A", total, in_b ? "A" : "B");
+    claim.likely = "the mask of this file leaves no token, or it was saved before it was scored";
+    claim.description = 0;
+  }
   claim.gained = -count * std::log(pair.stored_epsilon);
   claim.share = squared / comparison.squared;
   claim.leaves_noise = comparison.is_noise(others);
-  const bool explains = claim.share >= kLeastShare || claim.leaves_noise;
+  // Under other weights, too, a token may become certain, so that its logprob rounds to 0.
+  const bool explains =
+      count >= kLeastZeros &&
+      (claim.leaves_noise || (claim.share >= kLeastShare && count >= kMostOf * differing));
   return explains && claim.chance_nats() >= kChanceNats ? std::optional(claim) : std::nullopt;
 }
 

@@ -168,6 +168,7 @@ void find_counting_tokens(Pair& pair, const IntegerTensors& integers) {
   const std::vector<int64_t> lengths = integers.read("lengths", {pair.rows});
   const std::vector<int64_t> mask = integers.read("mask", {pair.rows, pair.length});
   pair.segment = integers.read("segments", {pair.rows, pair.length});
+  pair.has_lengths = !lengths.empty() || !mask.empty();
   pair.has_segments = !pair.segment.empty();
   if (!pair.has_segments) pair.segment.assign(pair.a.size(), 0);
   pair.counts.assign(pair.a.size(), 1);
@@ -258,6 +259,14 @@ Pair read_pair(const std::string& path_a, const std::string& path_b) {
   if (std::find(pair.counts.begin(), pair.counts.end(), 1) == pair.counts.end()) {
     throw_bad_input(fmt::format("none of the {} tokens of {} counts", pair.a.size(), path_a),
                     "correct lengths, mask or segments");
+  }
+  if (pair.tokens.empty() && pair.non_finite.empty()) {
+    const auto counting = std::count(pair.counts.begin(), pair.counts.end(), 1);
+    throw_bad_input(
+        fmt::format("{} and {} have no scored token to compare: all {} logprobs that count are 0, "
+                    "or infinite alike, in both",
+                    path_a, path_b, counting),
+        "write the logprobs of the scored tokens, or correct the mask");
   }
   check_ids(pair);
   return pair;

@@ -27,6 +27,7 @@ constexpr double kMostRatio = 5;
 constexpr size_t kMostTokens = 16384;  // that are looked at for each ratio
 constexpr int kSteps = 160;            // of log(alpha) to either side
 constexpr double kUnknownVocabulary = 262144;
+constexpr double kAlmostCertain = 0.01;  // -logprob
 // The share of open tokens that may keep their logprob: the entropy of their context is near it.
 constexpr double kStillNearEntropy = 0.25;
 constexpr double kFittingSigns = 0.97;  // of the informative signs must fit
@@ -35,8 +36,8 @@ struct Bounds {
   double low, high;
 };
 
-// The least and the largest B of a token.
-Bounds bounds_of(double a, double alpha, double vocab_size) {
+// The least and the largest B of a token whose logprob in A is exactly `a`.
+Bounds exact_bounds_of(double a, double alpha, double vocab_size) {
   const double chosen = alpha * std::min(a, 0.0);
   const double rest = std::pow(std::max(-std::expm1(std::min(a, 0.0)), 0.0), alpha);
   const double p = std::exp(chosen);
@@ -45,20 +46,62 @@ Bounds bounds_of(double a, double alpha, double vocab_size) {
   return {std::min(one, even), std::max(one, even)};
 }
 
+// The same where `a` may be off by `allowed`: 1 - p of a token that is almost certain is mostly
+// rounding, and another temperature may raise it a lot.
+Bounds bounds_of(double a, double alpha, double vocab_size, double allowed) {
+  const Bounds bounds = exact_bounds_of(a, alpha, vocab_size);
+  if (a < -kAlmostCertain) return bounds;
+  const Bounds other = exact_bounds_of(a - allowed, alpha, vocab_size);
+  return {std::min(bounds.low, other.low), std::max(bounds.high, other.high)};
+}
+
 struct Fit {
   double alpha = 1, tolerance = 0;
   Signs signs;
 };
 
+// What the temperatures of the metadata say, as alpha.
+struct Candidate {
+  double alpha;
+  std::string text, likely;
+};
+
+std::vector<Candidate> candidates_of(const Pair& pair) {
+  std::vector<Candidate> candidates;
+  const auto& a = pair.settings_a.temperature;
+  const auto& b = pair.settings_b.temperature;
+  if (a && b && *a != *b) {
+    candidates.push_back({*a / *b, fmt::format("the metadata say {:g} in A and {:g} in B", *a, *b),
+                          "score both files at the same temperature"});
+  }
+  const std::string unscaled = " was computed from logits that were not divided by it";
+  if (b && *b != 1) {
+    candidates.push_back(
+        {*b, fmt::format("the temperature of the metadata is {:g}, and B{}", *b, unscaled),
+         "divide the logits of B by the temperature before log_softmax"});
+  }
+  if (a && *a != 1) {
+    candidates.push_back(
+        {1 / *a, fmt::format("the temperature of the metadata is {:g}, and A{}", *a, unscaled),
+         "divide the logits of A by the temperature before log_softmax"});
+  }
+  return candidates;
+}
+
 class TemperatureFit {
  public:
-  explicit TemperatureFit(const Comparison& comparison) : comparison_(comparison) {
+  // Tries the ratios of the metadata, too.
+  TemperatureFit(const Comparison& comparison, const std::vector<Candidate>& candidates)
+      : comparison_(comparison) {
+    std::vector<double> ratios;
+    for (int step = -kSteps; step <= kSteps; ++step) {
+      if (step != 0) ratios.push_back(std::exp(std::log(kMostRatio) * step / kSteps));
+    }
+    for (const Candidate& candidate : candidates) ratios.push_back(candidate.alpha);
     const int64_t known = std::max(comparison.pair.vocab_size, int64_t{0});
     vocab_size_ = known > 0 ? static_cast<double>(known) : kUnknownVocabulary;
     for (const double share : kTolerances) {
-      for (int step = -kSteps; step <= kSteps; ++step) {
-        if (step == 0) continue;
-        const double alpha = std::exp(std::log(kMostRatio) * step / kSteps);
+      for (const double alpha : ratios) {
         fits_.push_back({.alpha = alpha,
                          .tolerance = share * comparison.noise,
                          .signs = signs_at(alpha, share * comparison.noise)});
@@ -103,7 +146,7 @@ class TemperatureFit {
     const auto& tokens = comparison_.pair.tokens;
     const size_t step = 1 + tokens.size() / kMostTokens;
     const auto possible = [&](size_t i, double b, double allowed) {
-      const Bounds bounds = bounds_of(tokens[i].a, alpha, vocab_size_);
+      const Bounds bounds = bounds_of(tokens[i].a, alpha, vocab_size_, allowed);
       return bounds.low - allowed <= b && b <= bounds.high + allowed;
     };
     Signs signs = count_signs(comparison_, tolerance, possible, step);
@@ -120,34 +163,6 @@ class TemperatureFit {
   Bounds range_{};
 };
 
-// What the temperatures of the metadata say, as alpha.
-struct Candidate {
-  double alpha;
-  std::string text, likely;
-};
-
-std::vector<Candidate> candidates_of(const Pair& pair) {
-  std::vector<Candidate> candidates;
-  const auto& a = pair.settings_a.temperature;
-  const auto& b = pair.settings_b.temperature;
-  if (a && b && *a != *b) {
-    candidates.push_back({*a / *b, fmt::format("the metadata say {:g} in A and {:g} in B", *a, *b),
-                          "score both files at the same temperature"});
-  }
-  const std::string unscaled = " was computed from logits that were not divided by it";
-  if (b && *b != 1) {
-    candidates.push_back(
-        {*b, fmt::format("the temperature of the metadata is {:g}, and B{}", *b, unscaled),
-         "divide the logits of B by the temperature before log_softmax"});
-  }
-  if (a && *a != 1) {
-    candidates.push_back(
-        {1 / *a, fmt::format("the temperature of the metadata is {:g}, and A{}", *a, unscaled),
-         "divide the logits of A by the temperature before log_softmax"});
-  }
-  return candidates;
-}
-
 std::string range_text(const Bounds& alpha) {
   return fmt::format("between {:.3g} and {:.3g}", 1 / alpha.high, 1 / alpha.low);
 }
@@ -156,7 +171,8 @@ std::string range_text(const Bounds& alpha) {
 
 std::optional<Claim> propose_temperature(const Comparison& comparison) {
   if (comparison.differences.empty()) return std::nullopt;
-  const TemperatureFit fit(comparison);
+  const std::vector<Candidate> candidates = candidates_of(comparison.pair);
+  const TemperatureFit fit(comparison, candidates);
   const Signs& signs = fit.best().signs;
   if (signs.fitting < kFittingSigns * signs.informative()) return std::nullopt;
   const auto& tokens = comparison.pair.tokens;
@@ -178,11 +194,12 @@ std::optional<Claim> propose_temperature(const Comparison& comparison) {
   claim.likely =
       "one file divides the logits by a temperature and the other by none or another; the "
       "estimate holds for tokens that were drawn from either policy";
-  for (const Candidate& candidate : candidates_of(comparison.pair)) {
+  for (const Candidate& candidate : candidates) {
     if (candidate.alpha < fit.range().low * 0.98 || candidate.alpha > fit.range().high * 1.02)
       continue;
     claim.text += "; " + candidate.text;
     claim.likely = candidate.likely;
+    claim.named_by_metadata = true;
     break;
   }
   return claim;

@@ -27,6 +27,9 @@ std::optional<Claim> judge_factor(const Comparison& comparison, double factor, C
                           std::move(claim));
 }
 
+// A fixed factor is claimed only if the factor that fits best is so near to it.
+constexpr double kNearFactor = 0.02;
+
 // The factor that makes the weighted sum of |b - factor * a| least.
 double best_factor(const Comparison& comparison) {
   std::vector<std::pair<double, double>> ratios;  // b / a with its weight
@@ -46,13 +49,24 @@ double best_factor(const Comparison& comparison) {
   return 1;
 }
 
-// "1.25 is the temperature of A"; "" when the factor is none of the temperatures.
+bool fits_best(const Comparison& comparison, double factor) {
+  return std::abs(best_factor(comparison) / factor - 1) <= kNearFactor;
+}
+
+// Whether the factor is that of the metadata's temperatures. At low temperatures the logprobs of
+// one are nearly such a factor times those of the other.
+bool is_ratio_of_temperatures(const Pair& pair, double factor) {
+  const auto &of_a = pair.settings_a.temperature, &of_b = pair.settings_b.temperature;
+  return of_a && of_b && *of_a != *of_b && std::abs(std::log(factor * *of_b / *of_a)) <= 0.01;
+}
+
+// "; 1.25 is the temperature of A"; "" when the factor is none of the temperatures.
 std::string temperature_of_factor(const Pair& pair, double factor) {
   for (const auto& [name, settings] : {std::pair{"A", pair.settings_a}, {"B", pair.settings_b}}) {
     if (!settings.temperature) continue;
     const double t = *settings.temperature;
     for (const double candidate : {t, 1 / t}) {
-      if (t == 1 || std::abs(std::log(std::abs(factor) / candidate)) > 0.01) continue;
+      if (t == 1 || std::abs(std::log(factor / candidate)) > 0.01) continue;
       return fmt::format("; {} {:g} is the temperature of {}", candidate == t ? "" : "1 /", t,
                          name);
     }
@@ -96,6 +110,7 @@ bool moves_likely_tokens(const Comparison& comparison, double offset) {
 }  // namespace
 
 std::optional<Claim> propose_sign(const Comparison& comparison) {
+  if (!fits_best(comparison, -1)) return std::nullopt;
   return judge_factor(comparison, -1,
                       {.cause = "sign",
                        .text = "B is -A",
@@ -109,6 +124,7 @@ std::optional<Claim> propose_log_base(const Comparison& comparison) {
   for (const auto& [base, value] : {std::pair{"2", 2.0}, {"10", 10.0}}) {
     for (const bool of_b : {true, false}) {
       const double factor = of_b ? 1 / std::log(value) : std::log(value);
+      if (!fits_best(comparison, factor)) continue;
       auto claim = judge_factor(
           comparison, factor,
           {.cause = "log_base",
@@ -125,7 +141,21 @@ std::optional<Claim> propose_log_base(const Comparison& comparison) {
 
 std::optional<Claim> propose_factor(const Comparison& comparison) {
   const double factor = best_factor(comparison);
-  const std::string meaning = temperature_of_factor(comparison.pair, factor);
+  if (factor <= 0) return std::nullopt;  // propose_sign()
+  const Pair& pair = comparison.pair;
+  if (is_ratio_of_temperatures(pair, factor)) {
+    return judge_factor(
+        comparison, factor,
+        {.cause = "temperature",
+         .text = fmt::format("B is {:.5g} times A at every token, which is the ratio of the "
+                             "temperatures: the metadata say {:g} in A and {:g} in B",
+                             factor, *pair.settings_a.temperature, *pair.settings_b.temperature),
+         .likely = "score both files at the same temperature, and divide the logits by it, not the "
+                   "logprobs",
+         .description = std::log(4),
+         .named_by_metadata = true});
+  }
+  const std::string meaning = temperature_of_factor(pair, factor);
   return judge_factor(
       comparison, factor,
       {.cause = "factor",

@@ -1,0 +1,235 @@
+// Causes that name the wrong tokens by their positions in rows and segments, and predict no values.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "sim/uses/logprobs/best_place.h"
+#include "sim/uses/logprobs/causes.h"
+#include "sim/uses/logprobs/code_length.h"
+
+namespace shardproof::sim::logprobs {
+namespace {
+
+// The rows that reach a position, and which of them are wrong from it on.
+struct LateRows {
+  std::set<int64_t> wrong;
+  size_t reaching = 0;
+  size_t seen = 0;  // wrong ones with a wrong token; others have no token that can show it
+
+  std::string text(int64_t rows) const {
+    constexpr size_t kListed = 8;
+    if (wrong.size() == reaching && seen == reaching) {
+      return static_cast<int64_t>(reaching) == rows
+                 ? "in every row"
+                 : fmt::format("in every one of the {} rows that reach it", reaching);
+    }
+    if (wrong.size() == reaching) return fmt::format("in {} of {} rows", seen, reaching);
+    const bool all = wrong.size() <= kListed;
+    const std::vector<int64_t> listed(wrong.begin(),
+                                      std::next(wrong.begin(), all ? wrong.size() : kListed));
+    return fmt::format("in {} of {} rows: {}{}", wrong.size(), reaching, fmt::join(listed, ", "),
+                       all ? "" : ", ...");
+  }
+};
+
+LateRows find_late_rows(const Comparison& comparison, int64_t begin) {
+  const auto late =
+      tokens_where(comparison, [&](const Token& token) { return token.position >= begin; });
+  const PlaceCounts counts = count_place(comparison, late);
+  struct Row {
+    double wrong = 0, tokens = 0;
+  };
+  std::map<int64_t, Row> rows;
+  Row all;
+  for (size_t i = 0; i < late.size(); ++i) {
+    if (late[i] == 0) continue;
+    Row& row = rows[comparison.pair.tokens[i].row];
+    for (Row* one : {&row, &all}) {
+      one->wrong += counts.wrong[i];
+      one->tokens += can_show(comparison, counts, i) ? 1 : 0;
+    }
+  }
+  const auto is_wrong = [&](const Row& row) {
+    return row.tokens > 0 && row.wrong / row.tokens >= all.wrong / all.tokens / 2;
+  };
+  Row usual;  // of the wrong rows
+  for (const auto& [number, row] : rows) {
+    if (!is_wrong(row)) continue;
+    usual.wrong += row.wrong;
+    usual.tokens += row.tokens;
+  }
+  LateRows found{.wrong = {}, .reaching = rows.size()};
+  const double expected = std::clamp(usual.wrong / std::max(usual.tokens, 1.0), 0.01, 0.99);
+  for (const auto& [number, row] : rows) {
+    // A row of few tokens may be wrong without showing it.
+    const bool right = !is_wrong(row) && is_unlike(row.wrong, row.tokens, expected, rows.size());
+    if (right) continue;
+    found.wrong.insert(number);
+    found.seen += row.wrong > 0 ? 1 : 0;
+  }
+  return found;
+}
+
+// What the place gains among the tokens of these rows alone.
+double nats_within(const Comparison& comparison, const std::set<int64_t>& rows,
+                   const std::vector<char>& inside) {
+  std::vector<double> sizes;
+  std::vector<char> classes;
+  for (size_t i = 0; i < inside.size(); ++i) {
+    if (!rows.contains(comparison.pair.tokens[i].row)) continue;
+    sizes.push_back(comparison.size_of(comparison.differences[i], i));
+    classes.push_back(inside[i]);
+  }
+  return fit_mixture(sizes, {}, comparison.floor).nats -
+         fit_mixture(sizes, classes, comparison.floor).nats;
+}
+
+}  // namespace
+
+std::optional<Claim> propose_first_tokens(const Comparison& comparison) {
+  const bool packed = comparison.pair.has_segments;
+  BestPlace best(comparison);
+  int64_t segments = 0;
+  for (const Token& token : comparison.pair.tokens) segments += token.in_segment == 1 ? 1 : 0;
+  for (const int64_t count : {1, 2, 3, 4, 8, 16}) {
+    best.offer(
+        tokens_where(comparison, [&](const Token& token) { return token.in_segment <= count; }),
+        [&] {
+          return Claim{.cause = "first_tokens",
+                       .text = fmt::format("only the first {} scored of each {} differ",
+                                           count == 1 ? std::string("token is")
+                                                      : fmt::format("{} tokens are", count),
+                                           packed ? "segment" : "row"),
+                       .likely = packed ? "the first targets of a packed sequence were taken from "
+                                          "its neighbor; shift within each segment"
+                                        : "the first token is scored from a wrong state or a BOS "
+                                          "token is missing in one file"};
+        });
+  }
+  return best.judge(static_cast<double>(segments) * std::log(comparison.pair.length));
+}
+
+std::optional<Claim> propose_attention_scores(const Comparison& comparison) {
+  const Pair& pair = comparison.pair;
+  std::set<std::pair<int64_t, int64_t>> units;
+  for (const Token& token : pair.tokens) {
+    if (token.in_segment == 1) units.emplace(token.row, token.segment);
+  }
+  auto claim = judge_place(
+      comparison,
+      tokens_where(comparison, [](const Token& token) { return token.in_segment >= 2; }),
+      {.cause = "attention_scores",
+       .text = fmt::format("the token at position 1 of each {} is right, and all later ones differ",
+                           pair.has_segments ? "segment" : "row"),
+       .likely =
+           "the scores of attention differ: the queries, the keys, the rotary positions or the "
+           "scale; position 1 does not show it, since attention over one key is always 1",
+       .description = std::log(2),
+       .limit = static_cast<double>(units.size()) * std::log(pair.length),
+       .splits_each_unit = true});
+  // Differences that grow along the row are small at position 1, but not noise.
+  return claim && claim->leaves_noise ? claim : std::nullopt;
+}
+
+std::optional<Claim> propose_pack_boundary(const Comparison& comparison) {
+  if (!comparison.pair.has_segments) return std::nullopt;
+  BestPlace best(comparison);
+  int64_t last = 0;
+  for (const Token& token : comparison.pair.tokens) last = std::max(last, token.segment);
+  for (int64_t from = 1; from <= last; ++from) {
+    const auto inside = [&](const Token& token) { return token.segment >= from; };
+    best.offer(tokens_where(comparison, inside), [&] {
+      return Claim{
+          .cause = "pack_boundary",
+          .text = from == 1
+                      ? "the first segment of each row is right, and all later ones differ"
+                      : fmt::format("segments 0 to {} of each row are right, and all from segment "
+                                    "{} on differ",
+                                    from - 1, from),
+          .likely = from == 1 ? "attention reaches over the pack boundary in one file, or its "
+                                "position_ids do not restart; check cu_seqlens and position_ids"
+                              : fmt::format("cu_seqlens or position_ids are wrong from segment {} "
+                                            "on; check their entries from there",
+                                            from),
+          .description = std::log(last),
+          .splits_each_unit = true};
+    });
+  }
+  const auto segment = [](const Token& token) { return std::pair(token.row, token.segment); };
+  return best.judge(best.found() ? limit_of_units(comparison, best.inside(), segment) : 0);
+}
+
+std::optional<Claim> propose_late_positions(const Comparison& comparison) {
+  const Pair& pair = comparison.pair;
+  // Of the sums over positions the split with the most contrast follows.
+  std::vector<double> sums(pair.length + 1), counts(pair.length + 1);
+  for (size_t i = 0; i < pair.tokens.size(); ++i) {
+    sums[pair.tokens[i].position + 1] += comparison.size_of(comparison.differences[i], i);
+    ++counts[pair.tokens[i].position + 1];
+  }
+  for (int64_t p = 0; p < pair.length; ++p) {
+    sums[p + 1] += sums[p];
+    counts[p + 1] += counts[p];
+  }
+  const double all = sums.back(), total = counts.back();
+  int64_t begin = 0;
+  double most = 0;
+  for (int64_t p = 1; p < pair.length; ++p) {
+    const double n = counts[p], m = total - n;
+    if (n == 0 || m == 0) continue;
+    const double before = std::max(sums[p] / n, comparison.floor);
+    const double after = std::max((all - sums[p]) / m, comparison.floor);
+    const double here =
+        after > before ? total * std::log(all / total) - n * std::log(before) - m * std::log(after)
+                       : -INFINITY;
+    if (begin != 0 && here <= most) continue;
+    if (after <= before) continue;
+    most = here;
+    begin = p;
+  }
+  if (begin <= 2) return std::nullopt;  // propose_attention_scores()
+  const LateRows rows = find_late_rows(comparison, begin);
+  const auto inside = tokens_where(comparison, [&](const Token& token) {
+    return token.position >= begin && rows.wrong.contains(token.row);
+  });
+  const double length_nats = std::log(pair.length), wrong = rows.wrong.size();
+  const bool in_every = rows.wrong.size() == rows.reaching;
+  return judge_place(
+      comparison, inside,
+      {.cause = "late_positions",
+       .text = fmt::format("only positions from {} on differ, {}", begin, rows.text(pair.rows)),
+       .likely =
+           in_every ? "a limit of the context differs: sliding window, scaling of rotary "
+                      "positions, a chunk of prefill"
+                    : "these rows alone were continued from other keys and values: a prefix cache, "
+                      "a chunk of prefill, weights that changed during generation",
+       .description = length_nats + log_choose(static_cast<double>(rows.reaching), wrong),
+       .limit = in_every
+                    ? wrong * length_nats
+                    : std::min(wrong * length_nats, nats_within(comparison, rows.wrong, inside))});
+}
+
+std::optional<Claim> propose_context_shard(const Comparison& comparison) {
+  const Pair& pair = comparison.pair;
+  BestPlace best(comparison);
+  for (const Range& range : equal_ranges(pair.length, {2, 3, 4, 6, 8, 16})) {
+    if (pair.length % range.parts != 0) continue;
+    best.offer(tokens_where(comparison,
+                            [&](const Token& token) { return range.contains(token.position); }),
+               [&] {
+                 return Claim{
+                     .cause = "context_shard",
+                     .text = fmt::format("only positions {} differ, chunk {} of {} of each row",
+                                         range.text(), range.part, range.parts),
+                     .likely =
+                         "one rank of context parallelism computes something else, or its "
+                         "neighbors' keys and values do not reach it"};
+               });
+  }
+  return best.judge(static_cast<double>(pair.rows) * std::log(pair.length));
+}
+
+}  // namespace shardproof::sim::logprobs
