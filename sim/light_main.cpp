@@ -32,8 +32,8 @@ int run_judge(const CheckArguments& arguments) {
 int dispatch(const Arguments& arguments) {
   if (arguments.command == "judge") return run_judge(arguments.check);
   if (arguments.command == "lint") {
-    const std::string table = find_in_repository("scenarios/workloads.json");
-    return lint(arguments.run.paths, known_workloads_from_json(read_json_object(table)));
+    const std::string table = lint::find_in_repository("scenarios/workloads.json");
+    return lint::lint(arguments.run.paths, known_workloads_from_json(read_json_object(table)));
   }
   throw_bad_input(arguments.command + " needs LibTorch, without which this program is built",
                   "run ./shardproof build");
