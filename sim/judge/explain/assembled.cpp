@@ -39,6 +39,7 @@ std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces) {
   out.shape = pieces.front()->global_shape;
   out.drawn = pieces.front()->drawn;
   out.token_dims = pieces.front()->dims.size() + 1 == out.shape.size();
+  out.may_have_positions = pieces.front()->phase != Phase::kStep;
   out.zeros_are_exact = pieces.front()->name == "logprobs";
   int64_t count = 1;
   for (const int64_t size : out.shape) count *= size;

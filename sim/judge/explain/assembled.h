@@ -13,10 +13,11 @@ namespace shardproof::sim::judge {
 
 struct Assembled {
   std::vector<int64_t> shape;
-  std::vector<int64_t> drawn;    // the rows of dim 0 that are here; empty: all
-  bool token_dims = false;       // dims 0 and 1 are samples and positions
-  bool zeros_are_exact = false;  // logprobs: a golden zero is padding
-  std::vector<char> known;       // one flag per element
+  std::vector<int64_t> drawn;       // the rows of dim 0 that are here; empty: all
+  bool token_dims = false;          // dims 0 and 1 are samples and positions
+  bool may_have_positions = false;  // it is of the forward or backward pass, and no weight
+  bool zeros_are_exact = false;     // logprobs: a golden zero is padding
+  std::vector<char> known;          // one flag per element
   std::vector<double> actual, golden;
   double allowance = 0;
   // Ranks hold values of one element that differ by more than the allowance.

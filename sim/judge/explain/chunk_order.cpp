@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <set>
 
 #include "sim/judge/explain/hypotheses.h"
@@ -110,20 +111,87 @@ std::string axes_of_size(const Mesh& mesh, int64_t size) {
   return axes;
 }
 
-// The chunks in the order in which zigzag ranks hold them: 0, 2n-1, 1, 2n-2, ..
-std::vector<int64_t> zigzag_of_ranks(int64_t ranks) {
-  std::vector<int64_t> order;
+bool is_inverse(const std::vector<int64_t>& order, const std::vector<int64_t>& other) {
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (order[static_cast<size_t>(other[i])] != static_cast<int64_t>(i)) return false;
+  }
+  return true;
+}
+
+// The chunks in the order in which ranks hold them, two each.
+using ChunksOfRanks = std::vector<int64_t>;
+
+// 0, 2n-1, 1, 2n-2, ..
+ChunksOfRanks zigzag_of_ranks(int64_t ranks) {
+  ChunksOfRanks order;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     order.insert(order.end(), {rank, 2 * ranks - 1 - rank});
   }
   return order;
 }
 
-bool is_inverse(const std::vector<int64_t>& order, const std::vector<int64_t>& other) {
-  for (size_t i = 0; i < order.size(); ++i) {
-    if (order[static_cast<size_t>(other[i])] != static_cast<int64_t>(i)) return false;
+// 0, n, 2n, .., 1, n+1, 2n+1, ..: each of `ranks` ranks has its part of each of `parts` parts.
+std::vector<int64_t> parts_cut_by_rank(int64_t parts, int64_t ranks) {
+  std::vector<int64_t> order;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    for (int64_t part = 0; part < parts; ++part) order.push_back(part * ranks + rank);
   }
-  return true;
+  return order;
+}
+
+// Whether ranks took the chunks of one layout to the positions of another, and one of the two is
+// zigzag.
+bool confuses_zigzag(const std::vector<int64_t>& order) {
+  const int64_t ranks = std::ssize(order) / 2;
+  const ChunksOfRanks zigzag = zigzag_of_ranks(ranks);
+  ChunksOfRanks halves_swapped = zigzag, contiguous = zigzag;
+  for (size_t i = 0; i + 1 < zigzag.size(); i += 2) {
+    std::swap(halves_swapped[i], halves_swapped[i + 1]);
+  }
+  std::iota(contiguous.begin(), contiguous.end(), 0);
+  const std::vector<ChunksOfRanks> layouts = {zigzag, halves_swapped, contiguous,
+                                              parts_cut_by_rank(2, ranks)};
+  constexpr size_t kZigzags = 2;
+  for (size_t from = 0; from < layouts.size(); ++from) {
+    for (size_t to = 0; to < layouts.size(); ++to) {
+      if (from >= kZigzags && to >= kZigzags) continue;
+      bool fits = true;
+      for (size_t i = 0; i < order.size(); ++i) {
+        fits = fits && order[static_cast<size_t>(layouts[to][i])] == layouts[from][i];
+      }
+      if (fits) return true;
+    }
+  }
+  return false;
+}
+
+// "the two fused parts, such as gate and up, .." for chunks 0, n, 1, n+1, .. of n ranks, or for the
+// inverse; "" for other orders. An axis of n ranks is preferred.
+std::string fused_parts(const Mesh& mesh, const std::vector<int64_t>& order) {
+  const int64_t chunks = std::ssize(order);
+  std::string text;
+  for (int64_t parts = 2; parts <= chunks / 2; ++parts) {
+    const int64_t ranks = chunks / parts;
+    const std::string axes = axes_of_size(mesh, ranks);
+    if (chunks % parts != 0 || axes.empty()) continue;
+    const std::string which = parts == 2   ? "two fused halves, such as gate and up,"
+                              : parts == 3 ? "three fused parts, such as q, k and v,"
+                                           : fmt::format("{} fused parts", parts);
+    const std::vector<int64_t> by_rank = parts_cut_by_rank(parts, ranks);
+    if (order == by_rank) {
+      return fmt::format(
+          "{} are cut by rank of {}: each rank's share of one stands beside its "
+          "share of the next, where one whole part belongs after the other",
+          which, axes);
+    }
+    if (is_inverse(order, by_rank)) {
+      text = fmt::format(
+          "{} stand whole one after the other, where each rank's share of {} of one "
+          "belongs beside its share of the next",
+          which, axes);
+    }
+  }
+  return text;
 }
 
 // Whether ranks of some axis hold this number of chunks, which may then have unequal lengths.
@@ -133,8 +201,10 @@ bool is_of_mesh(int64_t count, const Mesh& mesh) {
   });
 }
 
-// Names an order of chunks if the mesh has a name for it; `order[i]` is the golden chunk at i.
-std::string likely_chunk_order(const Mesh& mesh, const std::vector<int64_t>& order) {
+// Names an order of chunks if the mesh has a name for it; `order[i]` is the golden chunk at i. Only
+// what may have positions is cut in zigzag.
+std::string likely_chunk_order(const Mesh& mesh, const std::vector<int64_t>& order,
+                               bool may_be_zigzag) {
   const auto chunks = static_cast<int64_t>(order.size());
   const std::string axes = axes_of_size(mesh, chunks);
   const std::string halves = chunks % 2 == 0 ? axes_of_size(mesh, chunks / 2) : "";
@@ -143,7 +213,9 @@ std::string likely_chunk_order(const Mesh& mesh, const std::vector<int64_t>& ord
                ? "one part stands in the place of others"
                : fmt::format("the part of one rank of {} stands in the place of others", axes);
   }
-  if (!halves.empty()) {
+  const std::string fused = fused_parts(mesh, order);
+  if (!fused.empty()) return fused;
+  if (!halves.empty() && may_be_zigzag) {
     const std::vector<int64_t> zigzag = zigzag_of_ranks(chunks / 2);
     if (chunks > 2 && order == zigzag) {
       return fmt::format("the zigzag chunks of {} were put together in the order of the ranks",
@@ -159,7 +231,7 @@ std::string likely_chunk_order(const Mesh& mesh, const std::vector<int64_t>& ord
   }
   if (!axes.empty())
     return fmt::format("the shards of {} were put together in a wrong order", axes);
-  if (!halves.empty()) {
+  if (!halves.empty() && may_be_zigzag && confuses_zigzag(order)) {
     return fmt::format("zigzag chunks ({} = 2 x the size of {}) were confused", chunks, halves);
   }
   return "the parts were put together in a wrong order";
@@ -191,7 +263,7 @@ std::optional<Proposal> propose_chunk_order(const Assembled& tensor, const Mesh&
       return Proposal{
           .pattern = fmt::format("the {} chunks along {} are the golden's in the order {}", count,
                                  dim_name(tensor, dim), order_text(order->sources)),
-          .likely = likely_chunk_order(mesh, order->sources),
+          .likely = likely_chunk_order(mesh, order->sources, tensor.may_have_positions),
           .description = choices,
           .parameters = parameters}
           .explaining(order->sums, tensor.wrong);

@@ -1,6 +1,8 @@
 // The choice among the proposals of all hypotheses.
 #include "sim/judge/explain/diagnose.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -14,7 +16,14 @@
 namespace shardproof::sim::judge {
 namespace {
 
-constexpr double kAsGood = 3;  // nats
+constexpr double kAsGood = 3;     // nats
+constexpr double kMostLeft = 32;  // allowances that a cause leaves in float64
+
+bool leaves_an_error(const Difference& difference, const Proposal& proposal) {
+  return difference.symptoms.precision == Precision::kFloat64 && proposal.share >= 0 &&
+         proposal.share < 1 && difference.allowance > 0 &&
+         !(proposal.left <= kMostLeft * difference.allowance);
+}
 
 double score_of(const Difference& difference, const Proposal& proposal) {
   const double each = nats_of_element(proposal.left, difference.allowance, difference.golden_size);
@@ -28,12 +37,16 @@ Explanation in_words(const Difference& difference, const Proposal& proposal) {
   std::string pattern = proposal.pattern;
   if (!proposal.names_ranks) {
     pattern += " " + ranks_clause(symptoms.mesh, spoken_of(symptoms, ranks),
-                                  spoken_of(symptoms, ranks_of(symptoms.rows)));
+                                  spoken_of(symptoms, ranks_that_hold(symptoms)));
   }
   pattern += proposal.detail;
   const std::string share = explained_text(proposal.share);
   if (!share.empty()) pattern += "; " + share;
-  return {pattern, proposal.likely};
+  if (!leaves_an_error(difference, proposal)) return {pattern, proposal.likely};
+  pattern +=
+      fmt::format(", and the rest is {:.1g} times what rounding may leave: not the cause alone",
+                  proposal.left / difference.allowance);
+  return {pattern, ""};
 }
 
 std::optional<Explanation> best_claim(const Difference& difference) {
@@ -46,10 +59,12 @@ std::optional<Explanation> best_claim(const Difference& difference) {
   std::stable_sort(claims.begin(), claims.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   Explanation best = in_words(difference, claims.front().second);
+  if (leaves_an_error(difference, claims.front().second)) return best;
   std::string& end = best.likely.empty() ? best.pattern : best.likely;
   for (size_t i = 1; i < claims.size(); ++i) {
     const auto& [score, other] = claims[i];
     if (score < claims.front().first - kAsGood) break;
+    if (leaves_an_error(difference, other)) continue;
     end += "; or " + (other.likely.empty() ? other.pattern : other.likely);
   }
   return best;

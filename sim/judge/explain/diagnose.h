@@ -14,6 +14,7 @@ namespace shardproof::sim::judge {
 struct Explanation {
   std::string pattern;  // "every element is 2.00 x golden on all ranks; 2 is the size of tp"
   std::string likely;   // "summed over tp once too often, or not divided by its size"; "" unknown
+  bool is_of_counts = false;  // `likely` is only a number that is a quotient of two counts
 };
 
 // The scalar observed in each step in which gradients carry a loss scale.
@@ -37,6 +38,8 @@ struct Symptoms {
 // difference and chance cannot. The claim with the best score wins:
 //
 //   score = nats gained - description length
+//
+// In float64 a claim that leaves more than rounding names no cause: something else is wrong too.
 //
 // Nats gained are minus the logarithm of the probability that random values of the golden's size
 // come as near to the proposal. Claims whose score is at most 3 lower follow after "or". Without a

@@ -9,6 +9,7 @@
 
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/explain/hypotheses.h"
+#include "sim/judge/explain/wording.h"
 
 namespace shardproof::sim::judge {
 namespace {
@@ -27,6 +28,7 @@ double factor_slack(const Symptoms& symptoms) {
 
 std::string factor_text(double factor) {
   const double inverse = 1 / factor;
+  if (is_near_one(factor)) return times_nearly_one(factor);
   if (std::fabs(factor) < 1 &&
       std::fabs(inverse - std::round(inverse)) < 1e-4 * std::fabs(inverse)) {
     return fmt::format("{:.6g} (1/{:.0f})", factor, inverse);
@@ -39,8 +41,9 @@ struct Meaning {
   double factor;
   std::string what;  // "; 2 is the size of dp"
   std::string likely;
-  size_t axes = 0;          // number of axes in its name
-  bool of_squares = false;  // of roots or squares: less likely, where a size fits too
+  size_t axes = 0;           // number of axes in its name
+  bool of_squares = false;   // of roots or squares: less likely, where a size fits too
+  bool is_measured = false;  // not a count: programs may add a small number, as clipping does
 };
 
 // The products of sizes of axes, each with the fewest axes that give it and their names: "the size
@@ -87,10 +90,12 @@ std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
     meanings.push_back(
         {clip, "; that is the clipping factor", "clipped where it should not be, or twice"});
     meanings.push_back({1 / clip, "; that undoes the clipping factor", "not clipped"});
+    for (size_t i = meanings.size() - 2; i < meanings.size(); ++i) meanings[i].is_measured = true;
   }
   if (symptoms.clip_ratio > 1) {
     meanings.push_back({symptoms.clip_ratio, "; that is max_norm / norm",
                         "the clipping factor is not capped at 1"});
+    meanings.back().is_measured = true;
   }
   const auto microbatches = static_cast<double>(symptoms.microbatches);
   if (microbatches > 1) {
@@ -113,6 +118,30 @@ double share_of(const ResultRow& row, double factor) {
   const double left = residual + beside;
   const double difference = residual + (row.factor - 1) * (row.factor - 1) * golden;
   return difference > 0 ? 1 - left / difference : -1;
+}
+
+// The root mean square that `factor` x golden leaves in what the ranks hold; 0 where no values are.
+double left_by(const Difference& difference, double factor) {
+  double square = 0, count = 0;
+  for (const Piece* piece : difference.symptoms.pieces) {
+    for (size_t i = 0; i < piece->actual.size(); ++i) {
+      const double left = piece->actual[i] - factor * piece->golden[i];
+      square += left * left;
+      ++count;
+    }
+  }
+  return count > 0 ? std::sqrt(square / count) : 0;
+}
+
+// Whether a factor that fits has this meaning. In float64 nothing but rounding is left, which
+// grows with the factor.
+bool is_meant(const Difference& difference, double factor, const Meaning& meaning) {
+  constexpr double kMostLeft = 32;  // allowances
+  if (difference.symptoms.precision != Precision::kFloat64 || meaning.is_measured) return true;
+  const double left = difference.symptoms.pieces.empty()
+                          ? std::fabs(factor - meaning.factor) * difference.golden_size
+                          : left_by(difference, meaning.factor);
+  return left <= kMostLeft * std::max(1.0, std::fabs(meaning.factor)) * difference.allowance;
 }
 
 struct Fitting {
@@ -180,21 +209,20 @@ struct Counts {
   int64_t due = 0, taken = 0;
 };
 
-// The smallest two counts, when they are small or neighbors. A factor that is a whole number or the
-// inverse of one is no quotient of counts that differ in kind, and has none.
+// The smallest two counts, when they are small or neighbors, or when one of them is 1.
 std::optional<Counts> counts_of(double factor) {
   const auto fits = [&](int64_t due, int64_t taken) {
     const double quotient = static_cast<double>(due) / static_cast<double>(taken);
-    return due > 1 && taken > 1 && due % taken != 0 && taken % due != 0 &&
-           std::fabs(factor - quotient) <= kOfCounts * quotient;
+    return due != taken && std::fabs(factor - quotient) <= kOfCounts * quotient;
   };
-  for (int64_t taken = 2; taken <= kLargestNeighbor; ++taken) {
+  for (int64_t taken = 1; taken <= kLargestNeighbor; ++taken) {
     const double due = std::round(factor * static_cast<double>(taken));
     if (!(due > 0 && due <= static_cast<double>(kLargestNeighbor) + 1)) continue;
     const Counts counts{static_cast<int64_t>(due), taken};
     const bool are_small = counts.due <= kLargestCount && taken <= kLargestCount;
     const bool are_neighbors = std::abs(counts.due - taken) == 1;
-    if ((are_small || are_neighbors) && fits(counts.due, taken)) return counts;
+    const bool is_whole = counts.due == 1 || taken == 1;
+    if ((are_small || are_neighbors || is_whole) && fits(counts.due, taken)) return counts;
   }
   return std::nullopt;
 }
@@ -210,11 +238,19 @@ std::optional<Counts> counts_of(const Difference& difference, const Fitting& fou
 }
 
 std::string words_for(const Counts& counts) {
+  const char* const which = "a count of tokens, rows or microbatches that is not the reference's";
+  if (counts.taken == 1) {
+    return fmt::format("not divided by {}, or divided by a number that is {} times too small: {}",
+                       counts.due, counts.due, which);
+  }
+  if (counts.due == 1) {
+    return fmt::format(
+        "divided by {} once too often, or by a number that is {} times too large: {}", counts.taken,
+        counts.taken, which);
+  }
   const int64_t more = counts.taken - counts.due;
-  std::string text = fmt::format(
-      "divided by {} where {} are due, or by multiples of both: a count of tokens, rows or "
-      "microbatches that is not the reference's",
-      counts.taken, counts.due);
+  std::string text = fmt::format("divided by {} where {} are due, or by multiples of both: {}",
+                                 counts.taken, counts.due, which);
   if (more == 1) {
     text += fmt::format("; one in {} is too many, as where a position of each row predicts nothing",
                         counts.taken);
@@ -242,6 +278,7 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
   if (found.share < 0) return std::nullopt;
   std::optional<Meaning> meaning = loss_scale_meaning(symptoms, wrong, found.factor, near);
   if (!meaning) meaning = all_meanings_of(found.factor, near, meanings);
+  if (meaning && found.exact && !is_meant(difference, found.factor, *meaning)) meaning.reset();
   if (all_scalar && !meaning) return std::nullopt;
   Proposal out{
       .pattern = fmt::format("{} is {}{} x golden", all_scalar ? "the value" : "every element",
@@ -254,7 +291,9 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
   if (!meaning) {
     const auto counts = counts_of(difference, found);
     if (!counts) return out;
-    out.detail = fmt::format("; {}/{}, which is no size of the mesh", counts->due, counts->taken);
+    if (counts->due > 1 && counts->taken > 1) {
+      out.detail = fmt::format("; {}/{}, which is no size of the mesh", counts->due, counts->taken);
+    }
     out.likely = words_for(*counts);
     return out;
   }
@@ -266,6 +305,66 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
       meaning->of_squares ? static_cast<double>(meanings.size()) : static_cast<double>(plain);
   out.description = std::log(choices) + kAxisNamed * static_cast<double>(meaning->axes);
   return out;
+}
+
+Explanation words_for_quotient(double factor) {
+  const auto counts = counts_of(factor);
+  if (!counts) return {};
+  return {.pattern = fmt::format("{}/{}", counts->due, counts->taken),
+          .likely = words_for(*counts),
+          .is_of_counts = true};
+}
+
+namespace {
+
+struct RankFactor {
+  double factor = 1;
+  int64_t count = 0;
+};
+
+// The factor of each rank; empty when some rank has none, or too few values to show one.
+std::map<int64_t, RankFactor> factors_of_ranks(const Rows& wrong, double slack) {
+  constexpr int64_t kFewest = 4;
+  std::map<int64_t, RankFactor> factors;
+  for (const ResultRow* row : wrong) {
+    if (!(row->factor_residual <= slack) || row->factor == 0) return {};
+    const auto [at, is_new] = factors.emplace(row->rank, RankFactor{row->factor});
+    RankFactor& known = at->second;
+    if (!(std::fabs(row->factor - known.factor) <= 2 * slack * std::fabs(known.factor))) return {};
+    known.count += row->count;
+  }
+  const bool are_few = std::any_of(factors.begin(), factors.end(),
+                                   [](const auto& one) { return one.second.count < kFewest; });
+  return are_few ? std::map<int64_t, RankFactor>() : factors;
+}
+
+}  // namespace
+
+std::optional<Proposal> propose_rank_factors(const Difference& difference) {
+  constexpr size_t kListed = 4;
+  const double slack = factor_slack(difference.symptoms);
+  const auto factors = factors_of_ranks(difference.wrong, slack);
+  if (factors.size() < 2) return std::nullopt;
+  const double first = factors.begin()->second.factor;
+  const bool is_common = std::all_of(factors.begin(), factors.end(), [&](const auto& one) {
+    return std::fabs(one.second.factor - first) <= 2 * slack * std::fabs(first);
+  });
+  if (is_common) return std::nullopt;  // propose_factor
+  std::vector<std::string> listed;
+  for (const auto& [rank, one] : factors) {
+    if (listed.size() == kListed) break;
+    listed.push_back(fmt::format("{} on rank {}", factor_text(one.factor), rank));
+  }
+  return Proposal{
+      .pattern = fmt::format("each rank's values are the golden times a factor of that rank: {}{}",
+                             fmt::join(listed, ", "), factors.size() > kListed ? " .." : ""),
+      .likely =
+          "each rank scales by a number of its own, such as its norm (clipping) or its count of "
+          "tokens, where one number of all ranks is due",
+      .description = kFreeNumber * static_cast<double>(factors.size()),
+      .ranks = difference.ranks,
+      .share = 1,
+      .names_ranks = true};
 }
 
 }  // namespace shardproof::sim::judge

@@ -56,6 +56,8 @@ std::vector<int64_t> ranks_of(const Rows& rows);  // ascending, each once
 std::vector<int64_t> ranks_of(const Pieces& pieces);
 // The ranks that such rows speak of: with sums all ranks that hold their addends.
 std::vector<int64_t> spoken_of(const Symptoms& symptoms, const std::vector<int64_t>& ranks);
+// The ranks that hold an element of the tensor.
+std::vector<int64_t> ranks_that_hold(const Symptoms& symptoms);
 // All sets of axes of size greater than 1, single axes first.
 std::vector<std::vector<std::string>> sets_of_axes(const Mesh& mesh);
 // Peers along `axes` that hold the same part, per microbatch; empty when some are absent.
@@ -77,6 +79,8 @@ std::optional<Proposal> propose_constant(const Difference& difference);
 // One factor on all wrong ranks, whatever it is; or an approximate one that has a meaning on this
 // mesh and explains the difference. Scalars fit any factor, so theirs must have a meaning.
 std::optional<Proposal> propose_factor(const Difference& difference);
+// Each wrong rank's values are the golden's times one factor of that rank.
+std::optional<Proposal> propose_rank_factors(const Difference& difference);
 // The sum or the mean of the peers' values is the golden, and their own values are not. Peers are
 // the ranks along one or more axes, or those that hold the same part of the tensor. The text names
 // the declared placement and the one that the values have.
@@ -110,6 +114,8 @@ std::optional<Proposal> propose_mask_shift(const Assembled& tensor, const Mesh& 
 // of wrong elements, the largest error and whether rounding could be the cause.
 std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh);
 Explanation words_by_size(const Difference& difference);
+// "29/43" and its cause, for a factor in float64 that is the quotient of two counts; else empty.
+Explanation words_for_quotient(double factor);
 
 // --- The table
 using Propose = std::optional<Proposal> (*)(const Difference& difference);
@@ -135,6 +141,7 @@ inline constexpr Propose kHypotheses[] = {
     propose_found_out,
     propose_constant,
     propose_factor,
+    propose_rank_factors,
     propose_missing_sum,
     propose_addends,
     propose_read_order,

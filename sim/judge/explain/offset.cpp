@@ -1,5 +1,6 @@
 // The same difference on every row: a vector was added once too often, or left out.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -59,6 +60,34 @@ std::optional<Proposal> propose_offset(const Assembled& tensor, const Mesh& /*me
 
 constexpr size_t kFewestForConstant = 8;  // elements, and different golden values
 
+namespace {
+
+// The axes over which the sum of all copies is the golden, because of each group of copies one is
+// right and the others, which are wrong, are 0: "dp x tp". Else "".
+std::string axes_of_one_addend(const Difference& difference) {
+  const Symptoms& symptoms = difference.symptoms;
+  for (const ResultRow* wrong : difference.wrong) {
+    int64_t right = 0;
+    for (const ResultRow* row : symptoms.rows) {
+      const bool is_copy =
+          row->microbatch == wrong->microbatch && wrong->replicas.contains(row->rank);
+      right += is_copy && !row->is_wrong();
+    }
+    if (right != 1 || wrong->partial) return "";
+  }
+  for (const std::vector<std::string>& axes : sets_of_axes(symptoms.mesh)) {
+    const bool are_peers =
+        std::all_of(difference.wrong.begin(), difference.wrong.end(), [&](const ResultRow* row) {
+          return row->rank < symptoms.mesh.world_size() &&
+                 symptoms.mesh.peers_along(axes, row->rank) == row->replicas.ranks();
+        });
+    if (are_peers) return fmt::format("{}", fmt::join(axes, " x "));
+  }
+  return "";
+}
+
+}  // namespace
+
 std::optional<Proposal> propose_constant(const Difference& difference) {
   std::set<double> actual, golden;
   size_t count = 0;
@@ -73,8 +102,14 @@ std::optional<Proposal> propose_constant(const Difference& difference) {
   if (actual.size() != 1) return std::nullopt;
   const double value = *actual.begin();
   if (value == 0) {
-    return Proposal{.pattern = "every element is 0",
-                    .likely = "it was never filled, or a gradient was cut off"};
+    const std::string unfilled = "it was never filled, or a gradient was cut off";
+    const std::string axes = axes_of_one_addend(difference);
+    if (axes.empty()) return Proposal{.pattern = "every element is 0", .likely = unfilled};
+    return Proposal{
+        .pattern = "every element is 0",
+        .detail = fmt::format("; the sum of the ranks' values over {} is the golden", axes),
+        .likely = fmt::format("the sum over {} is missing, to which one rank adds all; or {}", axes,
+                              unfilled)};
   }
   if (count < kFewestForConstant || golden.size() < kFewestForConstant) return std::nullopt;
   return Proposal{.pattern = fmt::format("every element is {:.6g}", value),

@@ -21,6 +21,14 @@ std::vector<int64_t> ranks_of(const Rows& rows) { return ranks_in(rows); }
 
 std::vector<int64_t> ranks_of(const Pieces& pieces) { return ranks_in(pieces); }
 
+std::vector<int64_t> ranks_that_hold(const Symptoms& symptoms) {
+  Rows rows = symptoms.rows;
+  std::erase_if(rows, [](const ResultRow* row) {
+    return std::find(row->local_shape.begin(), row->local_shape.end(), 0) != row->local_shape.end();
+  });
+  return ranks_of(rows);
+}
+
 std::vector<int64_t> spoken_of(const Symptoms& symptoms, const std::vector<int64_t>& ranks) {
   if (symptoms.summed_axes.empty()) return ranks;
   std::set<int64_t> all;

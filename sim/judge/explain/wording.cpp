@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <cmath>
 
 namespace shardproof::sim::judge {
 
@@ -15,6 +16,7 @@ std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
   const size_t shown = std::min<size_t>(ranks.size(), 8);
   std::string list = fmt::format("{}", fmt::join(ranks.begin(), ranks.begin() + shown, ", "));
   if (ranks.size() > 8) list += fmt::format(" and {} more", ranks.size() - 8);
+  if (ranks.size() == 1 && among == ranks) return "on rank " + list + ", its only holder";
   std::string clause = ranks.size() == 1 ? "on rank " + list + " only" : "on ranks " + list;
   for (const MeshAxis& axis : mesh.axes()) {
     if (axis.size == 1 || ranks.empty()) continue;
@@ -28,6 +30,12 @@ std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
     }
   }
   return clause;
+}
+
+bool is_near_one(double factor) { return factor != 1 && std::fabs(factor - 1) < 1e-4; }
+
+std::string times_nearly_one(double factor) {
+  return fmt::format("(1 {} {:.2g})", factor < 1 ? '-' : '+', std::fabs(factor - 1));
 }
 
 std::string rounding_note(Precision precision) {

@@ -10,9 +10,14 @@
 
 namespace shardproof::sim::judge {
 
-// "on all ranks", "on rank 2 only", "on ranks 1, 3 (tp 1)".
+// "on all ranks", "on rank 2 only", "on ranks 1, 3 (tp 1)"; "on rank 2, its only holder" when that
+// rank alone is `among` those that hold the tensor.
 std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
                          const std::vector<int64_t>& among);
+
+// A number that is nearly 1 is written so that it differs from 1: "(1 + 3e-06)".
+bool is_near_one(double factor);
+std::string times_nearly_one(double factor);
 
 // Follows a claim about only some of the wrong ranks.
 inline constexpr const char* kOthersDiffer = "; the other wrong ranks are wrong in another way";

@@ -9,6 +9,7 @@
 #include "sim/case/reference.h"
 #include "sim/judge/explain/diagnose.h"
 #include "sim/judge/explain/wording.h"
+#include "sim/judge/verdict/call_labels.h"
 #include "sim/judge/verdict/fault_effect.h"
 #include "sim/judge/verdict/verdict.h"
 
@@ -82,6 +83,27 @@ std::string worst_line(const CaseResult& result) {
   return text + fmt::format("; {} of its {} elements are wrong", row.bad_count, row.count);
 }
 
+// All calls, or of many those whose label names the tensor, then the latest.
+std::string listed_calls(const Divergence& found) {
+  const std::vector<std::string>& calls = found.collectives;
+  const auto names_it = [&](const std::string& call) {
+    return label_of(call).find(found.tensor) != std::string::npos;
+  };
+  std::vector<size_t> listed;
+  for (const bool naming : {true, false}) {
+    for (size_t i = calls.size(); i-- > 0 && listed.size() < kListedCollectives;) {
+      if (names_it(calls[i]) == naming) listed.push_back(i);
+    }
+  }
+  std::sort(listed.begin(), listed.end());
+  std::stable_partition(listed.begin(), listed.end(), [&](size_t i) { return names_it(calls[i]); });
+  const size_t skipped = calls.size() - listed.size();
+  std::string text;
+  if (skipped > 0) text += fmt::format("\n.. {} others", skipped);
+  for (const size_t i : listed) text += "\n" + calls[i];
+  return text;
+}
+
 std::string history_line(const Divergence& found) {
   if (found.last_good.empty() && found.collectives.empty()) return "";
   std::string text = found.last_good.empty() ? "nothing before it was right"
@@ -90,11 +112,7 @@ std::string history_line(const Divergence& found) {
   text += found.collectives.size() == 1
               ? std::string("; since then one collective:")
               : fmt::format("; since then {} collectives:", found.collectives.size());
-  const size_t count = found.collectives.size();
-  const size_t skipped = count > kListedCollectives ? count - kListedCollectives : 0;
-  if (skipped > 0) text += fmt::format("\n.. {} earlier ones", skipped);
-  for (size_t i = skipped; i < count; ++i) text += "\n" + found.collectives[i];
-  return text;
+  return text + listed_calls(found);
 }
 
 std::string rounding_line(const CaseResult& result) {

@@ -174,8 +174,11 @@ class Judge {
     }
     found.ranks = ranks_in(wrong);
     if (outside_of_mesh(found.worst)) return found;
-    explain(found, explain_values(symptoms(rows, pieces_of(found.worst, false), found.step)));
-    if (found.tensor == "loss" && found.likely.empty()) add_next_tensor(found);
+    const Explanation why =
+        explain_values(symptoms(rows, pieces_of(found.worst, false), found.step));
+    explain(found, why);
+    if (found.tensor == "loss" && (found.likely.empty() || why.is_of_counts))
+      add_next_tensor(found);
     return found;
   }
 
@@ -221,7 +224,8 @@ class Judge {
                     partial_axes(addends), why.pattern);
     if (why.likely.empty()) why.pattern += empty_addends(held);
     explain(found, why);
-    if (found.tensor == "loss" && found.likely.empty()) add_next_tensor(found);
+    if (found.tensor == "loss" && (found.likely.empty() || why.is_of_counts))
+      add_next_tensor(found);
     return found;
   }
 

@@ -58,10 +58,34 @@ TEST_CASE("a factor that is a quotient of counts names them", "[diagnose]") {
   const Divergence others = found(a_world(), times(8.0 / 5));
   CHECK_THAT(others.likely, Catch::Contains("divided by 5 where 8 are due"));
   CHECK_THAT(others.likely, !Catch::Contains("too many"));
+  CHECK_THAT(found(a_world(), times(7)).likely, Catch::StartsWith("not divided by 7, or"));
+  CHECK_THAT(found(a_world(), times(1.0 / 7)).likely, Catch::StartsWith("divided by 7 once too"));
+}
+
+TEST_CASE("a number that is near the size of an axis is not that size in float64", "[diagnose]") {
+  const Divergence near = found(a_world(), times(2.00005));
+  CHECK_THAT(near.pattern, Catch::StartsWith("every element is 2.00005 x golden on all ranks"));
+  CHECK_THAT(near.pattern, !Catch::Contains("dp"));
+  CHECK(near.likely.empty());
+  CHECK_THAT(found(a_world(), times(1 + 3e-6)).pattern,
+             Catch::StartsWith("every element is (1 + 3e-06) x golden"));
+}
+
+TEST_CASE("ranks with a factor of their own are listed with it", "[diagnose]") {
+  const auto with = [](const std::vector<double>& factors) {
+    return found(a_world(), in("grad.b", [=](int64_t rank, const at::Tensor& t) {
+                   return t * factors[static_cast<size_t>(rank)];
+                 }));
+  };
+  const Divergence own = with({0.37, 0.41, 0.37, 0.53, 0.59, 0.61});
+  CHECK_THAT(own.pattern, Catch::Contains("a factor of that rank: 0.37 on rank 0, 0.41 on rank 1"));
+  CHECK_THAT(own.likely, Catch::Contains("such as its norm (clipping)"));
+  const Divergence addends = with({0.1, 0.2, 0.3, 0.15, 0.15, 0.1});  // they add up to 1
+  CHECK(addends.likely == "the sum over dp x tp is missing");
 }
 
 TEST_CASE("a factor that only looks like a quotient of counts names none", "[diagnose]") {
-  for (const double factor : {7.0, 1.0 / 7, 15.0 / 16 + 1e-9, 101.0 / 103, -15.0 / 16}) {
+  for (const double factor : {7 + 1e-9, 15.0 / 16 + 1e-9, 101.0 / 103, -15.0 / 16}) {
     const Divergence other = found(a_world(), times(factor));
     CHECK_THAT(other.pattern, Catch::Contains("a scale is wrong that is no size of the mesh"));
     CHECK(other.likely.empty());

@@ -1,4 +1,6 @@
 // The first tensor of a planted error, its ranks and its history.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -168,6 +170,22 @@ TEST_CASE("the last good observation and the collectives since are those of the 
       found(a_world(), in("x.output", [](int64_t, const at::Tensor& t) { return t * 2; }));
   CHECK(first.last_good.empty());
   CHECK(first.collectives.size() == 2);
+}
+
+TEST_CASE("of many collectives those that name the tensor are listed first", "[findings]") {
+  CaseResult result =
+      world().run(in("x.output", [](int64_t, const at::Tensor& t) { return t * 2; }));
+  std::vector<std::string>& calls = result.divergence->collectives;
+  calls = {"all_reduce(sum) dp[0,1] [4] float64 'x.output counts'"};
+  for (int i = 0; i < 9; ++i) {
+    calls.push_back(fmt::format("all_reduce(sum) tp[0,1] [4] float64 'layer {}'", i));
+  }
+  const std::string text = describe_result(result, false);
+  CHECK_THAT(text,
+             Catch::Contains("since then 10 collectives:\n            .. 4 others\n"
+                             "            all_reduce(sum) dp[0,1] [4] float64 'x.output counts'\n"
+                             "            all_reduce(sum) tp[0,1] [4] float64 'layer 4'\n"));
+  CHECK_THAT(text, Catch::Contains("'layer 8'") && !Catch::Contains("'layer 3'"));
 }
 
 TEST_CASE("a failure is told as a finished piece of work", "[findings]") {
