@@ -16,15 +16,9 @@ using Name = std::tuple<int64_t, Phase, std::string>;  // with its step
 
 Name name_of(const judge::ResultRow& row) { return {row.step, row.phase, row.name}; }
 
-// Scalars of the forward pass come after its tensors, and in an optimizer's step first the
-// gradients, then its scalars, then what it writes.
 judge::GoldenPosition stage_of(const judge::ResultRow& row) {
-  int64_t kind = 0;
-  if (row.phase == Phase::kForward) kind = row.global_shape.empty() ? 1 : 0;
-  if (row.phase == Phase::kStep && !row.name.starts_with("grad.")) {
-    kind = is_step_scalar(row.name) ? 1 : 2;
-  }
-  return judge::golden_position(row.step, row.phase, kind);
+  return judge::golden_position(row.step, row.phase,
+                                place_in_phase(row.phase, row.name, row.global_shape.empty()));
 }
 
 // When the rank computed the tensor; unset when not known.

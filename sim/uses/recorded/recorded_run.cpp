@@ -300,6 +300,21 @@ bool is_optional_state(const std::string& name) {
   return name.starts_with("buffer.") || name.starts_with("step.");
 }
 
+bool is_optimizer_state(Phase phase, const std::string& name) {
+  if (phase != Phase::kStep || is_step_scalar(name)) return false;
+  constexpr const char* kOthers[] = {"grad.", "param.", "buffer.", "random."};
+  return std::none_of(std::begin(kOthers), std::end(kOthers),
+                      [&](const char* other) { return name.starts_with(other); });
+}
+
+int64_t place_in_phase(Phase phase, const std::string& name, bool is_scalar) {
+  if (phase == Phase::kForward) return is_scalar ? 1 : 0;
+  if (phase != Phase::kStep || name.starts_with("grad.")) return 0;
+  if (is_step_scalar(name)) return 1;
+  if (is_optimizer_state(phase, name)) return name.starts_with("step.") ? 2 : 3;
+  return name.starts_with("param.") ? 4 : 5;
+}
+
 bool is_recorded_run(const std::string& folder) {
   std::error_code ignored;
   return fs::is_regular_file(fs::path(folder) / "run.json", ignored);

@@ -92,6 +92,14 @@ bool is_step_scalar(const std::string& name);
 // runs have it.
 bool is_optional_state(const std::string& name);
 
+// Whether it is a moment or another state that an optimizer keeps, or a count of its steps.
+bool is_optimizer_state(Phase phase, const std::string& name);
+
+// The place of a tensor in its phase, whatever the order in which a script records: in the forward
+// pass scalars come after the tensors that they are made of; in an optimizer's step the gradients,
+// its scalars, counts of steps, states, parameters, and buffers.
+int64_t place_in_phase(Phase phase, const std::string& name, bool is_scalar);
+
 // Whether the folder looks like a recorded run: it holds run.json.
 bool is_recorded_run(const std::string& folder);
 

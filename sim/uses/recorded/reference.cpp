@@ -26,12 +26,6 @@ size_t elements_of(const std::vector<int64_t>& shape) {
   return size;
 }
 
-// Gradients come first in the optimizer's step, then its scalars, then what it wrote.
-int place_in_step(const RecordedPiece& piece) {
-  if (piece.phase != Phase::kStep || piece.name.starts_with("grad.")) return 0;
-  return is_step_scalar(piece.name) ? 1 : 2;
-}
-
 struct Tensor {
   Pieces pieces;
   size_t first = 0;  // position of its first piece in the run
@@ -51,8 +45,8 @@ std::vector<Tensor> tensors_of(const RecordedRun& run) {
   const auto place = [](const Tensor& tensor) {
     const RecordedPiece& first = *tensor.pieces.front();
     const int64_t order = first.order < 0 ? std::numeric_limits<int64_t>::max() : first.order;
-    return std::tuple(judge::golden_position(first.step, first.phase, place_in_step(first)), order,
-                      tensor.first);
+    const int64_t place = place_in_phase(first.phase, first.name, first.global_shape.empty());
+    return std::tuple(judge::golden_position(first.step, first.phase, place), order, tensor.first);
   };
   std::sort(tensors.begin(), tensors.end(),
             [&](const Tensor& a, const Tensor& b) { return place(a) < place(b); });
