@@ -3,13 +3,14 @@
 
 Usage: recorded_clues_test.py PROGRAM [unittest arguments]
 """
+import math
 import os
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import cli_test  # noqa: E402
-from recorded_test import PARAMETERS, gradient, recorded, start, stepped, values_of  # noqa: E402
+from recorded_test import ADAM, PARAMETERS, Run, cut, gradient, recorded, start, stepped, values_of  # noqa: E402
 
 
 def noise(name):
@@ -175,13 +176,19 @@ class Clues(cli_test.CommandTest):
         self.assertNotIn(count, times(2, []))  # the loss is right
 
     def test_terms_of_a_loss_whose_gradients_have_no_cause(self):
-        def change(run, rank, kind, name, values):
-            if name == "loss":
-                return [15 / 16 * value for value in values]
-            return [value + 0.3 * other for value, other in zip(values, noise(name))] if kind == "grad" else None
-        text = self.judged_with_terms(change)
+        def change(factor):
+            def of_run(run, rank, kind, name, values):
+                if name == "loss":
+                    return [factor * value for value in values]
+                return [value + 0.3 * other for value, other in zip(values, noise(name))] if kind == "grad" else None
+            self.setUp()
+            return self.judged_with_terms(of_run)
+        text = change(0.9374)
         self.assertNotIn("after it", text)
         self.assertEqual("", self.likely(text))
+        text = change(15 / 16)  # the loss alone shows a quotient of counts
+        self.assertNotIn("after it", text)
+        self.assertIn("divided by 16 where 15 are due", self.likely(text))
 
     def line(self, label, text):
         return next((line.strip() for line in text.splitlines() if line.startswith("  " + label)), "")
@@ -293,6 +300,361 @@ class Clues(cli_test.CommandTest):
                 return None
             return [0.5 * value + (0.3 if rank else -0.3) for value in values]
         self.assertIn("must be equal over tp, but the ranks hold addends (partial)", self.judged(change))
+
+    # --- Gradients that ranks did not record
+
+    def fused(self, at_rank):
+        """Two parameters of one shape, cut by rows over dp. at_rank(rank): {name: values of the rank's rows}."""
+        names, shape = ("b.weight", "c.weight"), (4, 4)
+        golden, run = Run(optimizer=ADAM), Run((("dp", 2),), optimizer=ADAM)
+        for one in (golden, run):
+            for rank in range(one.world_size):
+                def put(kind, name, whole, step):
+                    one.box(rank, kind, name, whole, shape, 0, rank, one.world_size, step=step)
+                for name in names:
+                    put("param", name, values_of("start " + name, shape), 0)
+                for name in names:
+                    if one is golden:
+                        put("grad", name, self.grad(name), 1)
+                    elif name in at_rank(rank):
+                        put("grad", name, at_rank(rank)[name], 1)
+                for name in names:
+                    put("param", name, values_of("after " + name, shape), 1)
+        self.setUp()
+        done = self.run_to_end("judge", run.write(os.path.join(self.scratch, "run")), "--golden",
+                               golden.write(os.path.join(self.scratch, "one")), status=1)
+        return done.stdout
+
+    @staticmethod
+    def grad(name):
+        return values_of("grad " + name, (4, 4))
+
+    def test_gradients_of_two_parameters_in_one_call(self):
+        mean = [(b + c) / 2 for b, c in zip(self.grad("b.weight"), self.grad("c.weight"))]
+        text = self.fused(lambda rank: {("b.weight", "c.weight")[rank]: mean})
+        self.assertIn("rank 0 recorded no gradient of c.weight, rank 1 none of b.weight; (b.weight + c.weight)/2 is what both "
+                      "hold: gradients of two parameters met in one call", self.likely(text))
+
+    def test_a_gradient_that_one_rank_did_not_record(self):
+        b, c = self.grad("b.weight"), self.grad("c.weight")
+        wrong = [0.3 * value + 0.2 for value in b]
+        text = self.fused(lambda rank: {"b.weight": wrong, "c.weight": c} if rank == 0 else {"c.weight": c})
+        self.assertIn("likely    rank 1 recorded no gradient of b.weight", self.likely(text))
+        self.assertNotIn("one call", text)
+        right = self.fused(lambda rank: {"b.weight": b, "c.weight": c} if rank == 0 else {"c.weight": c})
+        self.assertIn("rank 1 recorded no gradient of b.weight", self.likely(right))
+        self.assertNotIn("recorded no gradient", self.fused(lambda rank: {"b.weight": wrong, "c.weight": c}))
+
+    # --- States of an optimizer
+
+    @staticmethod
+    def moments(name, square):
+        """After steps 1 and 2, with betas 0.9 and 0.999."""
+        beta = 0.999 if square else 0.9
+        grads = [[value ** (2 if square else 1) for value in values_of(f"grad {name} {step}", (4, 6))] for step in (1, 2)]
+        first = [(1 - beta) * value for value in grads[0]]
+        return first, [beta * old + (1 - beta) * value for old, value in zip(first, grads[1])]
+
+    def two_steps(self, change=None, mesh=(), held_by=None, golden=None, version=3):
+        """Two weights of two steps. change(kind, name, step, values, rank) may return other values; states are recorded
+        after the parameters, by the ranks held_by(name)."""
+        run = Run(mesh, optimizer={**ADAM, "lr": [0.01, 0.01]}, steps=2)
+        run.head["version"] = version
+        for rank in range(run.world_size):
+            def put(kind, name, values, step, shape=(4, 6), **more):
+                values = (change and change(kind, name, step, list(values), rank)) or values
+                run.add(rank, kind, name, values, shape, step=step, **more)
+            for step in (0, 1, 2):
+                for name in ("a", "b"):
+                    if step:
+                        put("grad", name, values_of(f"grad {name} {step}", (4, 6)), step)
+                for name in ("a", "b"):
+                    put("param", name, values_of(f"param {name} {step}", (4, 6)), step)
+                for name in ("a", "b"):
+                    if not step or (held_by and rank not in held_by(name)):
+                        continue
+                    for square in (False, True):
+                        put("opt", ("exp_avg_sq." if square else "exp_avg.") + name,
+                            self.moments(name, square)[step - 1], step)
+                    put("opt", "step." + name, [step], step, (), dtype="int64")
+        return run
+
+    def judged_states(self, change, mesh=(("dp", 2),), **more):
+        self.setUp()
+        golden = self.two_steps().write(os.path.join(self.scratch, "one"))
+        run = self.two_steps(change, mesh, **more).write(os.path.join(self.scratch, "run"))
+        return self.run_to_end("judge", run, "--golden", golden, status=1).stdout
+
+    def test_moments_that_began_anew(self):
+        for square in (False, True):
+            with self.subTest(square=square):
+                share = 0.001 if square else 0.1
+
+                def change(kind, name, step, values, rank):
+                    if step == 2 and kind == "param":
+                        return [value + 0.1 for value in values]
+                    if step == 2 and name == ("exp_avg_sq.b" if square else "exp_avg.b"):
+                        return [share * value ** (2 if square else 1) for value in values_of("grad b 2", (4, 6))]
+                    return None
+                text = self.judged_states(change)
+                self.assertIn("tensor    " + ("exp_avg_sq.b" if square else "exp_avg.b"), text)
+                self.assertIn(f"it is {share} x the {'square of the gradient' if square else 'gradient'} of step 2 alone",
+                              self.likely(text))
+
+    def test_moments_of_another_place_of_a_flat_buffer(self):
+        def change(kind, name, step, values, rank):
+            if step != 1 or name != "exp_avg.a" or rank == 0:
+                return None
+            return values[3:] + self.moments("b", False)[0][:3]
+        self.assertIn("its values are those of the reference 3 elements further on in row-major order: it was cut from another "
+                      "place of a flat buffer", self.likely(self.judged_states(change)))
+
+        def noise(kind, name, step, values, rank):
+            return values_of("other", (4, 6)) if name == "exp_avg.a" else None
+        self.assertEqual("", self.likely(self.judged_states(noise)))
+
+    def test_a_count_of_steps_that_began_anew(self):
+        def change(kind, name, step, values, rank):
+            if name.startswith("step.") and step == 2:
+                return [1]
+            return [value + 0.1 for value in values] if (kind, step) == ("param", 2) else None
+        text = self.judged_states(change)
+        self.assertIn("tensor    step.a", text)
+        self.assertIn("the optimizer counts 1 steps of this parameter where the reference counts 2", self.likely(text))
+
+    def test_the_only_holder_of_a_tensor(self):
+        def change(kind, name, step, values, rank):
+            return [value + 0.1 * (i + 1) for i, value in enumerate(values)] if name == "exp_avg.b" else None
+
+        def owner(name):
+            return (1,) if name == "b" else (0,)
+        self.assertIn("on rank 1, its only holder", self.judged_states(change, held_by=owner))
+
+        def on_rank_1(kind, name, step, values, rank):
+            return change(kind, name, step, values, rank) if rank == 1 else None
+        self.assertIn("on rank 1 only", self.judged_states(on_rank_1))
+
+    # --- Norms
+
+    @staticmethod
+    def squares(run, rank=None):
+        """Of the gradients: {name: square} on one rank's pieces, or of whole tensors."""
+        out = {}
+        for name, (shape, dim) in PARAMETERS.items():
+            values = gradient(name)
+            if rank is not None and dim is not None:
+                local = list(shape)
+                local[dim] //= 2
+                offset = [0] * len(shape)
+                offset[dim] = run.at(rank, "tp") * local[dim]
+                values = cut(values, shape, offset, local)
+            out[name] = sum(value * value for value in values)
+        return out
+
+    def test_a_norm_of_each_rank(self):
+        def change(run, rank, kind, name, values):
+            if name != "grad_norm":
+                return None
+            return [3.5 * math.sqrt(sum(self.squares(run, rank).values()) / sum(self.squares(run).values()))]
+        text = self.judged(change)
+        self.assertIn("tensor    grad_norm", text)
+        self.assertIn("on each rank it is the norm of the gradients that this rank holds", self.likely(text))
+
+    def test_a_norm_that_counts_copies(self):
+        def change(run, rank, kind, name, values):
+            if name != "grad_norm":
+                return None
+            squares = self.squares(run)
+            counted = sum((1 if PARAMETERS[one][1] is not None else 2) * square for one, square in squares.items())
+            return [3.5 * math.sqrt(counted / sum(squares.values()))]
+        self.assertIn("its square has the square of layers.0.experts.0.weight and 1 more, which the ranks of tp hold as equal "
+                      "copies, 2 times", self.likely(self.judged(change)))
+
+    def test_a_norm_of_no_such_kind(self):
+        def change(run, rank, kind, name, values):
+            return [3.9] if name == "grad_norm" else None
+        self.assertNotIn("norm of", self.likely(self.judged(change)))
+
+    def test_each_rank_clips_by_its_own_norm(self):
+        def clipped(largest):
+            def change(run, rank, kind, name, values):
+                if kind != "grad":
+                    return None
+                return [0.8 / largest(run, rank) * value for value in values]
+            self.setUp()
+            return self.judged(change)
+
+        def own(run, rank):
+            return math.sqrt(sum(self.squares(run, rank).values()))
+        text = clipped(own)
+        self.assertIn("each rank's values are the golden times a factor of that rank", text)
+        self.assertIn("each rank clips by the norm of the gradients that it holds", self.likely(text))
+        text = clipped(lambda run, rank: 2.3 + 0.4 * rank)
+        self.assertIn("0.347826 on rank 0, 0.296296 on rank 1; explains all of the difference", text)
+        self.assertIn("each rank scales by a number of its own", self.likely(text))
+
+    # --- Causes that the values disprove
+
+    def test_zeros_on_one_rank_may_be_an_addend(self):
+        def change(run, rank, kind, name, values):
+            return [0.0] * len(values) if kind == "grad" and "norm" in name and rank == 0 else None
+        text = self.judged(change)
+        self.assertIn("every element is 0 on rank 0 only (tp 0); the sum of the ranks' values over tp is the golden", text)
+        self.assertIn("likely    the sum over tp is missing", self.likely(text))
+        self.assertNotIn("the sum", self.judged_again(change, (("tp", 3),)))  # of two right copies it is not
+
+    def judged_again(self, change, mesh):
+        self.setUp()
+        return self.judged(change, mesh)
+
+    def test_fused_halves_are_no_zigzag(self):
+        def reordered(order):
+            def change(run, rank, kind, name, values):
+                if name != "layers.0.up.weight" or kind != "grad":
+                    return None
+                return [value for chunk in order for value in values[12 * chunk:12 * chunk + 12]]
+            return self.likely(self.judged_again(change, (("tp", 2),)))
+        self.assertIn("two fused halves, such as gate and up, are cut by rank of tp", reordered((0, 2, 1, 3)))
+        for order in ((0, 3, 1, 2), (3, 2, 1, 0), (1, 3, 0, 2), (2, 3, 1, 0)):
+            with self.subTest(order=order):
+                self.assertNotIn("zigzag", reordered(order))
+
+    def activation(self, actual_of, dim=None):
+        shape = (4, 8, 6)
+        golden = values_of("activation", shape)
+        runs = (recorded(version=2), recorded((("dp", 2),), version=2))
+        for run, values in zip(runs, (golden, actual_of(golden))):
+            for rank in range(run.world_size):
+                run.add(rank, "act", "layers.0", values, shape)
+        self.setUp()
+        done = self.run_to_end("judge", runs[1].write(os.path.join(self.scratch, "run")), "--golden",
+                               runs[0].write(os.path.join(self.scratch, "one")), status=1)
+        self.assertIn("tensor    layers.0.output", done.stdout)
+        return done.stdout
+
+    def test_orders_of_positions_may_be_zigzag(self):
+        def reordered(order):
+            def actual(values):
+                return [value for row in range(4) for chunk in order
+                        for value in values[48 * row + 12 * chunk:48 * row + 12 * chunk + 12]]
+            return self.likely(self.activation(actual))
+        self.assertIn("zigzag", reordered((0, 3, 1, 2)))
+        self.assertIn("zigzag", reordered((0, 1, 3, 2)))
+        self.assertNotIn("zigzag", reordered((1, 3, 0, 2)))
+
+    def test_a_claim_that_leaves_more_than_rounding_is_no_cause(self):
+        bias = values_of("bias", (6,))
+
+        def wrong(more):
+            return lambda values: [2 * value + bias[i % 6] + more * other for i, (value, other) in
+                                   enumerate(zip(values, values_of("more", (4, 8, 6))))]
+        exact = self.activation(wrong(0))
+        self.assertIn("summed once too often over dp", self.likely(exact))
+        rough = self.activation(wrong(1e-2))
+        self.assertEqual("", self.likely(rough))
+        self.assertIn("2 x golden plus one vector of 6", rough)
+        self.assertIn("not the cause alone", rough)
+
+    def test_a_factor_near_the_size_of_an_axis(self):
+        def times(factor):
+            def change(run, rank, kind, name, values):
+                return [factor * value for value in values] if kind == "grad" else None
+            return self.judged_again(change, (("dp", 2),))
+        self.assertIn("2 is the size of dp", times(2))
+        self.assertNotIn("size of dp", times(2.00005))
+        text = times(1 + 3e-6)
+        self.assertIn("every element is (1 + 3e-06) x golden", text)
+        self.assertNotIn("1.00 x golden", text)
+
+    # --- Factors of counts
+
+    def test_whole_factors_have_a_cause(self):
+        def times(factor, kinds=("grad",)):
+            def change(run, rank, kind, name, values):
+                return [factor * value for value in values] if kind in kinds else None
+            return self.judged_again(change, (("dp", 2),))
+        self.assertIn("not divided by 9, or divided by a number that is 9 times too small: a count of tokens, rows or "
+                      "microbatches", self.likely(times(9)))
+        self.assertIn("divided by 3 once too often", self.likely(times(1 / 3)))
+        self.assertIn("divided by 2 where 15 are due", self.likely(times(15 / 2)))
+        self.assertEqual("", self.likely(times(math.pi)))
+        scalar = times(29 / 43, ("scalar",))
+        self.assertIn("29/43", scalar)
+        self.assertIn("divided by 43 where 29 are due", self.likely(scalar))
+        self.assertEqual("", self.likely(times(0.67442, ("scalar",))))
+
+    def test_another_factor_in_a_later_step_is_a_count(self):
+        def factors(*of_steps):
+            def change(kind, name, step, values, rank):
+                return [of_steps[step - 1] * value for value in values] if kind == "grad" else None
+            return self.likely(self.judged_states(change))
+        self.assertIn("a number that changes from batch to batch, such as a count of tokens: at step 2 the factor is 7.5",
+                      factors(2, 7.5))
+        self.assertNotIn("changes from batch", factors(2, 2))
+
+    # --- The order of a step
+
+    def test_logprobs_come_before_the_loss_that_is_made_of_them(self):
+        for first in ("loss", "logprobs"):
+            with self.subTest(first=first):
+                runs = [recorded(), recorded((("dp", 2),))]
+                for run in runs:
+                    wrong = len(run.lines) == 2
+                    for rank, lines in enumerate(run.lines):
+                        values = values_of("logprobs", (2, 4))
+                        if wrong and rank == 1:
+                            values[5] += 0.1
+                        run.add(rank, "logprobs", "logprobs", values, (2, 4), order=-1 if first == "logprobs" else 900)
+                        if first == "logprobs":
+                            lines[-1]["order"] = 0
+                        if wrong:
+                            next(at for at, line in zip(run.data[rank], lines) if line["name"] == "loss")[3][0] = 1.3
+                self.setUp()
+                done = self.run_to_end("judge", runs[1].write(os.path.join(self.scratch, "run")), "--golden",
+                                       runs[0].write(os.path.join(self.scratch, "one")), status=1)
+                self.assertIn("tensor    logprobs", done.stdout)
+                self.assertIn("on rank 1 (dp 1)", done.stdout)
+
+    def test_a_wrong_loss_names_the_rank_whose_gradients_are_wrong(self):
+        def change(run, rank, kind, name, values):
+            if name == "loss":
+                return [values[0] * 1.0003]
+            if kind == "grad" and rank == 1 and "head" not in name:
+                return [value + 0.3 * other for value, other in zip(values, noise(name))]
+            return None
+        self.assertIn("the gradients of rank 1 are wrong, those of rank 0 are right", self.likely(self.judged(change)))
+
+    # --- Statistics of an activation
+
+    def test_an_activation_that_is_zero_is_no_batch(self):
+        """Elements 1 and 6 of the activation between up and down are zero here alone."""
+        def change(run, rank, kind, name, values):
+            if kind != "grad":
+                return None
+            wide = PARAMETERS[name][0][-1]
+            out = [value + 0.3 * other for value, other in zip(values, noise(name))]
+            if name == "layers.0.up.weight":
+                return [0.0 if i // wide in (1, 6) else value for i, value in enumerate(out)]
+            if name == "layers.0.down.weight":
+                return [0.0 if i % wide in (1, 6) else value for i, value in enumerate(out)]
+            return out
+        said = self.likely(self.judged(change))
+        self.assertIn("an activation is zero where it is not in the reference: 2 of 8 rows of grad.layers.0.up.weight and the "
+                      "same columns of grad.layers.0.down.weight", said)
+        self.assertNotIn("batch", said)
+
+    def test_rows_that_are_new_are_no_tokens(self):
+        def golden_change(run, rank, kind, name, values):
+            if (kind, name) != ("grad", "layers.0.up.weight"):
+                return None
+            return [0.0 if i // 6 == 3 else value for i, value in enumerate(values)]
+
+        def change(run, rank, kind, name, values):
+            if kind != "grad":
+                return None
+            out = [value + 0.3 * other for value, other in zip(values, noise(name))]
+            return [0.0 if name == "layers.0.up.weight" and i // 6 in (1, 6) else value for i, value in enumerate(out)]
+        self.assertNotIn("batch", self.likely(self.judged(change, golden_change=golden_change)))
 
 
 if __name__ == "__main__":

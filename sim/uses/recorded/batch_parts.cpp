@@ -26,6 +26,7 @@ struct Row {
   std::set<const RecordedPiece*> pieces = {};
 
   bool is_empty() const { return actual == 0 && expected != 0; }
+  bool is_new() const { return actual != 0 && expected == 0; }
   // Unset for a row that is no multiple of the reference's.
   std::optional<double> factor() const {
     if (expected == 0 || actual == 0 || columns < kFewestColumns) return std::nullopt;
@@ -37,21 +38,22 @@ struct Row {
 
 using Rows = std::vector<Row>;
 
-std::map<std::string, Rows> rows_of(const std::vector<Gradient>& gradients) {
+// The rows of each matrix, or with dim 1 its columns.
+std::map<std::string, Rows> rows_of(const std::vector<Gradient>& gradients, size_t dim = 0) {
   std::map<std::string, Rows> tensors;
   for (const Gradient& one : gradients) {
     const std::vector<int64_t>& shape = one.piece->global_shape;
     if (shape.size() != 2 || shape[0] < 2) continue;
     Rows& rows = tensors[one.piece->name];
-    rows.resize(static_cast<size_t>(shape[0]));
+    rows.resize(static_cast<size_t>(shape[dim]));
     size_t at = 0;
     plan_of(*one.piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
       for (int64_t i = global; i < global + length; ++i, ++at) {
-        Row& row = rows[static_cast<size_t>(i / shape[1])];
+        Row& row = rows[static_cast<size_t>(dim == 0 ? i / shape[1] : i % shape[1])];
         row.actual += one.actual[at] * one.actual[at];
         row.product += one.actual[at] * one.expected[at];
         row.expected += one.expected[at] * one.expected[at];
-        row.columns = shape[1];
+        row.columns = shape[1 - dim];
         row.pieces.insert(one.piece);
       }
     });
@@ -59,13 +61,47 @@ std::map<std::string, Rows> rows_of(const std::vector<Gradient>& gradients) {
   return tensors;
 }
 
-std::string empty_rows(const std::map<std::string, Rows>& tensors) {
+std::set<size_t> empty_of(const Rows& rows) {
+  std::set<size_t> empty;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].is_empty()) empty.insert(i);
+  }
+  return empty;
+}
+
+// The matrix whose columns are zero here alone where these rows of another one are; "" for none.
+std::string same_columns(const std::map<std::string, Rows>& columns, const std::string& name,
+                         const std::set<size_t>& empty) {
+  for (const auto& [other, lines] : columns) {
+    if (other != name && empty_of(lines) == empty) return other;
+  }
+  return "";
+}
+
+bool has_new(const Rows& rows) {
+  return std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.is_new(); });
+}
+
+// Rows of an embedding are tokens. Those of the weight before an activation are its elements, which
+// are columns of the weight after it too; and where it is zero elsewhere, other rows are not.
+std::string empty_rows(const std::map<std::string, Rows>& tensors,
+                       const std::map<std::string, Rows>& columns) {
   for (const auto& [name, rows] : tensors) {
     const int64_t due =
         std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.expected != 0; });
-    const int64_t empty =
-        std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.is_empty(); });
+    const std::set<size_t> zeros = empty_of(rows);
+    const int64_t empty = std::ssize(zeros);
     if (empty < kFewestRows || empty == due) continue;
+    const std::string after = same_columns(columns, name, zeros);
+    if (!after.empty()) {
+      return fmt::format(
+          "an activation is zero where it is not in the reference: {} of {} rows of {} and the "
+          "same "
+          "columns of {} are zero here alone, as where it takes a statistic, such as a mean or the "
+          "largest k, over the columns that one rank holds",
+          empty, due, name, after);
+    }
+    if (has_new(rows)) continue;
     return fmt::format(
         "a part of the batch does not count, such as a microbatch or the rows of a rank: {} of {} "
         "rows of {} are zero here and are not in the reference",
@@ -113,7 +149,8 @@ bool share_a_piece(const std::vector<Weight>& weights) {
 
 std::string unequal_weights(const std::string& name, const Rows& rows) {
   const auto is_absent = [](const Row& row) { return row.expected == 0; };
-  if (std::none_of(rows.begin(), rows.end(), is_absent)) return "";  // no row for each token
+  const bool are_tokens = std::any_of(rows.begin(), rows.end(), is_absent) && !has_new(rows);
+  if (!are_tokens) return "";
   const std::vector<Weight> weights = weights_of(rows);
   if (weights.size() < 2 || weights.size() > kMostParts || !share_a_piece(weights)) return "";
   std::vector<std::string> texts, shares;
@@ -143,7 +180,7 @@ std::string unequal_weights(const std::string& name, const Rows& rows) {
 
 std::string clue_of_batch_parts(const std::vector<Gradient>& gradients) {
   const std::map<std::string, Rows> tensors = rows_of(gradients);
-  std::string clue = empty_rows(tensors);
+  std::string clue = empty_rows(tensors, rows_of(gradients, 1));
   for (const auto& [name, rows] : tensors) {
     if (clue.empty()) clue = unequal_weights(name, rows);
   }

@@ -10,7 +10,8 @@
 namespace shardproof::sim::recorded {
 
 // A sentence for `likely`, or "". Rows that are zero here alone: a part of the batch does not
-// count. Rows that are multiples of the reference's, by a few factors that parts of one rank's rows
+// count; unless the same columns of another gradient are zero too: then an activation is zero
+// there. Rows that are multiples of the reference's, by a few factors that parts of one rank's rows
 // share: parts of the batch (ranks, microbatches) have other weights. Those of k parts of which
 // each is a mean over its own n_i of N tokens are N / (k n_i), so that their inverses add up to k;
 // where the means are added they are N / n_i.

@@ -7,13 +7,18 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
+#include <set>
 #include <tuple>
 
 #include "sim/case/record/magnitude.h"
+#include "sim/uses/recorded/absent.h"
 #include "sim/uses/recorded/batch_parts.h"
 #include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/hashes.h"
+#include "sim/uses/recorded/norms.h"
 #include "sim/uses/recorded/placement.h"
+#include "sim/uses/recorded/states.h"
 
 namespace shardproof::sim::recorded {
 namespace {
@@ -91,6 +96,59 @@ std::string unequal_copies(const RecordedRun& run, const judge::Divergence& foun
   return "";
 }
 
+// The one factor of a gradient on all ranks in a step; unset when it has none.
+std::optional<double> factor_in_step(const RecordedRun& run, const Reference& reference,
+                                     const std::string& tensor, int64_t step) {
+  constexpr double kFits = 1e-6;
+  double product = 0, square = 0, own = 0;
+  for (const Gradient& one : pieces_beside(
+           run, reference, step, [&](const std::string& name) { return name == tensor; })) {
+    for (size_t i = 0; i < one.actual.size(); ++i) {
+      product += one.actual[i] * one.expected[i];
+      square += one.expected[i] * one.expected[i];
+      own += one.actual[i] * one.actual[i];
+    }
+  }
+  if (!(square > 0) || !(own > 0)) return std::nullopt;
+  const double factor = product / square;
+  if (!(own - factor * product <= kFits * kFits * own)) return std::nullopt;
+  return factor;
+}
+
+// A size of the mesh is the same in each step, and a number of tokens is not.
+std::string other_factor_later(const RecordedRun& run, const Reference& reference,
+                               const judge::Divergence& found) {
+  if (!found.tensor.starts_with(kGradient)) return "";
+  const auto now = factor_in_step(run, reference, found.tensor, found.step);
+  if (!now || std::fabs(*now - 1) < 1e-6) return "";
+  for (int64_t step = found.step + 1; step <= run.steps; ++step) {
+    const auto then = factor_in_step(run, reference, found.tensor, step);
+    if (!then) return "";
+    if (std::fabs(*then - *now) <= 1e-4 * std::fabs(*now)) continue;
+    return fmt::format(
+        "a number that changes from batch to batch, such as a count of tokens: at step {} the "
+        "factor is {:.6g}, and a size of the mesh would be the same",
+        step, *then);
+  }
+  return "";
+}
+
+// "the gradients of rank 1 are wrong, those of rank 0 are right", where a value of all ranks is
+// wrong.
+std::string guilty_ranks(const RecordedRun& run, const Reference& reference,
+                         const judge::Divergence& found) {
+  std::set<int64_t> wrong, right;
+  for (const Gradient& one : gradients_of(run, reference, found.step)) {
+    (one.is_right() ? right : wrong).insert(one.piece->rank);
+  }
+  for (const int64_t rank : wrong) right.erase(rank);
+  const bool is_shared = static_cast<int64_t>(found.ranks.size()) == run.world_size;
+  if (!is_shared || wrong.empty() || right.empty()) return "";
+  return fmt::format("the gradients of rank{} {} are wrong, those of rank{} {} are right",
+                     wrong.size() > 1 ? "s" : "", fmt::join(wrong, ", "),
+                     right.size() > 1 ? "s" : "", fmt::join(right, ", "));
+}
+
 // The name up to the component, with its dot, that says router; "" if none does.
 std::string layer_of_router(const std::string& name) {
   for (const std::string component : {"router", "gate"}) {
@@ -106,11 +164,6 @@ bool is_whole_factor(const judge::ResultRow& row) {
   const double smaller = std::min(std::fabs(row.actual_value), std::fabs(row.golden_value));
   const double times = std::round(larger / smaller);
   return smaller > 0 && times > 1 && std::fabs(larger - times * smaller) <= 1e-9 * larger;
-}
-
-// So that its factor is that of its largest part, and the rest has another.
-bool is_nearly_a_multiple(const judge::ResultRow& row) {
-  return row.factor_residual > 1e-6 && row.factor_residual < 0.2;
 }
 
 bool has_loss(const RecordedRun& run, const Reference& reference, int64_t step) {
@@ -217,27 +270,48 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
   if (found.kind == ResultKind::kMissing && found.ranks.empty()) {
     found.pattern = "the reference has it, and no rank of this run recorded it";
     found.likely = why_nobody_recorded(found.tensor);
+    return;
+  }
+  const std::string absent = found.step > 0 ? absent_gradients(run, reference, found) : "";
+  if (!absent.empty()) {
+    found.likely = absent;
+    return;
   }
   if (found.kind != ResultKind::kValues || found.step == 0) return;
+  for (const auto& clue_of : {clue_of_state, clue_of_norm}) {
+    const std::string known = clue_of(run, reference, found);
+    if (known.empty()) continue;
+    found.likely = known;
+    return;
+  }
+  const std::string later = other_factor_later(run, reference, found);
+  if (!later.empty()) {
+    found.likely = later + (found.likely.empty() ? "" : "; of this step alone: " + found.likely);
+    return;
+  }
   const bool is_scalar = found.phase == Phase::kForward && found.worst.global_shape.empty();
   std::string clue = is_scalar ? unequal_copies(run, found) : "";
   const bool is_no_cause = found.likely.empty();
-  if (clue.empty() && (is_no_cause || is_nearly_a_multiple(found.worst))) {
+  if (clue.empty() && is_no_cause) {
     const std::vector<Gradient> gradients = gradients_of(run, reference, found.step);
-    if (is_no_cause) clue = missing_sum(run, gradients);
-    if (clue.empty() && is_no_cause) clue = clue_of_batch_parts(gradients);
+    clue = missing_sum(run, gradients);
+    if (clue.empty()) clue = clue_of_batch_parts(gradients);
     if (clue.empty() && has_loss(run, reference, found.step)) {
       clue = wrong_router_alone(gradients, found);
     }
-    if (!clue.empty() && !is_no_cause) clue += "; its factor: " + found.likely;
   }
   if (found.phase == Phase::kForward) {
     const std::string copy = changed_copy(run, reference, found.step);
     if (!copy.empty()) clue = copy + (clue.empty() ? "" : "; " + clue);
   }
+  if (is_scalar && clue.empty()) {
+    const std::string guilty = guilty_ranks(run, reference, found);
+    if (!guilty.empty()) clue = guilty + (is_no_cause ? "" : "; " + found.likely);
+  }
   if (!clue.empty()) found.likely = clue;
   // A loss does not tell the size of an axis from another count, which no run records.
-  if (is_scalar && clue.empty() && !is_no_cause && is_whole_factor(found.worst)) {
+  const bool names_counts = found.likely.find("a count of") != std::string::npos;
+  if (is_scalar && clue.empty() && !is_no_cause && !names_counts && is_whole_factor(found.worst)) {
     found.likely += "; or a count of tokens or microbatches is off by that factor";
   }
 }

@@ -13,8 +13,10 @@ namespace shardproof::sim::recorded {
 // that is not equal on the ranks of an axis; a gradient on the way of which the ranks hold addends,
 // whose sum is the reference; rows of a gradient that are zero, or have other factors, because
 // parts of the batch do not count or count otherwise (batch_parts.h); and a router whose gradient
-// is wrong where its layer is right otherwise. Nothing changes when no clue holds, or when a cause
-// of the gradient is known.
+// is wrong where its layer is right otherwise. These count where no cause is known. Others replace
+// what is known: gradients that ranks did not record (absent.h), states of an optimizer (states.h),
+// norms of each rank's own (norms.h), and a factor that is another one in a later step. Nothing
+// changes when no clue holds.
 void add_clue(const RecordedRun& run, const Reference& reference, judge::Divergence& found);
 
 }  // namespace shardproof::sim::recorded

@@ -18,11 +18,12 @@ constexpr double kRounding = 1e-9;  // of the tensor's largest value, in float64
 
 }  // namespace
 
-std::vector<Gradient> gradients_of(const RecordedRun& run, const Reference& reference,
-                                   int64_t step) {
+std::vector<Gradient> pieces_beside(const RecordedRun& run, const Reference& reference,
+                                    int64_t step,
+                                    const std::function<bool(const std::string&)>& is_wanted) {
   std::vector<Gradient> found;
   for (const RecordedPiece& piece : run.pieces) {
-    if (piece.step != step || !piece.name.starts_with(kGradient)) continue;
+    if (piece.step != step || !is_wanted(piece.name)) continue;
     const GoldenTensor* golden = reference.record.find(piece.phase, step, piece.name);
     if (!golden || golden->value.sizes() != piece.global_shape || !piece.partial_axes.empty() ||
         !piece.values.holds<double>() || !golden->value.holds<double>()) {
@@ -38,6 +39,12 @@ std::vector<Gradient> gradients_of(const RecordedRun& run, const Reference& refe
     found.push_back(std::move(one));
   }
   return found;
+}
+
+std::vector<Gradient> gradients_of(const RecordedRun& run, const Reference& reference,
+                                   int64_t step) {
+  return pieces_beside(run, reference, step,
+                       [](const std::string& name) { return name.starts_with(kGradient); });
 }
 
 bool Gradient::is_right(const std::vector<double>& values) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,11 @@ struct Gradient {
   // Whether these values in the place of its own would be the reference.
   bool is_right(const std::vector<double>& values) const;
 };
+
+// The pieces of one step whose name `is_wanted`, with the same rule as gradients_of().
+std::vector<Gradient> pieces_beside(const RecordedRun& run, const Reference& reference,
+                                    int64_t step,
+                                    const std::function<bool(const std::string&)>& is_wanted);
 
 // Those in float64 of which no piece is an addend, by rank, in the order observed.
 std::vector<Gradient> gradients_of(const RecordedRun& run, const Reference& reference,

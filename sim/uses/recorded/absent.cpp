@@ -1,0 +1,144 @@
+#include "sim/uses/recorded/absent.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "sim/uses/recorded/gradients.h"
+#include "sim/uses/recorded/placement.h"
+
+namespace shardproof::sim::recorded {
+namespace {
+
+constexpr size_t kMostAbsent = 4;
+constexpr size_t kFewestOfSum = 4;       // elements that show a sum of two gradients
+constexpr double kRoundingOfSum = 1e-9;  // of the larger tensor's largest value, in float64
+
+// Rank and parameter.
+using Absent = std::set<std::pair<int64_t, std::string>>;
+
+// The elements whose gradient some rank recorded in the step, by parameter.
+std::map<std::string, std::vector<bool>> recorded_elements(const RecordedRun& run, int64_t step) {
+  std::map<std::string, std::vector<bool>> held;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.step != step || !piece.name.starts_with(kGradient)) continue;
+    size_t size = 1;
+    for (const int64_t length : piece.global_shape) size *= static_cast<size_t>(length);
+    std::vector<bool>& elements = held[parameter_of(piece.name)];
+    elements.resize(std::max(elements.size(), size));
+    plan_of(piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
+      std::fill_n(elements.begin() + global, length, true);
+    });
+  }
+  return held;
+}
+
+Absent absent_of(const RecordedRun& run, int64_t step) {
+  const auto held = recorded_elements(run, step);
+  Absent absent;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.step != 0 || !piece.name.starts_with("param.")) continue;
+    const auto gradient = held.find(parameter_of(piece.name));
+    if (gradient == held.end()) continue;  // nobody recorded it, which is another finding
+    const std::vector<bool>& elements = gradient->second;
+    bool lacks = false;
+    plan_of(piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
+      for (int64_t i = global; i < global + length; ++i) {
+        lacks =
+            lacks || static_cast<size_t>(i) >= elements.size() || !elements[static_cast<size_t>(i)];
+      }
+    });
+    if (lacks) absent.emplace(piece.rank, parameter_of(piece.name));
+  }
+  return absent;
+}
+
+std::string listed(const Absent& absent) {
+  std::vector<std::string> texts;
+  for (const auto& [rank, parameter] : absent) {
+    if (texts.size() == kMostAbsent) break;
+    const char* const says = texts.empty() ? "recorded no gradient" : "none";
+    texts.push_back(fmt::format("rank {} {} of {}", rank, says, parameter));
+  }
+  const size_t more = absent.size() - texts.size();
+  return fmt::format("{}{}", fmt::join(texts, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+// The factor k of k (a + b) that all wrong pieces are; 0 for none.
+double factor_of_sum(const std::vector<Gradient>& pieces, const GoldenTensor& other) {
+  double product = 0, square = 0;
+  size_t count = 0;
+  const double* values = other.value.data<double>();
+  std::vector<std::pair<double, double>> pairs;  // of actual and a + b
+  for (const Gradient& one : pieces) {
+    if (one.is_right()) continue;
+    size_t at = 0;
+    plan_of(*one.piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
+      for (int64_t i = global; i < global + length; ++i, ++at) {
+        pairs.emplace_back(one.actual[at], one.expected[at] + values[i]);
+      }
+    });
+  }
+  for (const auto& [actual, sum] : pairs) {
+    product += actual * sum;
+    square += sum * sum;
+    ++count;
+  }
+  if (count < kFewestOfSum || !(square > 0)) return 0;
+  const double factor = product / square;
+  const double rounding = kRoundingOfSum * std::max(other.scale, pieces.front().golden->scale);
+  const bool fits = std::all_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
+    return std::fabs(pair.first - factor * pair.second) <= rounding;
+  });
+  return fits ? factor : 0;
+}
+
+// The absent gradient that was added to the finding's.
+std::string packed_with(const RecordedRun& run, const Reference& reference,
+                        const judge::Divergence& found, const Absent& absent) {
+  const auto of_name = [&](const std::string& wanted) {
+    return pieces_beside(run, reference, found.step,
+                         [&](const std::string& name) { return name == wanted; });
+  };
+  const std::vector<Gradient> pieces = of_name(found.tensor);
+  if (pieces.empty()) return "";
+  for (const auto& [rank, parameter] : absent) {
+    const std::string name = std::string(kGradient) + parameter;
+    const GoldenTensor* other = reference.record.find(Phase::kStep, found.step, name);
+    const GoldenTensor& own = *pieces.front().golden;
+    if (name == found.tensor || !other || !other->value.holds<double>() ||
+        other->value.sizes() != own.value.sizes()) {
+      continue;
+    }
+    const double factor = factor_of_sum(pieces, *other);
+    if (factor == 0) continue;
+    const std::vector<Gradient> others = of_name(name);
+    const bool both = !others.empty() && factor_of_sum(others, own) != 0;
+    const double parts = 1 / factor;
+    const bool is_mean = parts > 1.5 && std::fabs(parts - std::round(parts)) < 1e-6;
+    const std::string sum = fmt::format("({} + {})", parameter_of(found.tensor), parameter);
+    return fmt::format(
+        "{} is what {}: gradients of two parameters met in one call",
+        is_mean ? fmt::format("{}/{:.0f}", sum, parts) : fmt::format("{:.6g} x {}", factor, sum),
+        both ? "both hold" : "the wrong part holds");
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string absent_gradients(const RecordedRun& run, const Reference& reference,
+                             const judge::Divergence& found) {
+  if (!found.tensor.starts_with(kGradient)) return "";
+  const Absent absent = absent_of(run, found.step);
+  if (absent.empty()) return "";
+  const std::string packed = packed_with(run, reference, found, absent);
+  return listed(absent) + (packed.empty() ? "" : "; " + packed);
+}
+
+}  // namespace shardproof::sim::recorded

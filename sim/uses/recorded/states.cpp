@@ -1,0 +1,119 @@
+#include "sim/uses/recorded/states.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "sim/uses/recorded/gradients.h"
+#include "sim/uses/recorded/placement.h"
+
+namespace shardproof::sim::recorded {
+namespace {
+
+constexpr double kMultiple = 1e-6;  // relative distance of a state from a multiple of a gradient
+constexpr double kRoundingOfState = 1e-9;  // of the tensor's largest value, in float64
+constexpr size_t kFewestOfState = 4;       // elements that tell
+
+// The elements of a state's wrong pieces: their places in the whole tensor and their values.
+struct WrongPart {
+  std::vector<size_t> places;
+  std::vector<double> values;
+};
+
+WrongPart wrong_part(const std::vector<Gradient>& pieces) {
+  WrongPart part;
+  for (const Gradient& one : pieces) {
+    if (one.is_right()) continue;
+    part.values.insert(part.values.end(), one.actual.begin(), one.actual.end());
+    plan_of(*one.piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
+      for (int64_t i = 0; i < length; ++i) part.places.push_back(static_cast<size_t>(global + i));
+    });
+  }
+  return part;
+}
+
+// The part as a multiple of other values; 0 when it is none.
+double multiple_of(const WrongPart& part, const std::function<double(size_t)>& other) {
+  double product = 0, square = 0, own = 0;
+  for (size_t i = 0; i < part.values.size(); ++i) {
+    const double value = other(part.places[i]);
+    product += part.values[i] * value;
+    square += value * value;
+    own += part.values[i] * part.values[i];
+  }
+  if (part.values.size() < kFewestOfState || !(square > 0) || !(own > 0)) return 0;
+  const double factor = product / square;
+  return own - factor * product <= kMultiple * kMultiple * own ? factor : 0;
+}
+
+// Moments begin from 0, and a first step makes them a share of the gradient or of its square.
+std::string began_anew(const WrongPart& part, const GoldenTensor* gradient, int64_t step) {
+  if (step < 2 || !gradient || !gradient->value.holds<double>()) return "";
+  const double* values = gradient->value.data<double>();
+  const double of_gradient = multiple_of(part, [&](size_t at) { return values[at]; });
+  const double of_square = multiple_of(part, [&](size_t at) { return values[at] * values[at]; });
+  const bool is_first = of_gradient > 0 && of_gradient <= 1 + kMultiple;
+  if (!is_first && !(of_square > 0 && of_square <= 1 + kMultiple)) return "";
+  return fmt::format(
+      "it is {:.6g} x the {} of step {} alone, as after a first step: the optimizer began from "
+      "empty states there, which were lost, or made anew",
+      is_first ? of_gradient : of_square, is_first ? "gradient" : "square of the gradient", step);
+}
+
+// Whether all values that have a place after the shift equal the reference there.
+bool is_shifted_by(const WrongPart& part, const double* whole, int64_t size, int64_t shift,
+                   double rounding) {
+  size_t seen = 0;
+  for (size_t i = 0; i < part.values.size(); ++i) {
+    const int64_t from = static_cast<int64_t>(part.places[i]) + shift;
+    if (from < 0 || from >= size) continue;
+    if (!(std::fabs(part.values[i] - whole[from]) <= rounding)) return false;
+    ++seen;
+  }
+  return seen >= kFewestOfState && 2 * seen >= part.values.size();
+}
+
+std::string at_another_place(const WrongPart& part, const GoldenTensor& golden) {
+  if (part.values.size() < kFewestOfState) return "";
+  const double* whole = golden.value.data<double>();
+  const int64_t size = golden.value.numel();
+  const double rounding = kRoundingOfState * golden.scale;
+  const size_t middle = part.values.size() / 2;
+  for (int64_t from = 0; from < size; ++from) {
+    const int64_t shift = from - static_cast<int64_t>(part.places[middle]);
+    if (shift == 0 || !(std::fabs(part.values[middle] - whole[from]) <= rounding)) continue;
+    if (!is_shifted_by(part, whole, size, shift, rounding)) continue;
+    return fmt::format(
+        "its values are those of the reference {} elements {} in row-major order: it was cut from "
+        "another place of a flat buffer, as where only one side counts the padding",
+        std::abs(shift), shift > 0 ? "further on" : "further back");
+  }
+  return "";
+}
+
+std::string other_count(const judge::ResultRow& row) {
+  return fmt::format(
+      "the optimizer counts {:.6g} steps of this parameter where the reference counts {:.6g}: its "
+      "states were made anew, or loaded without their count, by which the next updates are scaled",
+      row.actual_value, row.golden_value);
+}
+
+}  // namespace
+
+std::string clue_of_state(const RecordedRun& run, const Reference& reference,
+                          const judge::Divergence& found) {
+  if (!is_optimizer_state(found.phase, found.tensor)) return "";
+  if (found.tensor.starts_with("step.")) return other_count(found.worst);
+  const std::vector<Gradient> pieces = pieces_beside(
+      run, reference, found.step, [&](const std::string& name) { return name == found.tensor; });
+  const WrongPart part = wrong_part(pieces);
+  if (pieces.empty()) return "";
+  const std::string gradient = std::string(kGradient) + parameter_of(found.tensor);
+  const std::string anew =
+      began_anew(part, reference.record.find(Phase::kStep, found.step, gradient), found.step);
+  return anew.empty() ? at_another_place(part, *pieces.front().golden) : anew;
+}
+
+}  // namespace shardproof::sim::recorded
