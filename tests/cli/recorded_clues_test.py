@@ -5,6 +5,7 @@ Usage: recorded_clues_test.py PROGRAM [unittest arguments]
 """
 import math
 import os
+import struct
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -565,6 +566,17 @@ class Clues(cli_test.CommandTest):
         text = times(1 + 3e-6)
         self.assertIn("every element is (1 + 3e-06) x golden", text)
         self.assertNotIn("1.00 x golden", text)
+
+    def test_a_part_that_went_through_float32(self):
+        def change(run, rank, kind, name, values):
+            if (kind, name) != ("grad", "layers.0.up.weight"):
+                return None
+            narrow = struct.unpack(f"{len(values)}f", struct.pack(f"{len(values)}f", *values))
+            return [small if i // 6 in (2, 3) else value for i, (value, small) in enumerate(zip(values, narrow))]
+        text = self.judged(change, (("dp", 2),))
+        self.assertIn("wrong only at dim 0 2..3", text)
+        self.assertNotIn("x golden", text)
+        self.assertIn("computed or stored in float32 somewhere on the way", self.likely(text))
 
     # --- Factors of counts
 

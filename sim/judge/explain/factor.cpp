@@ -15,6 +15,7 @@ namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kFewestForFactor = 8;  // for a factor that is only approximately right
+constexpr int64_t kFewestOfRank = 4;     // elements of a rank that show its own factor
 // A quotient of counts up to kLargestCount, or of neighbors up to kLargestNeighbor: they lie
 // further apart than kOfCounts, a relative distance.
 constexpr int64_t kLargestCount = 64, kLargestNeighbor = 4096;
@@ -324,7 +325,6 @@ struct RankFactor {
 
 // The factor of each rank; empty when some rank has none, or too few values to show one.
 std::map<int64_t, RankFactor> factors_of_ranks(const Rows& wrong, double slack) {
-  constexpr int64_t kFewest = 4;
   std::map<int64_t, RankFactor> factors;
   for (const ResultRow* row : wrong) {
     if (!(row->factor_residual <= slack) || row->factor == 0) return {};
@@ -333,8 +333,9 @@ std::map<int64_t, RankFactor> factors_of_ranks(const Rows& wrong, double slack) 
     if (!(std::fabs(row->factor - known.factor) <= 2 * slack * std::fabs(known.factor))) return {};
     known.count += row->count;
   }
-  const bool are_few = std::any_of(factors.begin(), factors.end(),
-                                   [](const auto& one) { return one.second.count < kFewest; });
+  const bool are_few = std::any_of(factors.begin(), factors.end(), [](const auto& one) {
+    return one.second.count < kFewestOfRank;
+  });
   return are_few ? std::map<int64_t, RankFactor>() : factors;
 }
 

@@ -14,6 +14,7 @@
 namespace shardproof::sim::judge {
 namespace {
 
+constexpr const char* kThroughFloat32 = "computed or stored in float32 somewhere on the way";
 constexpr double kLargestRounding = 20;  // in allowances; a lower precision rounds by less
 
 // "3", "2..5", "1, 4, 6"
@@ -184,9 +185,14 @@ std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh)
   } else if (wrong.zeros) {
     append("are all zero");
     out.likely = "one part was dropped or never filled";
-  } else if (wrong.sums.factor() != 0 && wrong.sums.count > 1 && wrong.sums.fits(1e-6) &&
-             !is_near_one(wrong.sums.factor())) {
-    append(fmt::format("are {:.6g} x golden", wrong.sums.factor()));
+  } else if (wrong.sums.factor() != 0 && wrong.sums.count > 1 && wrong.sums.fits(1e-6)) {
+    const double factor = wrong.sums.factor();
+    const bool is_rounding = std::fabs(factor - 1) < 1e-6;
+    const bool is_float64 = tensor.allowance < 1e-9 * tensor.golden_size;
+    const std::string times =
+        is_near_one(factor) ? times_nearly_one(factor) : fmt::format("{:.6g}", factor);
+    if (!is_rounding) append("are " + times + " x golden");
+    if (is_rounding && is_float64) out.likely = kThroughFloat32;
   }
   if (out.pattern.empty()) return std::nullopt;
   for (const std::set<int64_t>& at : wrong.at) {
@@ -223,7 +229,7 @@ Explanation words_by_size(const Difference& difference) {
   if (small) {
     out.likely = "rounding, if the float64 case matches: the allowance is exceeded by less than 20";
   } else if (symptoms.precision == Precision::kFloat64 && scale > 0 && largest / scale < 1e-5) {
-    out.likely = "computed or stored in float32 somewhere on the way";
+    out.likely = kThroughFloat32;
   } else if (scale > 0 && looks_rounded(symptoms, largest / scale)) {
     out.likely = fmt::format(
         "rounding, if the float64 case matches: off by as much as {} rounds, where more is due",
