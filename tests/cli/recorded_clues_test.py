@@ -421,7 +421,7 @@ class Clues(cli_test.CommandTest):
             return [value + 0.1 for value in values] if (kind, step) == ("param", 2) else None
         text = self.judged_states(change)
         self.assertIn("tensor    step.a", text)
-        self.assertIn("the optimizer counts 1 steps of this parameter where the reference counts 2", self.likely(text))
+        self.assertIn("the optimizer's count of steps of this parameter is 1, where the reference has 2", self.likely(text))
 
     def test_the_only_holder_of_a_tensor(self):
         def change(kind, name, step, values, rank):

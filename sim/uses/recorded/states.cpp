@@ -95,8 +95,8 @@ std::string at_another_place(const WrongPart& part, const GoldenTensor& golden) 
 
 std::string other_count(const judge::ResultRow& row) {
   return fmt::format(
-      "the optimizer counts {:.6g} steps of this parameter where the reference counts {:.6g}: its "
-      "states were made anew, or loaded without their count, by which the next updates are scaled",
+      "the optimizer's count of steps of this parameter is {:.6g}, where the reference has {:.6g}: "
+      "its states were made anew, or loaded without their count, by which updates are scaled",
       row.actual_value, row.golden_value);
 }
 
