@@ -13,7 +13,7 @@ using namespace shardproof::sim::judge;
 TEST_CASE("values of a narrow dtype are rounding only when they lie near the golden",
           "[explanations]") {
   const auto rounded = [](const at::Tensor& values, at::ScalarType through = at::kBFloat16) {
-    return found(a_world(), in("grad.b", [=](int64_t, const at::Tensor&) {
+    return found(judge::world(), in("grad.b", [=](int64_t, const at::Tensor&) {
                    return values.to(through).to(at::kDouble);
                  }));
   };
@@ -21,7 +21,7 @@ TEST_CASE("values of a narrow dtype are rounding only when they lie near the gol
   CHECK_THAT(rounded(numbered({12}, 5)).pattern, Catch::Contains("exactly a bfloat16"));
   CHECK_THAT(rounded(numbered({12}, 71)).pattern, !Catch::Contains("bfloat16"));
   const Divergence in_float32 =
-      found(a_world(Precision::kFloat32), in("grad.b", [](int64_t, const at::Tensor& t) {
+      found(judge::world(Precision::kFloat32), in("grad.b", [](int64_t, const at::Tensor& t) {
               return t.to(at::kBFloat16).to(at::kFloat);
             }));
   CHECK_THAT(in_float32.pattern, Catch::Contains("exactly a bfloat16"));
@@ -142,9 +142,10 @@ TEST_CASE("what one rank found out is claimed of that rank alone", "[explanation
 }
 
 TEST_CASE("a problem is claimed of the ranks that have it", "[explanations]") {
-  const Divergence narrow = found(a_world(), in("x.output", [](int64_t rank, const at::Tensor& t) {
-                                    return rank == 1 ? t.to(at::kFloat) : t * 3;
-                                  }));
+  const Divergence narrow =
+      found(judge::world(), in("x.output", [](int64_t rank, const at::Tensor& t) {
+              return rank == 1 ? t.to(at::kFloat) : t * 3;
+            }));
   CHECK(narrow.ranks.size() == 6);
   CHECK_THAT(narrow.pattern, Catch::StartsWith("float32 tensor in a float64 run on rank 1 only; "
                                                "the other wrong ranks"));
@@ -152,7 +153,7 @@ TEST_CASE("a problem is claimed of the ranks that have it", "[explanations]") {
 
 TEST_CASE("elements that are right refute a missing sum", "[explanations]") {
   const auto flipped = [](double value) {
-    return found(a_world(), in("grad.b", [=](int64_t rank, at::Tensor t) {
+    return found(judge::world(), in("grad.b", [=](int64_t rank, at::Tensor t) {
                    // The sum with the other copy is right at this element only.
                    const double golden = t[3].item<double>();
                    t[3] = rank < 3 ? value : golden - value;
@@ -189,7 +190,7 @@ TEST_CASE("in a low precision a step that rounding cannot tell from this one is 
 TEST_CASE("rounding is mentioned only beside an error that could be rounding", "[explanations]") {
   const auto told = [](double factor) {
     return describe_result(
-        a_world(Precision::kFloat16)
+        judge::world(Precision::kFloat16)
             .run(in(kGrad, [=](int64_t, const at::Tensor& t) { return t * factor; })),
         false);
   };

@@ -16,12 +16,12 @@ at::Tensor reordered(const at::Tensor& t, const std::vector<int64_t>& order, int
   return at::cat(out, dim);
 }
 
-const Mesh kContext({{"dp", 1}, {"cp", 3}, {"tp", 2}});
+const Mesh kThreeByTwo({{"dp", 1}, {"cp", 3}, {"tp", 2}});
 
 std::string order_of(const std::vector<int64_t>& order) {
   const at::Tensor golden = numbered({4, 12, 5}, 9);
   const auto found =
-      propose_chunk_order(whole(reordered(golden, order, 1), golden, true), kContext);
+      propose_chunk_order(whole(reordered(golden, order, 1), golden, true), kThreeByTwo);
   REQUIRE(found);
   CHECK(found->share == 1);
   return found->pattern + " | " + found->likely;
@@ -52,7 +52,7 @@ TEST_CASE("only positions are cut in zigzag, and fused parts by rank", "[explana
        {std::vector<int64_t>{0, 5, 1, 4, 2, 3}, {5, 4, 3, 2, 1, 0}, {0, 1, 2, 5, 4, 3}}) {
     Piece weight = piece_of(reordered(golden, order, 0), golden);
     weight.phase = Phase::kStep;
-    const auto found = propose_chunk_order(*assemble({&weight}), kContext);
+    const auto found = propose_chunk_order(*assemble({&weight}), kThreeByTwo);
     REQUIRE(found);
     CHECK_THAT(found->likely, !Catch::Contains("zigzag"));
   }
@@ -63,7 +63,7 @@ TEST_CASE("chunks of one mesh axis may be of uneven length", "[explanations]") {
   at::Tensor actual = golden.clone();
   actual.narrow(1, 0, 4).copy_(golden.narrow(1, 4, 4));
   actual.narrow(1, 4, 4).copy_(golden.narrow(1, 0, 4));
-  const auto found = propose_chunk_order(whole(actual, golden, true), kContext);
+  const auto found = propose_chunk_order(whole(actual, golden, true), kThreeByTwo);
   REQUIRE(found);
   CHECK_THAT(found->pattern,
              Catch::Contains("the 3 chunks along the positions") && Catch::Contains("1 0 2"));
@@ -73,7 +73,7 @@ TEST_CASE("an order of chunks that fits only most of them is none", "[explanatio
   const at::Tensor golden = numbered({4, 12, 5}, 9);
   at::Tensor actual = reordered(golden, {0, 5, 1, 4, 2, 3}, 1);
   actual.narrow(1, 4, 2).copy_(numbered({4, 2, 5}, 77));
-  CHECK_FALSE(propose_chunk_order(whole(actual, golden, true), kContext));
+  CHECK_FALSE(propose_chunk_order(whole(actual, golden, true), kThreeByTwo));
 }
 
 }  // namespace

@@ -17,63 +17,65 @@ JudgedWorld::Plant times(double factor) {
 }  // namespace
 
 TEST_CASE("a factor is named after the axis whose size it is", "[diagnose]") {
-  const Divergence twice = found(a_world(), times(2));
+  const Divergence twice = found(judge::world(), times(2));
   CHECK(twice.tensor == kGrad);
   CHECK(twice.ranks == Ranks{0, 1, 2, 3, 4, 5});
   CHECK(twice.pattern ==
         "every element is 2.00 x golden on all ranks; 2 is the size of dp; "
         "explains all of the difference");
   CHECK_THAT(twice.likely, Catch::Contains("summed once too often"));
-  CHECK_THAT(found(a_world(), times(1.0 / 3)).pattern,
+  CHECK_THAT(found(judge::world(), times(1.0 / 3)).pattern,
              Catch::Contains("(1/3)") && Catch::Contains("3 is the size of tp"));
-  CHECK_THAT(found(a_world(), times(1.0 / 3)).likely, Catch::Contains("averaged"));
-  CHECK_THAT(found(a_world(), times(6)).pattern, Catch::Contains("6 is the size of dp x tp"));
-  CHECK_THAT(found(a_world(), times(-1)).likely, Catch::Contains("sign"));
-  CHECK_THAT(found(a_world(), times(0.25)).pattern, Catch::Contains("clipping factor"));
-  CHECK_THAT(found(a_world(), times(4)).likely, Catch::Contains("not clipped"));
-  CHECK_THAT(found(a_world(), times(1.37)).pattern, Catch::Contains("no size of the mesh"));
-  CHECK(found(a_world(), times(1.37)).likely.empty());
+  CHECK_THAT(found(judge::world(), times(1.0 / 3)).likely, Catch::Contains("averaged"));
+  CHECK_THAT(found(judge::world(), times(6)).pattern, Catch::Contains("6 is the size of dp x tp"));
+  CHECK_THAT(found(judge::world(), times(-1)).likely, Catch::Contains("sign"));
+  CHECK_THAT(found(judge::world(), times(0.25)).pattern, Catch::Contains("clipping factor"));
+  CHECK_THAT(found(judge::world(), times(4)).likely, Catch::Contains("not clipped"));
+  CHECK_THAT(found(judge::world(), times(1.37)).pattern, Catch::Contains("no size of the mesh"));
+  CHECK(found(judge::world(), times(1.37)).likely.empty());
 }
 
 TEST_CASE("a factor is the square of a size, where no size fits", "[diagnose]") {
-  CHECK_THAT(found(a_world(), times(9)).pattern,
+  CHECK_THAT(found(judge::world(), times(9)).pattern,
              Catch::Contains("every element is 9.00 x golden") &&
                  Catch::Contains("the square of 3, the size of tp"));
-  CHECK_THAT(found(a_world(), times(9)).likely, Catch::Contains("where a division by it belongs"));
-  CHECK_THAT(found(a_world(), times(1.0 / 9)).likely, Catch::Contains("over that axis twice"));
-  CHECK_THAT(found(a_world(), times(4)).pattern,
+  CHECK_THAT(found(judge::world(), times(9)).likely,
+             Catch::Contains("where a division by it belongs"));
+  CHECK_THAT(found(judge::world(), times(1.0 / 9)).likely, Catch::Contains("over that axis twice"));
+  CHECK_THAT(found(judge::world(), times(4)).pattern,
              !Catch::Contains("square"));  // 1 / clipping factor
-  CHECK_THAT(found(a_world(), times(6)).pattern,
+  CHECK_THAT(found(judge::world(), times(6)).pattern,
              !Catch::Contains("square"));  // the size of dp x tp
 }
 
 TEST_CASE("a factor that is a quotient of counts names them", "[diagnose]") {
-  const Divergence neighbors = found(a_world(), times(15.0 / 16));
+  const Divergence neighbors = found(judge::world(), times(15.0 / 16));
   CHECK_THAT(neighbors.pattern, Catch::Contains("every element is 0.9375 x golden on all ranks; "
                                                 "15/16, which is no size of the mesh"));
   CHECK_THAT(neighbors.likely, Catch::Contains("divided by 16 where 15 are due") &&
                                    Catch::Contains("one in 16 is too many"));
-  CHECK_THAT(found(a_world(), times(4095.0 / 4096)).likely,
+  CHECK_THAT(found(judge::world(), times(4095.0 / 4096)).likely,
              Catch::Contains("divided by 4096 where 4095 are due"));
-  const Divergence others = found(a_world(), times(8.0 / 5));
+  const Divergence others = found(judge::world(), times(8.0 / 5));
   CHECK_THAT(others.likely, Catch::Contains("divided by 5 where 8 are due"));
   CHECK_THAT(others.likely, !Catch::Contains("too many"));
-  CHECK_THAT(found(a_world(), times(7)).likely, Catch::StartsWith("not divided by 7, or"));
-  CHECK_THAT(found(a_world(), times(1.0 / 7)).likely, Catch::StartsWith("divided by 7 once too"));
+  CHECK_THAT(found(judge::world(), times(7)).likely, Catch::StartsWith("not divided by 7, or"));
+  CHECK_THAT(found(judge::world(), times(1.0 / 7)).likely,
+             Catch::StartsWith("divided by 7 once too"));
 }
 
 TEST_CASE("a number that is near the size of an axis is not that size in float64", "[diagnose]") {
-  const Divergence near = found(a_world(), times(2.00005));
+  const Divergence near = found(judge::world(), times(2.00005));
   CHECK_THAT(near.pattern, Catch::StartsWith("every element is 2.00005 x golden on all ranks"));
   CHECK_THAT(near.pattern, !Catch::Contains("dp"));
   CHECK(near.likely.empty());
-  CHECK_THAT(found(a_world(), times(1 + 3e-6)).pattern,
+  CHECK_THAT(found(judge::world(), times(1 + 3e-6)).pattern,
              Catch::StartsWith("every element is (1 + 3e-06) x golden"));
 }
 
 TEST_CASE("ranks with a factor of their own are listed with it", "[diagnose]") {
   const auto with = [](const std::vector<double>& factors) {
-    return found(a_world(), in("grad.b", [=](int64_t rank, const at::Tensor& t) {
+    return found(judge::world(), in("grad.b", [=](int64_t rank, const at::Tensor& t) {
                    return t * factors[static_cast<size_t>(rank)];
                  }));
   };
@@ -86,19 +88,19 @@ TEST_CASE("ranks with a factor of their own are listed with it", "[diagnose]") {
 
 TEST_CASE("a factor that only looks like a quotient of counts names none", "[diagnose]") {
   for (const double factor : {7 + 1e-9, 15.0 / 16 + 1e-9, 101.0 / 103, -15.0 / 16}) {
-    const Divergence other = found(a_world(), times(factor));
+    const Divergence other = found(judge::world(), times(factor));
     CHECK_THAT(other.pattern, Catch::Contains("a scale is wrong that is no size of the mesh"));
     CHECK(other.likely.empty());
   }
   const Divergence rounded =
-      found(a_world(Precision::kFloat32),
+      found(judge::world(Precision::kFloat32),
             in(kGrad, [](int64_t, const auto& t) { return (t * (15.0 / 16)).to(at::kFloat); }));
   CHECK_THAT(rounded.likely, !Catch::Contains("are due"));
 }
 
 TEST_CASE("in float32 a factor is still seen through the rounding", "[diagnose]") {
   const Divergence twice =
-      found(a_world(Precision::kFloat32),
+      found(judge::world(Precision::kFloat32),
             in(kGrad, [](int64_t, const at::Tensor& t) { return (t * 2).to(at::kFloat); }));
   CHECK_THAT(twice.pattern, Catch::Contains("2 is the size of dp"));
   CHECK(twice.worst.rounding_only);
@@ -108,13 +110,13 @@ TEST_CASE("a wrong norm is a factor, or the root of one", "[diagnose]") {
   const auto norm = [](double factor) {
     return in("grad_norm", [=](int64_t, const at::Tensor& t) { return t * factor; });
   };
-  CHECK_THAT(found(a_world(), norm(std::sqrt(3.0))).pattern,
+  CHECK_THAT(found(judge::world(), norm(std::sqrt(3.0))).pattern,
              Catch::Contains("square root of 3, the size of tp"));
-  CHECK_THAT(found(a_world(), norm(3)).pattern, Catch::Contains("3 is the size of tp"));
-  CHECK_THAT(found(a_world(), norm(1 / std::sqrt(3.0))).likely,
+  CHECK_THAT(found(judge::world(), norm(3)).pattern, Catch::Contains("3 is the size of tp"));
+  CHECK_THAT(found(judge::world(), norm(1 / std::sqrt(3.0))).likely,
              Catch::Contains("squares are averaged"));
-  CHECK(found(a_world(), norm(1.1)).pattern == "the value is 1.1 x golden on all ranks");
-  CHECK(found(a_world(), norm(1.1)).likely.empty());
+  CHECK(found(judge::world(), norm(1.1)).pattern == "the value is 1.1 x golden on all ranks");
+  CHECK(found(judge::world(), norm(1.1)).likely.empty());
 }
 
 TEST_CASE("one rank only, and the ranks of one coordinate, are told apart", "[diagnose]") {
@@ -124,15 +126,16 @@ TEST_CASE("one rank only, and the ranks of one coordinate, are told apart", "[di
       return t;
     });
   };
-  const Divergence one = found(a_world(), on({4}));
+  const Divergence one = found(judge::world(), on({4}));
   CHECK(one.ranks == Ranks{4});
   CHECK_THAT(one.pattern, Catch::Contains("on rank 4 only"));
-  CHECK_THAT(found(a_world(), on({1, 4})).pattern, Catch::Contains("on ranks 1, 4 (tp 1)"));
-  CHECK_THAT(found(a_world(), on({3, 4, 5})).pattern, Catch::Contains("on ranks 3, 4, 5 (dp 1)"));
+  CHECK_THAT(found(judge::world(), on({1, 4})).pattern, Catch::Contains("on ranks 1, 4 (tp 1)"));
+  CHECK_THAT(found(judge::world(), on({3, 4, 5})).pattern,
+             Catch::Contains("on ranks 3, 4, 5 (dp 1)"));
 }
 
 TEST_CASE("permuted chunks name their order", "[diagnose]") {
-  const JudgedWorld judged = a_world();
+  const JudgedWorld judged = judge::world();
   const auto reorder = [&](const std::vector<int64_t>& order) {
     return full(judged, kGrad, rows_over_tp(), [=](const at::Tensor& t) {
       std::vector<at::Tensor> chunks = t.chunk(static_cast<int64_t>(order.size()), 0);
@@ -149,7 +152,7 @@ TEST_CASE("permuted chunks name their order", "[diagnose]") {
 }
 
 TEST_CASE("NaN is counted and located", "[diagnose]") {
-  const Divergence nan = found(a_world(), in(kGrad, [](int64_t rank, at::Tensor t) {
+  const Divergence nan = found(judge::world(), in(kGrad, [](int64_t rank, at::Tensor t) {
                                  if (rank == 5) t[0][3] = NAN;
                                  return t;
                                }));

@@ -34,7 +34,7 @@ TEST_CASE("a factor that is nearly right is claimed with its share, a rough one 
           "[explanations]") {
   auto precision = Precision::kFloat32;
   const auto planted = [&](double factor, double noise) {
-    return found(a_world(precision), in(kGrad, [=](int64_t rank, const at::Tensor& t) {
+    return found(judge::world(precision), in(kGrad, [=](int64_t rank, const at::Tensor& t) {
                    const at::Tensor more = noise * numbered({t.size(0), t.size(1)}, 90 + rank);
                    return (t * factor + more).to(t.scalar_type());
                  }));
@@ -90,13 +90,13 @@ TEST_CASE("a missing sum may go over several axes, and be partly right", "[expla
       return own + noise * numbered({12}, 80 + rank);
     });
   };
-  const Divergence both = found(a_world(), parts(0));
+  const Divergence both = found(judge::world(), parts(0));
   CHECK(both.likely == "the sum over dp x tp is missing");
   CHECK_THAT(both.pattern, Catch::Contains("must be equal over dp x tp, but the ranks hold "
                                            "addends (partial)") &&
                                Catch::EndsWith("; explains all of the difference"));
-  CHECK_THAT(found(a_world(), parts(1e-2)).pattern, Catch::Contains("; explains 99.9"));
-  CHECK(found(a_world(), parts(0.5)).likely.empty());
+  CHECK_THAT(found(judge::world(), parts(1e-2)).pattern, Catch::Contains("; explains 99.9"));
+  CHECK(found(judge::world(), parts(0.5)).likely.empty());
 }
 
 TEST_CASE("what leaves a right element wrong explains nothing", "[explanations]") {
@@ -105,7 +105,7 @@ TEST_CASE("what leaves a right element wrong explains nothing", "[explanations]"
   for (int64_t i = 0; i < 33; ++i) sums.add(1, 1, 2, 1e-10);
   CHECK(sums.refuted == 33);
   CHECK(sums.share() < 0);
-  const Divergence flipped = found(a_world(), in("grad.b", [](int64_t, at::Tensor t) {
+  const Divergence flipped = found(judge::world(), in("grad.b", [](int64_t, at::Tensor t) {
                                      t[3] = -t[3] * 0.5e8;  // the sum over copies is wrong as well
                                      return t;
                                    }));
@@ -116,18 +116,19 @@ TEST_CASE("what leaves a right element wrong explains nothing", "[explanations]"
 TEST_CASE("of claims that fit alike the shortest stands, the others follow", "[explanations]") {
   // Both dp ranks hold the same half, so a factor of 1/2 fits, and so does a missing sum over dp.
   const Divergence half =
-      found(a_world(), in("grad.b", [](int64_t, const at::Tensor& t) { return t / 2; }));
+      found(judge::world(), in("grad.b", [](int64_t, const at::Tensor& t) { return t / 2; }));
   CHECK_THAT(half.pattern, Catch::StartsWith("every element is 0.5 (1/2) x golden"));
   CHECK_THAT(half.likely, Catch::StartsWith("averaged over that axis") &&
                               Catch::EndsWith("; or the sum over dp is missing"));
   // The two addends differ, so there is no factor, and none is mentioned.
-  const Divergence parts = found(a_world(), in("grad.b", [](int64_t rank, const at::Tensor& t) {
-                                   const at::Tensor part = numbered({12}, 77);
-                                   return rank < 3 ? part : t - part;
-                                 }));
+  const Divergence parts =
+      found(judge::world(), in("grad.b", [](int64_t rank, const at::Tensor& t) {
+              const at::Tensor part = numbered({12}, 77);
+              return rank < 3 ? part : t - part;
+            }));
   CHECK(parts.likely == "the sum over dp is missing");
   CHECK_THAT(parts.pattern, Catch::Contains("sum of the ranks' values over dp is the golden"));
-  const Divergence mean = found(a_world(), in("grad.b", [](int64_t rank, const at::Tensor& t) {
+  const Divergence mean = found(judge::world(), in("grad.b", [](int64_t rank, const at::Tensor& t) {
                                   const at::Tensor part = numbered({12}, 77);
                                   return rank < 3 ? part : 2 * t - part;
                                 }));
@@ -136,7 +137,7 @@ TEST_CASE("of claims that fit alike the shortest stands, the others follow", "[e
 
 TEST_CASE("a replicated parameter whose ranks hold parts is called sharded", "[explanations]") {
   const Divergence sharded =
-      found(a_world(), in("grad.b", [](int64_t rank, const at::Tensor& t) {
+      found(judge::world(), in("grad.b", [](int64_t rank, const at::Tensor& t) {
               at::Tensor own = at::zeros_like(t);
               own.narrow(0, 4 * (rank % 3), 4).copy_(t.narrow(0, 4 * (rank % 3), 4));
               return own;
@@ -170,10 +171,10 @@ TEST_CASE("declared addends that are copies, or one too many, are named", "[expl
     };
   };
   const Divergence copies =
-      found(a_world(), addends([](int64_t, const at::Tensor& t) { return t.clone(); }));
+      found(judge::world(), addends([](int64_t, const at::Tensor& t) { return t.clone(); }));
   CHECK_THAT(copies.pattern,
              Catch::Contains("declared partial over tp, but each rank holds the whole value"));
-  const Divergence extra = found(a_world(), addends([](int64_t tp, const at::Tensor& t) {
+  const Divergence extra = found(judge::world(), addends([](int64_t tp, const at::Tensor& t) {
                                    const at::Tensor part = numbered({4, 6}, 33);
                                    return tp == 0 ? part : tp == 1 ? t - part : part * 0.7;
                                  }));
@@ -189,16 +190,16 @@ TEST_CASE("declared addends that are copies, or one too many, are named", "[expl
       seen.tensor = tp == 0 ? part : tp == 1 ? seen.tensor - part : part * odd;
     };
   };
-  CHECK_THAT(found(a_world(), odd_on(3)).pattern,
+  CHECK_THAT(found(judge::world(), odd_on(3)).pattern,
              Catch::Contains("without the addend of rank 2 on ranks 0, 1, 2"));
-  CHECK_THAT(found(a_world(), odd_on(6)).pattern,
+  CHECK_THAT(found(judge::world(), odd_on(6)).pattern,
              Catch::Contains("without the addend of ranks 2, 5 on all ranks"));
-  const Divergence one_of_two = found(a_world(), [&](int64_t rank, Observation& seen) {
+  const Divergence one_of_two = found(judge::world(), [&](int64_t rank, Observation& seen) {
     odd_on(6)(rank, seen);
     if (seen.name == "x.output" && rank == 3) seen.tensor = numbered({4, 6}, 90);
   });
   CHECK_THAT(one_of_two.pattern, !Catch::Contains("without"));
-  const Divergence random = found(a_world(), addends([](int64_t tp, const at::Tensor&) {
+  const Divergence random = found(judge::world(), addends([](int64_t tp, const at::Tensor&) {
                                     return numbered({4, 6}, 40 + tp);
                                   }));
   CHECK(random.likely.empty());
@@ -227,7 +228,7 @@ TEST_CASE("a shift is seen although padding and dropped positions break it", "[e
 
 TEST_CASE("zeros beside one right copy may be a missing sum", "[explanations]") {
   const auto zero_on = [](const std::vector<int64_t>& ranks) {
-    return found(a_world(), in("grad.b", [=](int64_t rank, const at::Tensor& t) {
+    return found(judge::world(), in("grad.b", [=](int64_t rank, const at::Tensor& t) {
                    const bool is_zero = std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
                    return is_zero ? at::zeros_like(t) : t;
                  }));
@@ -337,7 +338,7 @@ TEST_CASE("what is right needs no explanation", "[explanations]") {
   }
   const Piece piece = piece_of(nearly, golden);
   CHECK_FALSE(read_otherwise(piece));
-  CHECK(a_world().run().verdict == Verdict::kMatch);
+  CHECK(judge::world().run().verdict == Verdict::kMatch);
 }
 
 TEST_CASE("smooth values and wide allowances make no shift", "[explanations]") {
@@ -365,7 +366,7 @@ TEST_CASE("random differences get no cause", "[explanations]") {
   };
   for (const bool replaced : {false, true}) {
     for (const bool per_rank : {false, true}) {
-      const CaseResult result = a_world(precision).run(plant(replaced, per_rank));
+      const CaseResult result = judge::world(precision).run(plant(replaced, per_rank));
       REQUIRE(result.divergence);
       CAPTURE(precision, seed, size, tensor, replaced, per_rank, result.divergence->pattern);
       const std::string likely = result.divergence->likely;

@@ -42,13 +42,13 @@ TEST_CASE("other values between zeros that moved are no mask", "[explanations]")
 
 TEST_CASE("one value where the golden has many was never written", "[explanations]") {
   const auto with = [](double value) {
-    return found(a_world(), in(kGrad, [=](int64_t, at::Tensor t) { return t.fill_(value); }));
+    return found(judge::world(), in(kGrad, [=](int64_t, at::Tensor t) { return t.fill_(value); }));
   };
   CHECK_THAT(with(77).pattern, Catch::Contains("every element is 77 on all ranks"));
   CHECK_THAT(with(77).likely, Catch::Contains("never filled"));
   CHECK_THAT(with(0).pattern, Catch::Contains("every element is 0"));
   CHECK_THAT(with(0).likely, Catch::StartsWith("it was never filled, or a gradient was cut off"));
-  const Divergence nearly = found(a_world(), in(kGrad, [](int64_t rank, at::Tensor t) {
+  const Divergence nearly = found(judge::world(), in(kGrad, [](int64_t rank, at::Tensor t) {
                                     t.fill_(77);
                                     if (rank == 0) t.view({-1})[0] = 3;
                                     return t;
