@@ -22,7 +22,7 @@ import torch
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM", "shardproof")
-UNRESOLVED = re.compile(r"(\d+) of (\d+) tensors unresolved")
+UNRESOLVED = re.compile(r"(\d+) of (\d+) not judged")
 
 
 def draws(first):

@@ -73,7 +73,8 @@ double Tolerance::fed_allowance(const GoldenTensor& golden) const {
 std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spec,
                                                              const GoldenRecord& golden,
                                                              const GoldenTensor& tensor,
-                                                             KnownGradients known) {
+                                                             KnownGradients known,
+                                                             const std::vector<double>& rates) {
   const bool adam = spec.optimizer.kind != OptimizerKind::kSgd;
   FreeRunningAllowance out;
   std::optional<std::string> parameter;
@@ -105,7 +106,8 @@ std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spe
       clip = std::min(1.0, spec.optimizer.max_norm / (*norm->value.data<double>() + kClipEps));
     }
     const GoldenTensor* rate = golden.find(Phase::kStep, step, "lr");
-    const double lr = rate ? *rate->value.data<double>() : spec.optimizer.lr;
+    double lr = rate ? *rate->value.data<double>() : spec.optimizer.lr;
+    if (step <= std::ssize(rates)) lr = rates[static_cast<size_t>(step - 1)];
     const double* values = is_known ? grad->value.data<double>() : nullptr;
     out.steps_.push_back({values, lr, clip, tolerance.allowance(*grad)});
   }

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <map>
+
 #include "sim/uses/recorded/recorded_judgement.h"
 
 namespace shardproof::sim::recorded {
@@ -55,17 +57,41 @@ std::string matched_line(const RecordedJudgement& judgement) {
   const judge::CaseResult& result = judgement.result;
   std::string text =
       fmt::format("{} tensors, {} elements", result.tensors_compared, result.elements_compared);
-  const auto& unresolved = result.account.unresolved;
-  if (!unresolved.empty()) {
-    text += fmt::format(", {} of {} tensors unresolved ({} of step {}: {})", unresolved.size(),
-                        result.account.all_tensors, unresolved.front().tensor,
-                        unresolved.front().step, unresolved.front().reason);
-  }
   if (!result.worst_tensor.empty()) {
     text += fmt::format(", at most {:.3g}% of an allowance used ({})", 100 * result.worst_ratio,
                         result.worst_tensor);
   }
   return text;
+}
+
+// What is unresolved, by reason: "param.w of step 1 and 3 more: ..".
+std::vector<std::string> unresolved_lines(const judge::Account& account) {
+  constexpr size_t kListed = 4;
+  struct Group {
+    const judge::UnjudgedTensor* first;
+    int64_t more = 0;
+  };
+  std::map<std::string, Group> groups;  // by the reason without the name of its tensor
+  std::vector<const Group*> in_order;
+  for (const judge::UnjudgedTensor& one : account.unresolved) {
+    const bool named = one.reason.starts_with(one.tensor);
+    const std::string reason = one.reason.substr(named ? one.tensor.size() : 0);
+    const auto [group, added] = groups.emplace(reason, Group{&one});
+    if (added) in_order.push_back(&group->second);
+    if (!added) ++group->second.more;
+  }
+  std::vector<std::string> lines;
+  for (const Group* group : in_order) {
+    if (lines.size() == kListed) break;
+    const judge::UnjudgedTensor& first = *group->first;
+    lines.push_back(fmt::format("{} of step {}{}: {}", first.tensor, first.step,
+                                group->more > 0 ? fmt::format(" and {} more", group->more) : "",
+                                first.reason));
+  }
+  if (in_order.size() > kListed) {
+    lines.push_back(fmt::format("and for {} more reasons", in_order.size() - kListed));
+  }
+  return lines;
 }
 
 }  // namespace
@@ -80,12 +106,17 @@ std::string describe_judgement(const RecordedJudgement& judgement, bool color) {
                            : refused  ? "REFUSED"
                            : internal ? "INTERNAL"
                                       : "MISMATCH";
-  std::string text = fmt::format("{:<9}", word);
+  const size_t unresolved = result.account.unresolved.size();
+  std::string text = match && unresolved > 0 ? fmt::format("{}, {} of {} not judged  ", word,
+                                                           unresolved, result.account.all_tensors)
+                                             : fmt::format("{:<9}", word);
   if (color) text = fmt::format("\033[{}m{}\033[0m", paint, text);
   text += " " + result.spec.name;
   if (judgement.mesh.world_size() > 1) text += "   " + judgement.mesh.describe();
   if (match) {
     text += "   " + matched_line(judgement);
+    for (const std::string& line : unresolved_lines(result.account))
+      text += field("unresolved", line);
   } else if (!result.divergence) {
     text += field("what", result.message);
   } else {

@@ -74,6 +74,14 @@ void split(RecordedRun& run, const Names& names) {
 
 }  // namespace
 
+std::string name_without_layer(const std::string& parameter) {
+  const size_t at = parameter.find(kLayers);
+  if (at == parameter.npos) return parameter;
+  const size_t begin = at + kLayers.size(), end = parameter.find_first_not_of("0123456789", begin);
+  if (end == begin || end == parameter.npos || parameter[end] != '.') return parameter;
+  return parameter.substr(0, begin) + parameter.substr(end + 1);
+}
+
 void split_layers(RecordedRun& run, RecordedRun& reference) {
   Names names = held_by_layer(reference);
   keep_those_in_one_layer(reference, names);

@@ -12,4 +12,7 @@ namespace shardproof::sim::recorded {
 // which a piece spans layers, or has no box, stay as they are.
 void split_layers(RecordedRun& run, RecordedRun& reference);
 
+// "decoder.layers.mlp.weight" of "decoder.layers.1.mlp.weight"; other names stay.
+std::string name_without_layer(const std::string& parameter);
+
 }  // namespace shardproof::sim::recorded

@@ -20,11 +20,16 @@
 #include "sim/judge/evidence/look.h"
 #include "sim/uses/recorded/hashes.h"
 #include "sim/uses/recorded/placement.h"
+#include "sim/uses/recorded/sources.h"
 
 namespace shardproof::sim::recorded {
 namespace {
 
 constexpr const char* kFloat64 = "float64";
+constexpr double kMostOfUpdate = 2;  // how far an update may be from the golden's: its sign is free
+constexpr double kNoGradient = 1e-9;  // of the largest of its step
+constexpr double kRoundingsOfUpdate =
+    16;  // of an update that is not lost in those of its parameter
 
 uint64_t digest_of_part(const RecordedPiece& piece) {
   const Place& place = piece.place;
@@ -46,16 +51,34 @@ bool is_extra(const RecordedPiece& piece) {
   return piece.phase != Phase::kStep || is_step_scalar(piece.name) || is_optional_state(piece.name);
 }
 
+// An optimizer's gradients and scalars come before what it writes.
+int stage_of(const RecordedPiece& piece) {
+  const bool is_written = piece.phase == Phase::kStep && !is_step_scalar(piece.name) &&
+                          !piece.name.starts_with("grad.") && !is_optional_state(piece.name);
+  return is_written ? 1 : 0;
+}
+
+// By step, because what is unresolved in one counts in the next. Each rank's are otherwise in the
+// order observed.
+std::vector<const RecordedPiece*> in_order(const RecordedRun& run) {
+  std::vector<const RecordedPiece*> pieces;
+  for (const RecordedPiece& piece : run.pieces) pieces.push_back(&piece);
+  std::stable_sort(pieces.begin(), pieces.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->step, stage_of(*a)) < std::pair(b->step, stage_of(*b));
+  });
+  return pieces;
+}
+
 class PieceJudge {
  public:
   PieceJudge(const RecordedRun& run, const CaseSpec& spec, const Reference& reference)
       : run_(run),
         spec_(spec),
-        knows_optimizer_(reference.knows_optimizer),
         reference_(reference),
         golden_(reference.record),
         scattered_(spec.precision != Precision::kFloat64),
-        copies_(copies_of(run)) {
+        copies_(copies_of(run)),
+        sources_(run, reference) {
     for (const GoldenTensor& tensor : golden_.tensors()) names_.insert(tensor.name);
     reports_.resize(static_cast<size_t>(run.world_size));
     failing_.resize(reports_.size());
@@ -66,7 +89,7 @@ class PieceJudge {
   }
 
   std::vector<judge::RankReport> judge() {
-    for (const RecordedPiece& piece : run_.pieces) judge(piece);
+    for (const RecordedPiece* piece : in_order(run_)) judge(*piece);
     for (size_t rank = 0; rank < reports_.size(); ++rank) finish(rank);
     demand_parameters_after_each_step();
     return std::move(reports_);
@@ -89,6 +112,7 @@ class PieceJudge {
                     (near->second.empty() ? "" : "; the nearest one is " + near->second);
     }
     if (!row.problem.empty()) row.outcome = judge::Outcome::kMismatch;
+    if (row.outcome == judge::Outcome::kUnresolved) sources_.add_unresolved(piece);
     if (row.outcome == judge::Outcome::kMatch || row.is_wrong()) row.judged = row.count;
     reports_[rank].rows.push_back(std::move(row));
   }
@@ -209,7 +233,7 @@ class PieceJudge {
   void compare_values(const RecordedPiece& piece, const TensorView& local,
                       const GoldenTensor& golden, const judge::IndexPlan& plan,
                       judge::ResultRow& row) {
-    judge::DiffTask task{local, golden, plan, 1, allowance(golden)};
+    judge::DiffTask task{local, golden, plan, 1, exact_allowance(reference_, golden)};
     if (scattered_ && is_floating(local.dtype())) {  // counts are exact
       const double eps = eps_of(local, golden);
       task.allowance += judge::scatter_allowance(golden, eps);
@@ -222,29 +246,41 @@ class PieceJudge {
       return;
     }
     task.padding_is_zero = run_.is_file && golden.name == "logprobs" && golden.value.dim() == 2;
+    const Source source = scattered_ || !is_floating(local.dtype()) ? Source{} : sources_.of(piece);
     if (row.partial) {
       row.outcome = judge::Outcome::kAddend;
+      if (!source.is_judged()) widen(source, golden, task, row);
       reports_[static_cast<size_t>(piece.rank)].pieces.push_back(piece_of(piece, row, task));
       return;
     }
     judge::DiffResult result = judge::diff(task);
     std::optional<judge::FreeRunningAllowance> added;
     const bool stepped = result.bad_count > 0 && piece.step > 0 && is_of_optimizer(piece);
-    if (stepped && knows_optimizer_) {
+    const Rule rule = stepped ? rule_of(piece) : Rule{};
+    if (stepped && rule.is_known) {
+      CaseSpec spec = spec_;
+      spec.optimizer = rule.optimizer;
       added = judge::FreeRunningAllowance::of(
-          spec_, golden_, golden,
-          run_.is_file ? judge::KnownGradients::kFirstStep : judge::KnownGradients::kEveryStep);
+          spec, golden_, golden,
+          run_.is_file ? judge::KnownGradients::kFirstStep : judge::KnownGradients::kEveryStep,
+          rule.rates);
     }
     if (added) {
       task.added = &*added;
       result = judge::diff(task);
-    } else if (stepped && may_be_amplified(golden, result)) {
-      row.outcome = judge::Outcome::kUnresolved;
-      row.reason =
-          "how far rounding goes through an optimizer that is not Adam, AdamW or SGD is "
-          "not known";
-      return;
     }
+    const bool is_free = stepped && (!added || !source.is_judged());
+    if (result.bad_count > 0 && is_free) {
+      if (is_of_own_step(piece, golden, source, added.has_value(), row)) return;
+    } else if (result.bad_count > 0 && !source.is_judged()) {
+      widen(source, golden, task, row);
+      result = judge::diff(task);
+      if (result.bad_count == 0) {
+        row.outcome = judge::Outcome::kUnresolved;
+        return;
+      }
+    }
+    row.reason = scattered_ ? row.reason : "";
     judge::take_result(result, task.plan, row);
     if (row.outcome == judge::Outcome::kMatch) check_factor_of(task, row);
     if (row.outcome != judge::Outcome::kMismatch) return;
@@ -256,12 +292,11 @@ class PieceJudge {
     failing.keep(piece_of(piece, row, task));
   }
 
-  // User scalars, as a count of tokens, are no measure of the other tensors of the forward.
-  double allowance(const GoldenTensor& golden) const {
-    GoldenTensor judged = golden;
-    const auto scale = reference_.scales.find({golden.phase, golden.step});
-    judged.phase_scale = scale == reference_.scales.end() ? golden.scale : scale->second;
-    return exact_.allowance(judged);
+  // Sums that are within the exact allowance nevertheless: settle_exact_sums().
+  void widen(const Source& source, const GoldenTensor& golden, judge::DiffTask& task,
+             judge::ResultRow& row) const {
+    task.allowance += source.allowance(golden.scale, phase_scale_of(reference_, golden));
+    row.reason = source.reason;
   }
 
   // As RankRecorder does: an optimizer's step turns roundings into errors that many elements share.
@@ -278,22 +313,72 @@ class PieceJudge {
     return !piece.name.starts_with("grad.") && !is_extra(piece);
   }
 
-  // Whether an error may come from rounding in gradients: the parameter has a gradient, and the
-  // error is at most twice the way that it went.
-  bool may_be_amplified(const GoldenTensor& golden, const judge::DiffResult& result) const {
-    const std::string parameter = parameter_of(golden.name);
-    if (!golden_.find(Phase::kStep, golden.step, "grad." + parameter)) return false;
-    if (!std::isfinite(result.worst_error)) return false;
-    if (!golden.name.starts_with("param.")) return result.worst_error <= golden.scale;
-    double way = 0;
-    for (int64_t step = 1; step <= golden.step; ++step) {
-      const GoldenTensor* now = golden_.find(Phase::kStep, step, golden.name);
-      const GoldenTensor* before = golden_.find(Phase::kStep, step - 1, golden.name);
-      if (!now || !before || now->value.numel() == 0) return false;
-      if (now->value.sizes() != before->value.sizes()) return false;
-      way += distance_between(now->value, before->value).largest;
+  // By which a parameter moves.
+  struct Rule {
+    bool is_known = false;
+    OptimizerSpec optimizer = {};
+    std::vector<double> rates = {};  // of each step; none: those that the golden recorded
+  };
+
+  Rule rule_of(const RecordedPiece& piece) const {
+    const ParameterGroup* group = group_of(reference_.groups, parameter_of(piece.name));
+    if (!group) return {reference_.knows_optimizer, spec_.optimizer};
+    return {group->knows_optimizer, group->optimizer, group->lr};
+  }
+
+  // Whether a value that is wrong by the rule of float64 may be what the rank's own step made of
+  // what it had, because nothing says how far roundings go there. It makes it unresolved. It says
+  // of an update that is the golden's times another number that this is wrong.
+  bool is_of_own_step(const RecordedPiece& piece, const GoldenTensor& golden, const Source& source,
+                      bool knows_rule, judge::ResultRow& row) {
+    const std::string grad_name = "grad." + parameter_of(golden.name);
+    const GoldenTensor* grad = golden_.find(Phase::kStep, golden.step, grad_name);
+    if (!grad || !golden.value.holds<double>()) return false;
+    const bool moves = golden.name.starts_with("param.");
+    const RecordedPiece* before = moves ? piece_before(piece) : nullptr;
+    const GoldenTensor* golden_before =
+        moves ? golden_.find(Phase::kStep, golden.step - 1, golden.name) : nullptr;
+    if (moves && (!before || !golden_before)) return false;
+    if (moves && golden_before->value.sizes() != golden.value.sizes()) return false;
+    const Update update = update_of(piece, before, golden, golden_before);
+    // Of a gradient that is 0 but for roundings, an update has any size.
+    const bool has_gradient = grad->scale > kNoGradient * phase_scale_of(reference_, *grad);
+    const bool is_coarse =
+        kRoundingsOfUpdate * eps_of(piece.values, golden) * golden.scale > update.size;
+    if (has_gradient && !is_coarse && update.has_other_factor(source)) {
+      row.problem = moves
+                        ? fmt::format(
+                              "moved by {:.3g} x the golden's update of this step: the learning "
+                              "rate, or another setting of the optimizer, is wrong",
+                              update.factor)
+                        : fmt::format("every element is {:.3g} x golden, or nearly", update.factor);
+      return false;
     }
-    return result.worst_error <= 2 * way;
+    const double most = moves        ? kMostOfUpdate * update.size
+                        : knows_rule ? 2 * source.allowance(golden.scale, 0)
+                                     : golden.scale;
+    if (!(update.error <= most) || !all_finite(piece.values)) return false;
+    row.outcome = judge::Outcome::kUnresolved;
+    row.reason = source.is_judged() ? "how far rounding goes through an optimizer that is not "
+                                      "Adam, AdamW or SGD is not known"
+                                    : source.reason;
+    return true;
+  }
+
+  // What the rank had of the same part after the step before.
+  const RecordedPiece* piece_before(const RecordedPiece& piece) {
+    if (parameters_.empty()) {
+      for (const RecordedPiece& one : run_.pieces) {
+        if (one.name.starts_with("param."))
+          parameters_[{one.rank, one.step, one.name}].push_back(&one);
+      }
+    }
+    const auto found = parameters_.find({piece.rank, piece.step - 1, piece.name});
+    if (found == parameters_.end()) return nullptr;
+    for (const RecordedPiece* one : found->second) {
+      if (one->place == piece.place && one->shape == piece.shape) return one;
+    }
+    return nullptr;
   }
 
   // A rank that has a part of a parameter at the start has it after each step too.
@@ -350,12 +435,14 @@ class PieceJudge {
 
   const RecordedRun& run_;
   const CaseSpec& spec_;
-  bool knows_optimizer_;
   const Reference& reference_;
   const GoldenRecord& golden_;
-  judge::Tolerance exact_{CaseSpec{}};  // the rule of float64
-  bool scattered_;                      // the repeats tell how much correct runs scatter
+  bool scattered_;  // the repeats tell how much correct runs scatter
   std::map<CopyKey, std::vector<int64_t>> copies_;
+  Sources sources_;
+  // By rank, step and name.
+  std::map<std::tuple<int64_t, int64_t, std::string>, std::vector<const RecordedPiece*>>
+      parameters_;
   std::map<int64_t, std::vector<bool>> held_;  // elements, by the golden's order
   std::map<int64_t, uint64_t> coverage_of_;    // of a whole tensor, by its number of elements
   std::set<std::string> names_;
@@ -370,6 +457,18 @@ class PieceJudge {
 std::vector<judge::RankReport> judge_pieces(const RecordedRun& run, const CaseSpec& spec,
                                             const Reference& reference) {
   return PieceJudge(run, spec, reference).judge();
+}
+
+void settle_exact_sums(const Reference& reference, std::vector<judge::RankReport>& reports) {
+  for (judge::RankReport& report : reports) {
+    for (judge::ResultRow& row : report.rows) {
+      if (!row.partial || row.outcome != judge::Outcome::kUnresolved) continue;
+      const GoldenTensor* golden = reference.record.find(row.phase, row.step, row.name);
+      if (!golden || !(row.worst_error <= exact_allowance(reference, *golden))) continue;
+      row.outcome = judge::Outcome::kMatch;
+      row.reason.clear();
+    }
+  }
 }
 
 }  // namespace shardproof::sim::recorded

@@ -15,4 +15,8 @@ namespace shardproof::sim::recorded {
 std::vector<judge::RankReport> judge_pieces(const RecordedRun& run, const CaseSpec& spec,
                                             const Reference& reference);
 
+// After settle_addends(), of a run in float64: sums that are right by the rule of float64 match,
+// although they were computed from values that are unresolved.
+void settle_exact_sums(const Reference& reference, std::vector<judge::RankReport>& reports);
+
 }  // namespace shardproof::sim::recorded

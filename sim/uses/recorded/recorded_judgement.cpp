@@ -164,6 +164,7 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference) {
   result.reports = judge_pieces(run, result.spec, golden);
   const StepMeshes meshes(run.mesh);
   auto addends = judge::settle_addends(meshes, result.reports);
+  if (result.spec.precision == Precision::kFloat64) settle_exact_sums(golden, result.reports);
   mark_means(run, addends);
   add_totals(result);
   result.divergence = judge::first_divergence(result.spec, meshes, result.reports, addends);

@@ -13,6 +13,7 @@
 #include "sim/case/record/magnitude.h"
 #include "sim/judge/diff/result_row.h"
 #include "sim/judge/diff/tolerance.h"
+#include "sim/uses/recorded/layers.h"
 #include "sim/uses/recorded/placement.h"
 
 namespace shardproof::sim::recorded {
@@ -255,12 +256,34 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
   }
   out.record = GoldenRecord::of(std::move(tensors));
   out.knows_optimizer = run.knows_optimizer;
+  out.groups = run.groups;
   for (const GoldenTensor& tensor : out.record.tensors()) {
     double& scale = out.scales[{tensor.phase, tensor.step}];
     if (tensor.value.dim() > 0 && !is_optional_state(tensor.name))
       scale = std::max(scale, tensor.scale);
   }
   return out;
+}
+
+double phase_scale_of(const Reference& reference, const GoldenTensor& golden) {
+  const auto scale = reference.scales.find({golden.phase, golden.step});
+  return scale == reference.scales.end() ? golden.scale : scale->second;
+}
+
+double exact_allowance(const Reference& reference, const GoldenTensor& golden) {
+  GoldenTensor judged = golden;
+  judged.phase_scale = phase_scale_of(reference, golden);
+  judged.scatter = 0;
+  return judge::Tolerance(CaseSpec{}).allowance(judged);
+}
+
+const ParameterGroup* group_of(const std::vector<ParameterGroup>& groups,
+                               const std::string& parameter) {
+  for (const ParameterGroup& group : groups) {
+    if (group.parameters.contains(parameter)) return &group;
+  }
+  const std::string whole = name_without_layer(parameter);
+  return whole == parameter ? nullptr : group_of(groups, whole);
 }
 
 }  // namespace shardproof::sim::recorded

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "sim/case/record/golden_record.h"
 #include "sim/uses/recorded/recorded_run.h"
@@ -16,7 +17,8 @@ struct Reference {
   std::set<std::string> narrow;  // record keys of tensors that were recorded below float64
   // The largest magnitude of the tensors of a phase and step, without scalars.
   std::map<std::pair<Phase, int64_t>, double> scales;
-  bool knows_optimizer = false;    // RecordedRun::knows_optimizer
+  bool knows_optimizer = false;             // RecordedRun::knows_optimizer
+  std::vector<ParameterGroup> groups = {};  // RecordedRun::groups
   std::set<std::string> left_out;  // names of forward tensors that its pieces do not make whole
   // The run's repeats in the precision of the judged run. From them the record has its scatters.
   int64_t repeats = 0;
@@ -28,5 +30,15 @@ struct Reference {
 // `judged` is the precision of the run that is judged. Throws Error(kBadInput) for a repeat that
 // starts from other parameters or recorded other tensors.
 Reference make_reference(const RecordedRun& run, Precision judged);
+
+// The largest magnitude of the tensors beside it. User scalars, as a count of tokens, are not
+// among them.
+double phase_scale_of(const Reference& reference, const GoldenTensor& golden);
+// The allowance of float64.
+double exact_allowance(const Reference& reference, const GoldenTensor& golden);
+
+// The group that a parameter is in, by its name there or with the number of its layer; null: none.
+const ParameterGroup* group_of(const std::vector<ParameterGroup>& groups,
+                               const std::string& parameter);
 
 }  // namespace shardproof::sim::recorded

@@ -1,0 +1,137 @@
+#include "sim/uses/recorded/sources.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/enum_names.h"
+#include "base/precision.h"
+#include "sim/case/record/magnitude.h"
+#include "sim/judge/diff/tolerance.h"
+#include "sim/uses/recorded/placement.h"
+
+namespace shardproof::sim::recorded {
+namespace {
+
+// A loss or gradient changes by so many times more than the parameters, both relative to their
+// size, at the most. A sum that lacks one of two addends, or a factor of 2, changes more than a
+// third of a gradient; so does a step that is taken from far other parameters.
+constexpr double kMostSensitive = 1000;
+constexpr double kPartOfScale = 1.0 / 3;
+constexpr double kSensitive = 30;
+
+// Four roundings to bfloat16, in which an optimizer may compute a norm that it divides by.
+constexpr double kFactorOfRounding = 1.0 / 64;
+constexpr double kUnlike = 0.25;  // the most that a factor leaves unexplained, of what it explains
+constexpr int64_t kFewestOfUpdate = 4;
+
+double eps_of(Dtype dtype) {
+  return judge::eps_of_precision(*find_enum<Precision>(dtype_name(dtype)));
+}
+
+}  // namespace
+
+double Source::allowance(double scale, double phase_scale) const {
+  const double part =
+      std::min(kMostSensitive * difference, std::max(kPartOfScale, kSensitive * difference));
+  return part * scale + difference * phase_scale;
+}
+
+Sources::Sources(const RecordedRun& run, const Reference& reference)
+    : run_(run), reference_(reference) {
+  for (const RecordedPiece& piece : run.pieces) {
+    if (!piece.name.starts_with("grad.") || !is_floating(piece.values.dtype())) continue;
+    const bool narrow_there =
+        reference.narrow.contains(record_key(piece.phase, piece.step, piece.name));
+    const bool narrow_here = piece.values.dtype() != Dtype::kFloat64;
+    if (!narrow_here && !narrow_there) continue;
+    const Dtype dtype = narrow_here ? piece.values.dtype() : Dtype::kFloat32;
+    Narrow& narrow = narrow_[piece.step];
+    if (eps_of(dtype) > narrow.eps) narrow = {eps_of(dtype), dtype_name(dtype), piece.step};
+  }
+}
+
+void Sources::add_unresolved(const RecordedPiece& piece) {
+  if (piece.name.starts_with("param.")) first_unresolved_ = std::min(first_unresolved_, piece.step);
+}
+
+Source Sources::of(const RecordedPiece& piece) {
+  Source source;
+  const bool of_step = piece.phase == Phase::kStep && !piece.name.starts_with("grad.");
+  for (auto at = narrow_.begin(); of_step && at != narrow_.end(); ++at) {
+    const Narrow& narrow = at->second;
+    if (at->first > piece.step || narrow.eps <= source.difference) continue;
+    source = {narrow.eps, fmt::format("it differs by roundings of {}, in which gradients of step "
+                                      "{} were recorded",
+                                      narrow.dtype, narrow.step)};
+  }
+  if (piece.step <= first_unresolved_) return source;
+  const double apart = parameters_apart(piece.step - 1);
+  if (!(apart > source.difference)) return source;
+  return {apart, fmt::format("it is computed from the parameters after step {}, of which some are "
+                             "unresolved; together they are {:.2g} of their size apart from the "
+                             "golden's",
+                             piece.step - 1, apart)};
+}
+
+// The root of the sum of the squares of all distances, relative to that of all parameters.
+double Sources::parameters_apart(int64_t step) {
+  const auto [at, added] = apart_.emplace(step, 0);
+  if (!added) return at->second;
+  double distance = 0, size = 0, eps = 0;
+  for (const RecordedPiece& piece : run_.pieces) {
+    if (piece.step != step || !piece.name.starts_with("param.")) continue;
+    const GoldenTensor* golden = reference_.record.find(Phase::kStep, step, piece.name);
+    if (!golden || golden->value.sizes() != piece.global_shape) continue;
+    if (!is_floating(piece.values.dtype()) || !golden->value.holds<double>()) continue;
+    const std::vector<double> values = values_as<double>(piece.values);
+    const double* expected = golden->value.data<double>();
+    plan_of(piece).for_each_run([&](int64_t local, int64_t global, int64_t length) {
+      for (int64_t i = 0; i < length; ++i) {
+        const double right = expected[global + i], apart = values[local + i] - right;
+        if (std::isfinite(apart)) distance += apart * apart;
+        size += right * right;
+      }
+    });
+    if (piece.values.dtype() != Dtype::kFloat64) eps = std::max(eps, eps_of(piece.values.dtype()));
+  }
+  at->second = std::max(eps, size > 0 ? std::sqrt(distance / size) : 0);
+  return at->second;
+}
+
+bool Update::has_other_factor(const Source& source) const {
+  const double off = std::fabs(factor - 1);
+  const double least = std::max(kFactorOfRounding, kSensitive * source.difference);
+  return count >= kFewestOfUpdate && off > least && unlike <= kUnlike * off * expected;
+}
+
+Update update_of(const RecordedPiece& now, const RecordedPiece* before, const GoldenTensor& golden,
+                 const GoldenTensor* golden_before) {
+  Update update;
+  update.size =
+      golden_before ? distance_between(golden.value, golden_before->value).largest : golden.scale;
+  const std::vector<double> values = values_as<double>(now.values);
+  const std::vector<double> then =
+      before ? values_as<double>(before->values) : std::vector<double>(values.size());
+  const double* right = golden.value.data<double>();
+  const double* right_then = golden_before ? golden_before->value.data<double>() : nullptr;
+  double square = 0, both = 0;
+  plan_of(now).for_each_run([&](int64_t local, int64_t global, int64_t length) {
+    for (int64_t i = 0; i < length; ++i) {
+      const double here = values[local + i] - then[local + i];
+      const double there = right[global + i] - (right_then ? right_then[global + i] : 0);
+      update.error = std::fmax(update.error, std::fabs(here - there));
+      update.count += there != 0;
+      update.expected += there * there;
+      both += here * there;
+      square += here * here;
+    }
+  });
+  if (update.expected > 0) update.factor = both / update.expected;
+  update.unlike = std::sqrt(std::fmax(0, square - update.factor * update.factor * update.expected));
+  update.expected = std::sqrt(update.expected);
+  return update;
+}
+
+}  // namespace shardproof::sim::recorded

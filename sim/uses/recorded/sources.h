@@ -1,0 +1,70 @@
+// What the values of a float64 run are computed from, where that was not judged: parameters that
+// are unresolved, and gradients that were recorded below float64. Values that are computed from
+// them may differ from the reference's, but not without limit.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "sim/uses/recorded/recorded_run.h"
+#include "sim/uses/recorded/reference.h"
+
+namespace shardproof::sim::recorded {
+
+// By how much that differs, relative to its size. 0: all of it was judged.
+struct Source {
+  double difference = 0;
+  std::string reason = {};  // a clause that says what it is
+
+  bool is_judged() const { return difference == 0; }
+  // The most by which the largest element of a right tensor of this scale may differ.
+  double allowance(double scale, double phase_scale) const;
+};
+
+class Sources {
+ public:
+  Sources(const RecordedRun& run, const Reference& reference);
+
+  // After all pieces of earlier steps were judged.
+  Source of(const RecordedPiece& piece);
+  // A piece of which the values are unresolved.
+  void add_unresolved(const RecordedPiece& piece);
+
+ private:
+  struct Narrow {
+    double eps = 0;
+    std::string dtype;
+    int64_t step = 0;
+  };
+  double parameters_apart(int64_t step);
+
+  const RecordedRun& run_;
+  const Reference& reference_;
+  std::map<int64_t, Narrow> narrow_;  // the widest rounding of the gradients, by step
+  int64_t first_unresolved_ = std::numeric_limits<int64_t>::max();  // step of a parameter
+  std::map<int64_t, double> apart_;                                 // of the parameters, by step
+};
+
+// How a rank's part of a parameter moved in a step, or what a state has become, beside the
+// reference's: u' and u.
+struct Update {
+  double error = 0;     // the largest |u' - u|
+  double size = 0;      // the largest |u| of the whole tensor
+  double factor = 1;    // the best f of u' = f * u
+  double unlike = 0;    // |u' - f * u|
+  double expected = 0;  // |u|
+  int64_t count = 0;    // elements with u != 0
+
+  // Whether u' is u times a number that is not 1, which no rounding of single elements makes.
+  // `source` is what the step is computed from.
+  bool has_other_factor(const Source& source) const;
+};
+
+// `before` and `golden_before` are null for a state, which counts from 0.
+Update update_of(const RecordedPiece& now, const RecordedPiece* before, const GoldenTensor& golden,
+                 const GoldenTensor* golden_before);
+
+}  // namespace shardproof::sim::recorded
