@@ -415,7 +415,7 @@ class RecordedRunTest(cli_test.CommandTest):
         def small(run, rank, kind, name, values):
             if "head" not in name or kind == "scalar":
                 return None
-            gradient = (1 if run.mesh else -1) * 1e-11
+            gradient = (1 if run.mesh else -1) * 4e-11
             if kind == "grad":
                 return [gradient, *values[1:]]
             move = 0.02 * gradient / (abs(gradient) + 1e-8) if values != start(name) else 0
@@ -531,6 +531,59 @@ class RecordedRunTest(cli_test.CommandTest):
         doubled = self.two_steps([("dp", 2)], rule="adamw", narrow=True,
                                  gradient_of=lambda gradient, step, rank: [2 * g for g in gradient])
         self.expect(self.judge(doubled, golden=golden), 1, "exp_avg.", "2 x golden")
+
+    def with_repeats(self, name, move, precision="float32", count=16, **options):
+        """A golden run and its repeats, whose gradients and loss are moved by move(values, repeat)."""
+        folder = self.two_steps(**options).write(os.path.join(self.scratch, name))
+        for k in range(1, count + 1):
+            repeat = self.two_steps(**options)
+            repeat.head |= {"noise": k, "precision": precision}
+            repeat.data[0] = [(key, dtype, shape, move(values, k) if line["kind"] in ("grad", "scalar") else values)
+                              for line, (key, dtype, shape, values) in zip(repeat.lines[0], repeat.data[0])]
+            repeat.write(os.path.join(folder, f"noise{k}"))
+        return folder
+
+    def test_repeats_that_have_other_inputs(self):
+        def moved(values, k):  # all repeats alike
+            return [math.cos(3 * i) + 1e-7 * k for i, _ in enumerate(values)]
+
+        def near(values, k):
+            return [value * (1 + 1e-6 * math.sin(k + i)) for i, value in enumerate(values)]
+        low = self.two_steps([("dp", 2)])
+        low.head["precision"] = "float32"
+        low = low.write(os.path.join(self.scratch, "low"))
+        self.expect(self.judge(low, golden=self.with_repeats("near", near)), 0, "MATCH", "16 repeats")
+        self.expect(self.judge(low, golden=self.with_repeats("moved", moved)), 2,
+                    "the repeats of", "have other inputs than it", "they agree with each other to", "away from the golden",
+                    "in 3 of 3 tensors", "outside of shardproof.float64()")
+
+    def test_repeats_in_float64(self):
+        """They measure what is computed from what is unresolved, in later steps too."""
+        def near(values, k):
+            return [value * (1 + 1e-4 * math.sin(k + i)) for i, value in enumerate(values)]
+        plain = self.two_steps().write(os.path.join(self.scratch, "plain"))
+        measured = self.with_repeats("measured", near, "float64")
+
+        def off(size):
+            return self.two_steps([("dp", 2)], gradient_of=lambda gradient, step, rank: [
+                g * (1 + size * (-1) ** i) for i, g in enumerate(gradient)])
+        self.expect(self.judge(off(1e-4), golden=plain), 1, "MISMATCH", "grad.w")
+        self.expect(self.judge(off(1e-4), golden=measured), 0, "MATCH", "16 repeats of it in float64")
+        self.expect(self.judge(off(0.5), golden=measured), 1, "MISMATCH", "grad.w")
+
+    def test_a_buffer_that_one_rank_lacks(self):
+        def with_buffer(run, ranks):
+            for rank in ranks:
+                run.add(rank, "buffer", "norm.running_mean", [0.5, 0.25], [2])
+            return run
+        golden = with_buffer(recorded(), [0]).write(os.path.join(self.scratch, "buffers"))
+        self.expect(self.judge(with_buffer(recorded([("dp", 2)]), [0, 1]), golden=golden), 0, "MATCH")
+        self.expect(self.judge(with_buffer(recorded([("dp", 2)]), [0]), golden=golden), 1, "buffer.norm.running_mean",
+                    "rank 1 recorded none of it, and rank 0, which has the same parameters, did")
+        stages = with_buffer(recorded([("pp", 2)]), [0])  # the second stage has the head alone
+        self.without(stages, 0, lambda line: line["name"] == "head.weight")
+        self.without(stages, 1, lambda line: line["name"] in PARAMETERS and line["name"] != "head.weight")
+        self.expect(self.judge(stages, golden=golden), 0, "MATCH")
 
     def test_a_frozen_parameter_that_moved(self):
         def frozen(run):
@@ -665,7 +718,22 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(broken(line(1, global_shape=[80, 60])), 1, "its global shape is [80, 60]")
         self.expect(broken(head(world_size=3)), 2, "world_size is 3")
         self.expect(broken(head(version=4)), 2, "version")
-        self.expect(broken(head(steps=2)), 2, "number of recorded steps")
+        self.expect(broken(head(steps=2, optimizer={**ADAM, "lr": [0.01, 0.01]})), 2, "number of recorded steps")
+        for lr, text in (([-0.01], "lr has -0.01; a learning rate is at least 0"),
+                         ([0.01, -1], "lr has -1")):
+            self.expect(broken(head(optimizer={**ADAM, "lr": lr})), 2, text)
+        self.expect(broken(head(steps=2)), 2, "lr has 1 learning rate for 2 steps; write one for each step")
+        self.expect(broken(head(batch={"rows": -4, "parts": 2})), 2, "batch: rows is -4")
+        self.expect(broken(head(batch={"rows": 4, "parts": 0})), 2, "batch: parts is 0")
+        self.expect(broken(head(batch={"rows": 4, "parts": 5})), 2, "batch: parts is 5; it must be an integer from 1 to 4")
+        self.expect(broken(head(noise=3)), 2, "noise is 3, and a run of 2 ranks is not a repeat of a run of one rank")
+        self.expect(broken(head(rows=0)), 2, "rows is 0")
+        self.expect(broken(head(rows=3)), 2, "the number of rows (rows=)", "is 3", "it is all")
+        for places in ("tp", [[0]], [[1], [0]], [{"tp": 0}, {"tp": 1}], [[0], [1], [2]], [[0, 0], [1, 0]]):
+            self.expect(broken(head(coordinates=places)), 2, "coordinates")
+        self.expect(broken(head(coordinates=[[0], [1]])), 0, "MATCH")
+        self.expect(broken(line(1, partial={"axes": ["zz"], "op": "sum"})), 2, "rank1.jsonl:2: partial: axes has 'zz'",
+                    "the axes of the mesh are tp=2")
         self.expect(broken(head(mesh="tp")), 2, "mesh", "list")
         self.expect(broken(rewrite("run.json", lambda text: text[:-4])), 2, "run.json", "JSON")
 

@@ -76,7 +76,7 @@ class PieceJudge {
         spec_(spec),
         reference_(reference),
         golden_(reference.record),
-        scattered_(spec.precision != Precision::kFloat64),
+        scattered_(reference.is_scattered()),
         copies_(copies_of(run)),
         sources_(run, reference) {
     for (const GoldenTensor& tensor : golden_.tensors()) names_.insert(tensor.name);
@@ -92,6 +92,7 @@ class PieceJudge {
     for (const RecordedPiece* piece : in_order(run_)) judge(*piece);
     for (size_t rank = 0; rank < reports_.size(); ++rank) finish(rank);
     demand_parameters_after_each_step();
+    demand_buffers();
     return std::move(reports_);
   }
 
@@ -284,7 +285,7 @@ class PieceJudge {
     judge::take_result(result, task.plan, row);
     if (row.outcome == judge::Outcome::kMatch) check_factor_of(task, row);
     if (row.outcome != judge::Outcome::kMismatch) return;
-    row.rounding_only = scattered_;
+    row.rounding_only = spec_.precision != Precision::kFloat64;
     const judge::GoldenPosition here = judge::golden_position(row.step, row.phase, row.order);
     judge::FailingPieces& failing = failing_[static_cast<size_t>(piece.rank)];
     if (!failing.wants(here)) return;
@@ -303,7 +304,7 @@ class PieceJudge {
   void check_factor_of(const judge::DiffTask& task, judge::ResultRow& row) const {
     const bool before_a_step =
         row.step == 1 && (row.phase != Phase::kStep || row.name.starts_with("grad."));
-    if (!scattered_ || !before_a_step) return;
+    if (spec_.precision == Precision::kFloat64 || !before_a_step) return;
     judge::FactorCheck factor = judge::check_factor(task, spec_.precision);
     row.worst_ratio = std::max(row.worst_ratio, factor.used);
     row.problem = std::move(factor.problem);
@@ -396,19 +397,56 @@ class PieceJudge {
         const GoldenTensor* golden = golden_.find(Phase::kStep, step, name);
         const auto now = parts.find({rank, name, step});
         if (!golden || (now != parts.end() && now->second == at_start)) continue;
-        judge::ResultRow row(judge::Outcome::kMismatch);
-        row.name = name;
-        row.phase = Phase::kStep;
-        row.step = step;
-        row.rank = rank;
-        row.order = golden->order;
-        row.replicas = std::vector<int64_t>{rank};
-        row.global_shape = golden->value.sizes();
-        row.problem =
-            fmt::format("rank {} recorded other parts of it than at the start, or none", rank);
-        reports_[static_cast<size_t>(rank)].rows.push_back(std::move(row));
+        add_absent(
+            *golden, rank,
+            fmt::format("rank {} recorded other parts of it than at the start, or none", rank));
       }
     }
+  }
+
+  // A rank with the parameters of another one has its buffers too. Stages of a pipeline have
+  // others.
+  void demand_buffers() {
+    std::map<int64_t, std::set<std::string>> parameters;
+    std::map<std::pair<int64_t, std::string>, std::set<int64_t>> holders;  // by step and buffer
+    for (const RecordedPiece& piece : run_.pieces) {
+      if (piece.name.starts_with("param.")) parameters[piece.rank].insert(piece.name);
+      if (piece.name.starts_with("buffer.")) holders[{piece.step, piece.name}].insert(piece.rank);
+    }
+    for (const auto& [key, ranks] : holders) {
+      const auto& [step, name] = key;
+      const GoldenTensor* golden = golden_.find(Phase::kStep, step, name);
+      for (int64_t rank = 0; golden && rank < run_.world_size; ++rank) {
+        const auto peer = std::find_if(ranks.begin(), ranks.end(), [&](int64_t holder) {
+          return hold_the_same(parameters[holder], parameters[rank]);
+        });
+        if (ranks.contains(rank) || peer == ranks.end()) continue;
+        add_absent(*golden, rank,
+                   fmt::format("rank {} recorded none of it, and rank {}, which has the same "
+                               "parameters, did",
+                               rank, *peer));
+      }
+    }
+  }
+
+  // Of small parameters that are cut, some ranks have nothing.
+  static bool hold_the_same(const std::set<std::string>& a, const std::set<std::string>& b) {
+    const auto shared =
+        std::count_if(a.begin(), a.end(), [&](const std::string& one) { return b.contains(one); });
+    return 2 * shared > std::ssize(a) && 2 * shared > std::ssize(b);
+  }
+
+  void add_absent(const GoldenTensor& golden, int64_t rank, std::string problem) {
+    judge::ResultRow row(judge::Outcome::kMismatch);
+    row.name = golden.name;
+    row.phase = Phase::kStep;
+    row.step = golden.step;
+    row.rank = rank;
+    row.order = golden.order;
+    row.replicas = std::vector<int64_t>{rank};
+    row.global_shape = golden.value.sizes();
+    row.problem = std::move(problem);
+    reports_[static_cast<size_t>(rank)].rows.push_back(std::move(row));
   }
 
   judge::Piece piece_of(const RecordedPiece& from, const judge::ResultRow& row,

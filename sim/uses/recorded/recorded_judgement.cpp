@@ -29,7 +29,7 @@ CaseSpec spec_of(const RecordedRun& run, const RecordedRun& reference, const Ref
   CaseSpec spec;
   spec.name = run.folder;
   spec.steps = run.steps;
-  if (golden.repeats >= kPerturbed) spec.precision = run.precision;
+  if (golden.is_scattered()) spec.precision = run.precision;
   spec.parallel.dp = run.world_size;
   spec.optimizer = reference.optimizer;
   return spec;
@@ -44,6 +44,7 @@ void check_same_recording(const RecordedRun& run, const RecordedRun& reference) 
   };
   differ("the number of recorded steps", run.steps, reference.steps);
   differ("the selection of parameters (only=)", run.only, reference.only);
+  differ("the number of rows (rows=)", run.rows, reference.rows);
 }
 
 void add_totals(judge::CaseResult& result) {
@@ -164,7 +165,7 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference) {
   result.reports = judge_pieces(run, result.spec, golden);
   const StepMeshes meshes(run.mesh);
   auto addends = judge::settle_addends(meshes, result.reports);
-  if (result.spec.precision == Precision::kFloat64) settle_exact_sums(golden, result.reports);
+  if (!golden.is_scattered()) settle_exact_sums(golden, result.reports);
   mark_means(run, addends);
   add_totals(result);
   result.divergence = judge::first_divergence(result.spec, meshes, result.reports, addends);

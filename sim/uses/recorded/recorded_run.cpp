@@ -25,6 +25,7 @@ using nlohmann::json;
 namespace {
 
 constexpr int64_t kMaxSteps = 100000;
+constexpr int64_t kMostRepeats = 1024;                // of one run
 constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;  // of a rank's lines
 
 struct Kind {
@@ -90,14 +91,22 @@ Mesh mesh_of(const Fields& fields, int64_t world_size) {
 // The rule of an optimizer and its numbers, into a run or a group of parameters. Before version 3 a
 // run has the name of the class alone.
 template <class Target>
-void read_rule(const Fields& given, Target& target) {
+void read_rule(const Fields& given, int64_t steps, Target& target) {
   target.optimizer.max_norm = 0;  // no clipping
   const std::string rule = given.text(given.has("rule") ? "rule" : "type");
   const bool adam = rule == "adam" || rule == "adamw" || rule == "Adam" || rule == "AdamW";
   target.knows_optimizer = adam || rule == "sgd" || rule == "SGD";
   OptimizerSpec& optimizer = target.optimizer;
   optimizer.kind = adam ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
-  for (const double rate : given.numbers("lr")) target.lr.push_back(rate);
+  target.lr = given.numbers("lr");
+  for (const double rate : target.lr) {
+    if (!(rate >= 0)) given.fail("lr", fmt::format("has {}; a learning rate is at least 0", rate));
+  }
+  const bool is_list = given.has("lr") && given.value("lr").is_array() && !target.lr.empty();
+  if (is_list && std::ssize(target.lr) < steps) {
+    given.fail("lr", fmt::format("has {} learning rate{} for {} steps; write one for each step",
+                                 target.lr.size(), target.lr.size() == 1 ? "" : "s", steps));
+  }
   if (!target.lr.empty()) optimizer.lr = target.lr.front();
   const std::vector<double> betas = given.numbers("betas");
   for (const double beta : betas) {
@@ -113,16 +122,50 @@ void read_optimizer(const Fields& fields, RecordedRun& run) {
   run.optimizer.max_norm = 0;  // no clipping
   if (!fields.has("optimizer")) return;
   const Fields given = fields.object("optimizer");
-  read_rule(given, run);
+  read_rule(given, run.steps, run);
   given.number("max_norm", run.optimizer.max_norm);
   if (!given.has("groups")) return;
   for (const json& one : given.list("groups")) {
     const Fields group(given.where() + ": groups", one);
-    read_rule(group, run.groups.emplace_back());
+    read_rule(group, run.steps, run.groups.emplace_back());
     run.groups.back().optimizer.max_norm = run.optimizer.max_norm;
     for (std::string& name : group.texts("parameters")) {
       run.groups.back().parameters.insert(std::move(name));
     }
+  }
+}
+
+// What says where ranks and rows lie. The judge takes the former from the mesh.
+void check_places(const Fields& fields, const RecordedRun& run) {
+  if (fields.has("batch")) {
+    const Fields batch = fields.object("batch");
+    const int64_t rows = batch.count("rows", 0, int64_t{1} << 48);
+    batch.count("parts", 1, std::max<int64_t>(rows, 1));
+  }
+  if (fields.has("noise")) {
+    const int64_t repeat = fields.count("noise", 1, kMostRepeats);
+    if (run.world_size > 1) {
+      fields.fail("noise", fmt::format("is {}, and a run of {} ranks is not a repeat of a run of "
+                                       "one rank",
+                                       repeat, run.world_size));
+    }
+  }
+  if (!fields.has("coordinates")) return;
+  const json& ranks = fields.list("coordinates");
+  const std::vector<MeshAxis>& axes = run.mesh.axes();
+  const auto place_of = [&](int64_t rank) {
+    std::vector<int64_t> place;
+    for (const MeshAxis& axis : axes) place.push_back(run.mesh.coordinate(axis.name, rank));
+    return place;
+  };
+  for (int64_t rank = 0; rank < run.world_size; ++rank) {
+    const json place = place_of(rank);
+    const bool is_there = rank < std::ssize(ranks) && ranks[static_cast<size_t>(rank)] == place;
+    if (is_there && std::ssize(ranks) == run.world_size) continue;
+    fields.fail("coordinates",
+                fmt::format("must have a list for each of {} ranks, with an index along each axis "
+                            "of the mesh; that of rank {} is {}",
+                            run.world_size, rank, place.dump()));
   }
 }
 
@@ -179,6 +222,9 @@ void read_partial(const Fields& fields, const Mesh& mesh, RecordedPiece& piece) 
     const bool known = std::any_of(mesh.axes().begin(), mesh.axes().end(),
                                    [&](const MeshAxis& one) { return one.name == axis; });
     if (known) piece.partial_axes.push_back(axis);  // else it has one rank, and there is no sum
+    if (known || mesh.world_size() == 1) continue;
+    partial.fail("axes",
+                 fmt::format("has '{}', and the axes of the mesh are {}", axis, mesh.describe()));
   }
   const std::string op = partial.text("op");
   if (op != "sum" && op != "mean") partial.fail("op", "is '" + op + "'; it is sum or mean");
@@ -322,8 +368,7 @@ bool is_recorded_run(const std::string& folder) {
 
 namespace {
 
-constexpr int64_t kVersion = 3;         // the newest that this program reads; it reads all before
-constexpr int64_t kMostRepeats = 1024;  // of one run
+constexpr int64_t kVersion = 3;  // the newest that this program reads; it reads all before
 
 RecordedRun read_run(const std::string& folder) {
   const std::string path = (fs::path(folder) / "run.json").string();
@@ -351,6 +396,8 @@ RecordedRun read_run(const std::string& folder) {
   run.steps = fields.count("steps", 0, kMaxSteps);
   read_optimizer(fields, run);
   run.only = fields.has("only") ? fields.value("only").dump() : "null";
+  run.rows = fields.has("rows") ? std::to_string(fields.count("rows", 1, int64_t{1} << 48)) : "all";
+  check_places(fields, run);
   for (int64_t rank = 0; rank < run.world_size; ++rank) read_rank(rank, run);
   return run;
 }

@@ -205,9 +205,19 @@ void check_start(const RecordedRun& repeat, const GoldenTensor& tensor, const Te
                   "start the repeats from that run too: shardproof.load(model, golden)");
 }
 
-void add_repeat(const RecordedRun& repeat, std::vector<GoldenTensor>& tensors) {
+// How the repeats of one tensor lie: near each other, and how far from the run that they repeat.
+struct Spread {
+  TensorView first;
+  double apart = 0;                                       // the farthest from the first
+  double away = std::numeric_limits<double>::infinity();  // the nearest to the run
+};
+
+void add_repeat(const RecordedRun& repeat, std::vector<GoldenTensor>& tensors,
+                std::vector<Spread>& spreads) {
+  spreads.resize(tensors.size());
   const std::map<std::string, TensorView> wholes = tensors_of_repeat(repeat);
-  for (GoldenTensor& tensor : tensors) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    GoldenTensor& tensor = tensors[i];
     if (!is_floating(tensor.value.dtype()) || tensor.name == "lr") continue;
     const auto found = wholes.find(record_key(tensor.phase, tensor.step, tensor.name));
     const bool is_there = found != wholes.end();
@@ -220,7 +230,54 @@ void add_repeat(const RecordedRun& repeat, std::vector<GoldenTensor>& tensors) {
       check_start(repeat, tensor, found->second);
     }
     add_member(tensor.value, is_there ? &found->second : nullptr, tensor);
+    if (!is_there) continue;
+    Spread& spread = spreads[i];
+    if (!spread.first.defined()) spread.first = found->second;
+    spread.apart = std::max(spread.apart, distance_between(spread.first, found->second).largest);
+    spread.away = std::min(spread.away, distance_between(tensor.value, found->second).largest);
   }
+}
+
+// Of the largest element, which no rounding of a whole run to bfloat16 moves so far while its
+// repeats agree.
+constexpr double kFarAway = 0.05;
+constexpr double kFartherThanApart = 30;
+
+bool is_before_a_step(const GoldenTensor& tensor) {
+  return tensor.step == 1 && (tensor.phase == Phase::kForward || tensor.name.starts_with("grad."));
+}
+
+// Roundings scatter about the run. Repeats that are near each other and far from it, in half of all
+// tensors that no optimizer has touched, have computed something else.
+void check_inputs(const RecordedRun& run, const std::vector<GoldenTensor>& tensors,
+                  const std::vector<Spread>& spreads) {
+  int64_t all = 0, far = 0;
+  const GoldenTensor* worst = nullptr;
+  Spread of_worst;
+  double largest = 0;
+  for (size_t i = 0; i < spreads.size(); ++i) {
+    const Spread& spread = spreads[i];
+    const double scale = is_before_a_step(tensors[i]) ? largest_magnitude(tensors[i].value) : 0;
+    if (!spread.first.defined() || scale == 0) continue;
+    ++all;
+    if (spread.away < kFarAway * scale || spread.apart * kFartherThanApart > spread.away) continue;
+    ++far;
+    if (spread.away / scale <= largest) continue;
+    largest = spread.away / scale;
+    worst = &tensors[i];
+    of_worst = spread;
+  }
+  if (!worst || 2 * far < all) return;
+  throw_bad_input(
+      fmt::format(
+          "the repeats of {0} have other inputs than it: in {1} of step {2} they agree with "
+          "each other to {3:.2g} and lie {4:.2g} away from the golden, whose largest "
+          "element is {5:.2g}; so it is in {6} of {7} tensors",
+          run.folder, worst->name, worst->step, of_worst.apart, of_worst.away,
+          of_worst.away / largest, far, all),
+      "draw inputs that are floats outside of shardproof.float64(), in one dtype: torch.randn "
+      "draws "
+      "other numbers in float64 than in float32");
 }
 
 }  // namespace
@@ -249,11 +306,13 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
     }
   }
   add_rates(run, tensors);
+  std::vector<Spread> spreads;
   for (const RecordedRun& repeat : run.repeats) {
-    if (repeat.precision != judged || judged == Precision::kFloat64) continue;
-    add_repeat(repeat, tensors);
+    if (repeat.precision != judged) continue;
+    add_repeat(repeat, tensors, spreads);
     ++out.repeats;
   }
+  if (out.repeats > 1) check_inputs(run, tensors, spreads);
   out.record = GoldenRecord::of(std::move(tensors));
   out.knows_optimizer = run.knows_optimizer;
   out.groups = run.groups;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sim/case/record/golden_record.h"
+#include "sim/case/record/magnitude.h"
 #include "sim/uses/recorded/recorded_run.h"
 
 namespace shardproof::sim::recorded {
@@ -22,13 +23,17 @@ struct Reference {
   std::set<std::string> left_out;  // names of forward tensors that its pieces do not make whole
   // The run's repeats in the precision of the judged run. From them the record has its scatters.
   int64_t repeats = 0;
+
+  // Whether there are enough repeats to tell how much correct runs scatter.
+  bool is_scattered() const { return repeats >= kPerturbed; }
 };
 
 // Tensors are ordered by step and phase, then by RecordedPiece::order of the lowest rank. Throws
 // Error(kBadInput) when ranks hold unequal copies of an element, and when no rank holds an element
 // of a gradient, parameter or optimizer state. The learning rates of run.json are tensors too.
 // `judged` is the precision of the run that is judged. Throws Error(kBadInput) for a repeat that
-// starts from other parameters or recorded other tensors.
+// starts from other parameters or recorded other tensors, and for repeats that have other inputs:
+// they agree with each other, and are far from the run.
 Reference make_reference(const RecordedRun& run, Precision judged);
 
 // The largest magnitude of the tensors beside it. User scalars, as a count of tokens, are not
