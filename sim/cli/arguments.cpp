@@ -247,6 +247,10 @@ const Command kCommands[] = {
        app.add_flag("--reference", a.check.reference, "The --golden run may have several ranks");
        app.add_flag("--no-unresolved", a.check.no_unresolved,
                     "Of a recorded run: exit with 1 when a tensor could not be judged");
+       app.add_option("--out", a.check.out,
+                      "Of a recorded run: folder for results.json, junit.xml and `report`");
+       app.add_flag("--force", a.check.force,
+                    "With --out: also into a folder that holds other files");
        app.add_flag("--allow-partial", a.check.allow_partial,
                     "Of a case folder: judge a file that lacks tensors by those that it holds");
      }},

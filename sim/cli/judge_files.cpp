@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <iostream>
 
 #include "base/error.h"
 #include "sim/case/scenario/case_folder.h"
+#include "sim/cli/judge_output.h"
 #include "sim/report/color.h"
 #include "sim/uses/recorded/answer_file.h"
 #include "sim/uses/recorded/recorded_judgement.h"
@@ -28,16 +30,28 @@ int judge_recorded(const CheckArguments& arguments) {
     throw_bad_input(arguments.case_path + " is a recorded run, and nothing to compare it with",
                     "record the script on one rank, and name that run: --golden RUN");
   }
+  const auto start = std::chrono::steady_clock::now();
+  const std::string folder = make_judge_folder(arguments);
+  Ticker ticker;
+  ticker.at("reading the golden");
   const recorded::RecordedRun reference = recorded::read_recorded_run(arguments.golden);
   if (reference.world_size > 1 && !arguments.reference) {
     throw_bad_input(fmt::format("{} has {} ranks, so it does not show what one rank computes",
                                 arguments.golden, reference.world_size),
                     "record the script on one rank, or compare two layouts with --reference");
   }
-  const recorded::RecordedJudgement judgement =
-      recorded::judge_recorded_run(recorded::read_recorded_run(arguments.case_path), reference);
+  ticker.at("reading the run");
+  recorded::RecordedRun run = recorded::read_recorded_run(arguments.case_path);
+  ticker.at("judging");
+  const recorded::RecordedJudgement judgement = recorded::judge_recorded_run(
+      std::move(run), reference, [&](int64_t done, int64_t all) { ticker.done(done, all); });
   std::cout << recorded::describe_judgement(judgement, report::wants_color()) << '\n';
-  return judge::exit_status({judgement.result}, arguments.no_unresolved);
+  annotate(judgement);
+  const int status = judge::exit_status({judgement.result}, arguments.no_unresolved);
+  ticker.at("writing the folder of --out");
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  write_judge_folder(folder, arguments, judgement, seconds.count(), status);
+  return status;
 }
 
 // The answers are those of the case as its folder has it.
@@ -77,6 +91,11 @@ int judge_answers(const CheckArguments& arguments) {
 
 std::optional<int> judge_files(const CheckArguments& arguments) {
   if (recorded::is_recorded_run(arguments.case_path)) return judge_recorded(arguments);
+  if (!arguments.out.empty() || arguments.force) {
+    throw_bad_input(
+        "--out and --force are of recorded runs, and " + arguments.case_path + " has no run.json",
+        "leave them out");
+  }
   const bool has_golden = !arguments.golden.empty();
   if (has_golden && !looks_like_case_folder(arguments.case_path)) {
     throw_bad_input(arguments.case_path + " is no recorded run: it has no run.json",

@@ -26,7 +26,7 @@ bool is_failure(const judge::CaseResult& result) {
          result.verdict == Verdict::kRefused;
 }
 
-std::string outcome_element(const judge::CaseResult& result) {
+std::string outcome_element(const judge::CaseResult& result, const std::string& text) {
   if (result.as_expected) return "";
   const std::string kind = name_of(result.kind);
   const std::string type = name_of(result.verdict) + (kind.empty() ? "" : "." + kind);
@@ -34,14 +34,18 @@ std::string outcome_element(const judge::CaseResult& result) {
   return fmt::format("      <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n",
                      is_failure(result) ? "failure" : "error", xml_text(type),
                      xml_text(message.substr(0, message.find('\n'))),
-                     xml_text(judge::describe_result(result, false)));
+                     xml_text(text.empty() ? judge::describe_result(result, false) : text));
 }
 
-std::string case_element(const CaseSpec& spec, double seconds, const std::string& inside) {
-  const std::string head =
-      fmt::format("    <testcase classname=\"{}\" name=\"{}\" time=\"{:.3f}\"", xml_text(spec.file),
-                  xml_text(fmt::format("{} ({})", spec.name, spec.world.backend)), seconds);
+std::string case_element(const std::string& file, const std::string& name, double seconds,
+                         const std::string& inside) {
+  const std::string head = fmt::format("    <testcase classname=\"{}\" name=\"{}\" time=\"{:.3f}\"",
+                                       xml_text(file), xml_text(name), seconds);
   return inside.empty() ? head + "/>\n" : head + ">\n" + inside + "    </testcase>\n";
+}
+
+std::string name_with_backend(const CaseSpec& spec) {
+  return fmt::format("{} ({})", spec.name, spec.world.backend);
 }
 
 Suite& suite_of(std::vector<Suite>& suites, const std::string& file) {
@@ -56,8 +60,8 @@ void add_skipped(std::vector<Suite>& suites, const CaseSpec& spec, const std::st
   Suite& suite = suite_of(suites, spec.file);
   ++suite.tests;
   ++suite.skipped;
-  suite.body +=
-      case_element(spec, 0, fmt::format("      <skipped message=\"{}\"/>\n", xml_text(reason)));
+  suite.body += case_element(spec.file, name_with_backend(spec), 0,
+                             fmt::format("      <skipped message=\"{}\"/>\n", xml_text(reason)));
 }
 
 std::string suite_element(const Suite& suite, const std::string& started) {
@@ -92,8 +96,8 @@ void add_part(std::vector<Suite>& suites, const std::string& part) {
 
 }  // namespace
 
-std::string junit_part(const judge::CaseResult& result) {
-  std::string inside = outcome_element(result);
+std::string junit_part(const judge::CaseResult& result, const RunInfo& info) {
+  std::string inside = outcome_element(result, info.recorded);
   if (!inside.empty() && !result.replay.empty()) {
     inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
   }
@@ -104,11 +108,13 @@ std::string junit_part(const judge::CaseResult& result) {
     inside += fmt::format("      <system-err>{}</system-err>\n", xml_text(unresolved));
   }
   const bool failed = !result.as_expected && is_failure(result);
+  const std::string name =
+      info.recorded.empty() ? name_with_backend(result.spec) : result.spec.name;
   return nlohmann::json{{"file", valid_utf8(result.spec.file)},
                         {"failed", failed},
                         {"in_error", !result.as_expected && !failed},
                         {"seconds", result.seconds},
-                        {"xml", case_element(result.spec, result.seconds, inside)}}
+                        {"xml", case_element(result.spec.file, name, result.seconds, inside)}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

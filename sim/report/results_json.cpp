@@ -162,7 +162,8 @@ Json case_json(size_t index, const judge::CaseResult& result, const RunInfo& inf
   out["as_expected"] = result.as_expected;
   out["unexpected"] = valid_utf8(result.unexpected);
   out["message"] = valid_utf8(result.message);
-  out["text"] = valid_utf8(judge::describe_result(result, false));
+  out["text"] =
+      valid_utf8(info.recorded.empty() ? judge::describe_result(result, false) : info.recorded);
   out["seconds"] = json_number(result.seconds);
   out["golden_seconds"] = json_number(result.golden_seconds);
   out["compare_seconds"] = json_number(result.compare_seconds);
@@ -177,7 +178,8 @@ Json case_json(size_t index, const judge::CaseResult& result, const RunInfo& inf
   out["outcome"] = outcome_json(result.outcome);
   out["virtual_time"] = virtual_time_json(result);
   out["replay"] = valid_utf8(result.replay);
-  out["replay_file"] = wants_replay(result) ? Json(replay_file(id)) : Json(nullptr);
+  out["replay_file"] =
+      wants_replay(result) && info.recorded.empty() ? Json(replay_file(id)) : Json(nullptr);
   out["files"] = files_json(result, info, id);
   out["ranks"] = ranks_json(result, id);
   out["tensors"] = tensor_table(result);

@@ -31,7 +31,10 @@ struct RunInfo {
   std::string started;                      // UTC, "2026-01-31T12:00:00Z"; "": now
   double seconds = 0;                       // of the whole run, wall time
   bool interrupted = false;                 // ended by a signal: not all cases ran
-  int exit_status = 0;                      // negative: the run was ended before it had one
+  // What was said of a run that another program recorded, which is no case that can be replayed; ""
+  // for cases.
+  std::string recorded = {};
+  int exit_status = 0;  // negative: the run was ended before it had one
   std::map<std::string, std::string>
       environment;  // what matters for a replay: host, cpu, torch, ...
   // Cases that the scenario or this machine skips; the reason of each is its spec.skip.

@@ -10,7 +10,9 @@ import math
 import os
 import random
 import struct
+import subprocess
 import sys
+import xml.etree.ElementTree
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -584,6 +586,54 @@ class RecordedRunTest(cli_test.CommandTest):
         self.without(stages, 0, lambda line: line["name"] == "head.weight")
         self.without(stages, 1, lambda line: line["name"] in PARAMETERS and line["name"] != "head.weight")
         self.expect(self.judge(stages, golden=golden), 0, "MATCH")
+
+    def test_the_folder_of_out(self):
+        wrong = of("grad", "norm", lambda value, run, rank: 1.5 * value, ranks=[1, 3])
+        layout = [("dp", 2), ("tp", 2)]
+        self.environment["GITHUB_ACTIONS"] = "true"
+        for change, status in ((None, 0), (wrong, 1)):
+            out = os.path.join(self.scratch, f"out{status}")
+            done = self.judge(recorded(layout, change), "--out", out)
+            self.expect(done, status)
+            run = f"{self.scratch}/run{self.count}"
+            self.assertEqual("::error file=" in done.stdout, status == 1, done.stdout)
+            with open(os.path.join(out, "results.json"), encoding="utf-8") as file:
+                results = json.load(file)
+            case, = results["cases"]
+            self.assertEqual((results["run"]["exit_status"], case["as_expected"], case["mesh"]["text"], case["name"]),
+                             (status, status == 0, "dp=2 tp=2", run))
+            self.assertEqual(done.stdout.split("::error")[0].rstrip(), case["text"].rstrip())
+            self.assertEqual(results["run"]["command"], f"shardproof judge {run} --golden {self.golden}")
+            suite = xml.etree.ElementTree.parse(os.path.join(out, "junit.xml")).getroot()
+            self.assertEqual((suite.get("tests"), suite.get("failures")), ("1", str(status)))
+            self.assertFalse(os.path.exists(os.path.join(out, "replay")))
+            if status:
+                self.assertIn("::error file=" + os.path.join(run, "run.json"), done.stdout)
+                self.assertIn("grad.layers.0.norm.weight", suite.find(".//failure").get("message"))
+                self.assertTrue(os.listdir(os.path.join(out, "tensors")))
+            self.draw(out)
+        self.expect(self.judge(run, "--out", out), 1)  # a folder of an earlier run
+        for folder in (run, self.golden):
+            self.expect(self.judge(run, "--out", folder, "--force"), 2, "the same command reads this folder")
+        other = os.path.join(self.scratch, "other")
+        os.makedirs(other)
+        with open(os.path.join(other, "notes.txt"), "w", encoding="utf-8") as file:
+            file.write("mine")
+        self.expect(self.judge(run, "--out", other), 2, "holds files that are not of a run", "--force")
+        self.expect(self.judge(run, "--out", other, "--force"), 1)
+        self.assertEqual(sorted(os.listdir(other))[-4:], ["notes.txt", "results.json", "tensors", "timeline.json"])
+        self.expect(self.run_program("judge", self.scratch, "x", "--out", out), 2, "--out and --force are of recorded runs")
+
+    def draw(self, folder):
+        """The page, where this Python or the clone's has what it needs."""
+        root = os.path.dirname(os.path.dirname(HERE))
+        own = os.path.join(root, ".venv", "bin", "python")
+        python = own if os.path.isfile(own) else sys.executable
+        if subprocess.run([python, "-c", "import jinja2"], capture_output=True, check=False).returncode == 0:
+            done = subprocess.run([python, "-B", os.path.join(root, "reports", "report.py"), folder], capture_output=True,
+                                  text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertTrue(os.path.getsize(os.path.join(folder, "report.html")) > 1000)
 
     def test_a_frozen_parameter_that_moved(self):
         def frozen(run):

@@ -88,8 +88,12 @@ class PieceJudge {
     }
   }
 
-  std::vector<judge::RankReport> judge() {
-    for (const RecordedPiece* piece : in_order(run_)) judge(*piece);
+  std::vector<judge::RankReport> judge(const std::function<void(int64_t, int64_t)>& progress) {
+    int64_t done = 0;
+    for (const RecordedPiece* piece : in_order(run_)) {
+      judge(*piece);
+      if (progress) progress(++done, std::ssize(run_.pieces));
+    }
     for (size_t rank = 0; rank < reports_.size(); ++rank) finish(rank);
     demand_parameters_after_each_step();
     demand_buffers();
@@ -493,8 +497,9 @@ class PieceJudge {
 }  // namespace
 
 std::vector<judge::RankReport> judge_pieces(const RecordedRun& run, const CaseSpec& spec,
-                                            const Reference& reference) {
-  return PieceJudge(run, spec, reference).judge();
+                                            const Reference& reference,
+                                            const std::function<void(int64_t, int64_t)>& progress) {
+  return PieceJudge(run, spec, reference).judge(progress);
 }
 
 void settle_exact_sums(const Reference& reference, std::vector<judge::RankReport>& reports) {

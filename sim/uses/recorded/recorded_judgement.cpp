@@ -152,7 +152,8 @@ std::string note_of(const RecordedRun& run, const Reference& golden) {
 
 }  // namespace
 
-RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference) {
+RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
+                                     const Progress& progress) {
   check_same_recording(run, reference);
   for (const RecordedRun& repeat : reference.repeats) check_same_recording(repeat, reference);
   split_layers(run, reference);
@@ -162,7 +163,7 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference) {
   out.mesh = run.mesh;
   judge::CaseResult& result = out.result;
   result.spec = spec_of(run, reference, golden);
-  result.reports = judge_pieces(run, result.spec, golden);
+  result.reports = judge_pieces(run, result.spec, golden, progress);
   const StepMeshes meshes(run.mesh);
   auto addends = judge::settle_addends(meshes, result.reports);
   if (!golden.is_scattered()) settle_exact_sums(golden, result.reports);

@@ -1,6 +1,8 @@
 // Judges a recorded run against another one of the same program.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
 #include "sim/judge/verdict/verdict.h"
@@ -22,7 +24,10 @@ struct RecordedJudgement {
 // compared, their values are not. The verdict is match, mismatch, or refused when no value could be
 // judged. Throws Error(kBadInput) as read_recorded_run() and make_reference() do, and when the two
 // runs did not record the same.
-RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference);
+// `progress` is called with how many pieces were judged, of how many.
+using Progress = std::function<void(int64_t done, int64_t all)>;
+RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
+                                     const Progress& progress = {});
 
 // As describe_result() does for cases: one line for a match, else the finding.
 std::string describe_judgement(const RecordedJudgement& judgement, bool color);

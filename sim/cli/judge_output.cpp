@@ -1,0 +1,115 @@
+#include "sim/cli/judge_output.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <string_view>
+
+#include "base/error.h"
+#include "sim/cli/version.h"
+#include "sim/report/run_folder.h"
+#include "sim/report/summary.h"
+
+namespace shardproof::sim::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::seconds kBetweenWords{2};
+
+std::string command_of(const CheckArguments& arguments) {
+  std::string text =
+      fmt::format("shardproof judge {} --golden {}", arguments.case_path, arguments.golden);
+  if (arguments.reference) text += " --reference";
+  if (arguments.no_unresolved) text += " --no-unresolved";
+  return text;
+}
+
+// The axes of the run, where the names of all are those of a case's; else one axis of all ranks.
+void name_axes(const Mesh& mesh, ParallelSpec& parallel) {
+  ParallelSpec named;
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.name == "dp") named.dp = axis.size;
+    if (axis.name == "tp") named.tp = axis.size;
+    if (axis.name == "cp") named.cp = axis.size;
+  }
+  const Mesh of_case = named.mesh();
+  if (of_case.world_size() != mesh.world_size()) return;
+  for (const MeshAxis& axis : mesh.axes()) {
+    for (int64_t rank = 0; axis.size > 1 && rank < mesh.world_size(); ++rank) {
+      if (of_case.coordinate(axis.name, rank) != mesh.coordinate(axis.name, rank)) return;
+    }
+  }
+  parallel = named;
+}
+
+judge::CaseResult result_of(const recorded::RecordedJudgement& judgement) {
+  judge::CaseResult result = judgement.result;
+  result.spec.file = (fs::path(result.spec.name) / "run.json").string();
+  result.spec.line = 1;
+  name_axes(judgement.mesh, result.spec.parallel);
+  return result;
+}
+
+}  // namespace
+
+std::string make_judge_folder(const CheckArguments& arguments) {
+  if (arguments.out.empty()) return "";
+  std::error_code error;
+  for (const std::string& read : {arguments.case_path, arguments.golden}) {
+    if (!fs::equivalent(arguments.out, read, error)) continue;
+    throw_bad_input(fmt::format("--out {}: the same command reads this folder", arguments.out),
+                    "name another folder");
+  }
+  return report::create_run_folder(arguments.out, arguments.force);
+}
+
+void write_judge_folder(const std::string& folder, const CheckArguments& arguments,
+                        const recorded::RecordedJudgement& judgement, double seconds,
+                        int exit_status) {
+  if (folder.empty()) return;
+  judge::CaseResult result = result_of(judgement);
+  result.seconds = seconds;
+  result.replay = command_of(arguments);
+  report::RunInfo info;
+  info.command = result.replay;
+  info.directory = fs::current_path().string();
+  info.version = version_text();
+  info.seconds = seconds;
+  info.exit_status = exit_status;
+  info.recorded = recorded::describe_judgement(judgement, false);
+  report::write_run_files(folder, {result}, info);
+}
+
+void annotate(const recorded::RecordedJudgement& judgement) {
+  const char* github = std::getenv("GITHUB_ACTIONS");
+  if (!github || std::string_view(github) != "true" || judgement.result.as_expected) return;
+  std::cout << report::annotation(result_of(judgement)) << '\n';
+}
+
+Ticker::Ticker() : thread_([this] { say_until_ended(); }) {}
+
+Ticker::~Ticker() {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  end_.notify_one();
+  thread_.join();
+}
+
+void Ticker::say_until_ended() {
+  const auto start = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  while (!end_.wait_for(lock, kBetweenWords, [this] { return ended_; })) {
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const int64_t all = all_;
+    std::cerr << fmt::format("shardproof: {:.0f} s: {}{}\n", seconds.count(), stage_.load(),
+                             all > 0 ? fmt::format(", {} of {} tensors", done_.load(), all) : "");
+  }
+}
+
+}  // namespace shardproof::sim::cli
