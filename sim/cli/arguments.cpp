@@ -240,19 +240,7 @@ const Command kCommands[] = {
     {"judge", "Judge a run that another framework recorded, or a result file",
      [](CLI::App& app, Arguments& a) {
        add_case(app, a.check, "Recorded run (docs/recorded_runs.md), or case folder");
-       app.add_option("result", a.check.result_file,
-                      "Of a case folder: safetensors file, named as expected.safetensors");
-       app.add_option("--golden", a.check.golden,
-                      "The run of one rank; of a case folder: answers as its expected.safetensors");
-       app.add_flag("--reference", a.check.reference, "The --golden run may have several ranks");
-       app.add_flag("--no-unresolved", a.check.no_unresolved,
-                    "Of a recorded run: exit with 1 when a tensor could not be judged");
-       app.add_option("--out", a.check.out,
-                      "Of a recorded run: folder for results.json, junit.xml and `report`");
-       app.add_flag("--force", a.check.force,
-                    "With --out: also into a folder that holds other files");
-       app.add_flag("--allow-partial", a.check.allow_partial,
-                    "Of a case folder: judge a file that lacks tensors by those that it holds");
+       add_judge_options(app, a.check);
      }},
     {"golden", "The single-device result alone",
      [](CLI::App& app, Arguments& a) {

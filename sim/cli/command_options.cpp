@@ -129,4 +129,19 @@ void add_validate_options(CLI::App& app, Arguments& arguments) {
   app.footer(kValidateStatuses);
 }
 
+void add_judge_options(CLI::App& app, CheckArguments& check) {
+  app.add_option("result", check.result_file,
+                 "Of a case folder: safetensors file, named as expected.safetensors");
+  app.add_option("--golden", check.golden,
+                 "The run of one rank; of a case folder: answers as its expected.safetensors");
+  app.add_flag("--reference", check.reference, "The --golden run may have several ranks");
+  app.add_flag("--no-unresolved", check.no_unresolved,
+               "Of a recorded run: exit with 1 when a tensor could not be judged");
+  app.add_option("--out", check.out,
+                 "Of a recorded run: folder for results.json, junit.xml and `report`");
+  app.add_flag("--force", check.force, "With --out: also into a folder that holds other files");
+  app.add_flag("--allow-partial", check.allow_partial,
+               "Of a case folder: judge a file that lacks tensors by those that it holds");
+}
+
 }  // namespace shardproof::sim::cli

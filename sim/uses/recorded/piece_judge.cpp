@@ -18,7 +18,9 @@
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/evidence/failing_pieces.h"
 #include "sim/judge/evidence/look.h"
+#include "sim/uses/recorded/demands.h"
 #include "sim/uses/recorded/hashes.h"
+#include "sim/uses/recorded/own_step.h"
 #include "sim/uses/recorded/placement.h"
 #include "sim/uses/recorded/sources.h"
 
@@ -26,11 +28,6 @@ namespace shardproof::sim::recorded {
 namespace {
 
 constexpr const char* kFloat64 = "float64";
-constexpr double kMostOfUpdate = 2;  // how far an update may be from the golden's: its sign is free
-constexpr double kNoGradient = 1e-9;  // of the largest of its step
-constexpr double kRoundingsOfUpdate =
-    16;  // of an update that is not lost in those of its parameter
-
 uint64_t digest_of_part(const RecordedPiece& piece) {
   const Place& place = piece.place;
   uint64_t digest = mix_bits(static_cast<uint64_t>(place.begin * 31 + place.end));
@@ -78,7 +75,8 @@ class PieceJudge {
         golden_(reference.record),
         scattered_(reference.is_scattered()),
         copies_(copies_of(run)),
-        sources_(run, reference) {
+        sources_(run, reference),
+        own_steps_(run, reference) {
     for (const GoldenTensor& tensor : golden_.tensors()) names_.insert(tensor.name);
     reports_.resize(static_cast<size_t>(run.world_size));
     failing_.resize(reports_.size());
@@ -95,8 +93,7 @@ class PieceJudge {
       if (progress) progress(++done, std::ssize(run_.pieces));
     }
     for (size_t rank = 0; rank < reports_.size(); ++rank) finish(rank);
-    demand_parameters_after_each_step();
-    demand_buffers();
+    add_absent_pieces(run_, golden_, reports_);
     return std::move(reports_);
   }
 
@@ -276,7 +273,8 @@ class PieceJudge {
     }
     const bool is_free = stepped && (!added || !source.is_judged());
     if (result.bad_count > 0 && is_free) {
-      if (is_of_own_step(piece, golden, source, added.has_value(), row)) return;
+      const double eps = eps_of(local, golden);
+      if (own_steps_.explain(piece, golden, source, added.has_value(), eps, row)) return;
     } else if (result.bad_count > 0 && !source.is_judged()) {
       widen(source, golden, task, row);
       result = judge::diff(task);
@@ -331,128 +329,6 @@ class PieceJudge {
     return {group->knows_optimizer, group->optimizer, group->lr};
   }
 
-  // Whether a value that is wrong by the rule of float64 may be what the rank's own step made of
-  // what it had, because nothing says how far roundings go there. It makes it unresolved. It says
-  // of an update that is the golden's times another number that this is wrong.
-  bool is_of_own_step(const RecordedPiece& piece, const GoldenTensor& golden, const Source& source,
-                      bool knows_rule, judge::ResultRow& row) {
-    const std::string grad_name = "grad." + parameter_of(golden.name);
-    const GoldenTensor* grad = golden_.find(Phase::kStep, golden.step, grad_name);
-    if (!grad || !golden.value.holds<double>()) return false;
-    const bool moves = golden.name.starts_with("param.");
-    const RecordedPiece* before = moves ? piece_before(piece) : nullptr;
-    const GoldenTensor* golden_before =
-        moves ? golden_.find(Phase::kStep, golden.step - 1, golden.name) : nullptr;
-    if (moves && (!before || !golden_before)) return false;
-    if (moves && golden_before->value.sizes() != golden.value.sizes()) return false;
-    const Update update = update_of(piece, before, golden, golden_before);
-    // Of a gradient that is 0 but for roundings, an update has any size.
-    const bool has_gradient = grad->scale > kNoGradient * phase_scale_of(reference_, *grad);
-    const bool is_coarse =
-        kRoundingsOfUpdate * eps_of(piece.values, golden) * golden.scale > update.size;
-    if (has_gradient && !is_coarse && update.has_other_factor(source)) {
-      row.problem = moves
-                        ? fmt::format(
-                              "moved by {:.3g} x the golden's update of this step: the learning "
-                              "rate, or another setting of the optimizer, is wrong",
-                              update.factor)
-                        : fmt::format("every element is {:.3g} x golden, or nearly", update.factor);
-      return false;
-    }
-    const double most = moves        ? kMostOfUpdate * update.size
-                        : knows_rule ? 2 * source.allowance(golden.scale, 0)
-                                     : golden.scale;
-    if (!(update.error <= most) || !all_finite(piece.values)) return false;
-    row.outcome = judge::Outcome::kUnresolved;
-    row.reason = source.is_judged() ? "how far rounding goes through an optimizer that is not "
-                                      "Adam, AdamW or SGD is not known"
-                                    : source.reason;
-    return true;
-  }
-
-  // What the rank had of the same part after the step before.
-  const RecordedPiece* piece_before(const RecordedPiece& piece) {
-    if (parameters_.empty()) {
-      for (const RecordedPiece& one : run_.pieces) {
-        if (one.name.starts_with("param."))
-          parameters_[{one.rank, one.step, one.name}].push_back(&one);
-      }
-    }
-    const auto found = parameters_.find({piece.rank, piece.step - 1, piece.name});
-    if (found == parameters_.end()) return nullptr;
-    for (const RecordedPiece* one : found->second) {
-      if (one->place == piece.place && one->shape == piece.shape) return one;
-    }
-    return nullptr;
-  }
-
-  // A rank that has a part of a parameter at the start has it after each step too.
-  void demand_parameters_after_each_step() {
-    using Parts = std::set<std::pair<Place, std::vector<int64_t>>>;
-    std::map<std::tuple<int64_t, std::string, int64_t>, Parts> parts;  // by rank, name, step
-    for (const RecordedPiece& piece : run_.pieces) {
-      if (!piece.name.starts_with("param.")) continue;
-      parts[{piece.rank, piece.name, piece.step}].insert({piece.place, piece.shape});
-    }
-    for (const auto& [key, at_start] : parts) {
-      const auto& [rank, name, start] = key;
-      if (start != 0) continue;
-      for (int64_t step = 1; step <= run_.steps; ++step) {
-        const GoldenTensor* golden = golden_.find(Phase::kStep, step, name);
-        const auto now = parts.find({rank, name, step});
-        if (!golden || (now != parts.end() && now->second == at_start)) continue;
-        add_absent(
-            *golden, rank,
-            fmt::format("rank {} recorded other parts of it than at the start, or none", rank));
-      }
-    }
-  }
-
-  // A rank with the parameters of another one has its buffers too. Stages of a pipeline have
-  // others.
-  void demand_buffers() {
-    std::map<int64_t, std::set<std::string>> parameters;
-    std::map<std::pair<int64_t, std::string>, std::set<int64_t>> holders;  // by step and buffer
-    for (const RecordedPiece& piece : run_.pieces) {
-      if (piece.name.starts_with("param.")) parameters[piece.rank].insert(piece.name);
-      if (piece.name.starts_with("buffer.")) holders[{piece.step, piece.name}].insert(piece.rank);
-    }
-    for (const auto& [key, ranks] : holders) {
-      const auto& [step, name] = key;
-      const GoldenTensor* golden = golden_.find(Phase::kStep, step, name);
-      for (int64_t rank = 0; golden && rank < run_.world_size; ++rank) {
-        const auto peer = std::find_if(ranks.begin(), ranks.end(), [&](int64_t holder) {
-          return hold_the_same(parameters[holder], parameters[rank]);
-        });
-        if (ranks.contains(rank) || peer == ranks.end()) continue;
-        add_absent(*golden, rank,
-                   fmt::format("rank {} recorded none of it, and rank {}, which has the same "
-                               "parameters, did",
-                               rank, *peer));
-      }
-    }
-  }
-
-  // Of small parameters that are cut, some ranks have nothing.
-  static bool hold_the_same(const std::set<std::string>& a, const std::set<std::string>& b) {
-    const auto shared =
-        std::count_if(a.begin(), a.end(), [&](const std::string& one) { return b.contains(one); });
-    return 2 * shared > std::ssize(a) && 2 * shared > std::ssize(b);
-  }
-
-  void add_absent(const GoldenTensor& golden, int64_t rank, std::string problem) {
-    judge::ResultRow row(judge::Outcome::kMismatch);
-    row.name = golden.name;
-    row.phase = Phase::kStep;
-    row.step = golden.step;
-    row.rank = rank;
-    row.order = golden.order;
-    row.replicas = std::vector<int64_t>{rank};
-    row.global_shape = golden.value.sizes();
-    row.problem = std::move(problem);
-    reports_[static_cast<size_t>(rank)].rows.push_back(std::move(row));
-  }
-
   judge::Piece piece_of(const RecordedPiece& from, const judge::ResultRow& row,
                         const judge::DiffTask& task) const {
     judge::Piece piece = judge::make_piece(row, task);
@@ -482,9 +358,7 @@ class PieceJudge {
   bool scattered_;  // the repeats tell how much correct runs scatter
   std::map<CopyKey, std::vector<int64_t>> copies_;
   Sources sources_;
-  // By rank, step and name.
-  std::map<std::tuple<int64_t, int64_t, std::string>, std::vector<const RecordedPiece*>>
-      parameters_;
+  OwnSteps own_steps_;
   std::map<int64_t, std::vector<bool>> held_;  // elements, by the golden's order
   std::map<int64_t, uint64_t> coverage_of_;    // of a whole tensor, by its number of elements
   std::set<std::string> names_;

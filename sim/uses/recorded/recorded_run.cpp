@@ -15,6 +15,7 @@
 #include "base/read_text.h"
 #include "sim/case/names.h"
 #include "sim/uses/recorded/fields.h"
+#include "sim/uses/recorded/run_header.h"
 #include "tensor/safetensors_reader.h"
 
 namespace shardproof::sim::recorded {
@@ -24,8 +25,6 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int64_t kMaxSteps = 100000;
-constexpr int64_t kMostRepeats = 1024;                // of one run
 constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;  // of a rank's lines
 
 struct Kind {
@@ -67,105 +66,6 @@ void require_file(const std::string& path) {
   if (fs::file_size(path, ignored) > kMostBytes) {
     throw_bad_input(fmt::format("{} has more than {} bytes", path, kMostBytes),
                     "record fewer steps, or fewer parameters (only=)");
-  }
-}
-
-Mesh mesh_of(const Fields& fields, int64_t world_size) {
-  std::vector<MeshAxis> axes;
-  for (const json& one : fields.list("mesh")) {
-    const Fields axis(fields.where() + ": mesh", one);
-    MeshAxis read{axis.text("axis"), axis.count("size", 1, Mesh::kMaxWorldSize)};
-    if (read.name.empty() || read.name.find_first_of("+%/ ") != std::string::npos) {
-      axis.fail("axis", fmt::format("is '{}', which is no name of an axis", read.name));
-    }
-    axes.push_back(std::move(read));
-  }
-  Mesh mesh(std::move(axes));
-  if (mesh.world_size() != world_size) {
-    fields.fail("mesh",
-                fmt::format("has {} ranks, and world_size is {}", mesh.world_size(), world_size));
-  }
-  return mesh;
-}
-
-// The rule of an optimizer and its numbers, into a run or a group of parameters. Before version 3 a
-// run has the name of the class alone.
-template <class Target>
-void read_rule(const Fields& given, int64_t steps, Target& target) {
-  target.optimizer.max_norm = 0;  // no clipping
-  const std::string rule = given.text(given.has("rule") ? "rule" : "type");
-  const bool adam = rule == "adam" || rule == "adamw" || rule == "Adam" || rule == "AdamW";
-  target.knows_optimizer = adam || rule == "sgd" || rule == "SGD";
-  OptimizerSpec& optimizer = target.optimizer;
-  optimizer.kind = adam ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
-  target.lr = given.numbers("lr");
-  for (const double rate : target.lr) {
-    if (!(rate >= 0)) given.fail("lr", fmt::format("has {}; a learning rate is at least 0", rate));
-  }
-  const bool is_list = given.has("lr") && given.value("lr").is_array() && !target.lr.empty();
-  if (is_list && std::ssize(target.lr) < steps) {
-    given.fail("lr", fmt::format("has {} learning rate{} for {} steps; write one for each step",
-                                 target.lr.size(), target.lr.size() == 1 ? "" : "s", steps));
-  }
-  if (!target.lr.empty()) optimizer.lr = target.lr.front();
-  const std::vector<double> betas = given.numbers("betas");
-  for (const double beta : betas) {
-    if (!(beta >= 0 && beta < 1)) given.fail("betas", fmt::format("has {}", beta));
-  }
-  if (betas.size() == 2) std::tie(optimizer.beta1, optimizer.beta2) = std::pair(betas[0], betas[1]);
-  given.number("eps", optimizer.eps);
-  given.number("weight_decay", optimizer.weight_decay);
-  given.number("momentum", optimizer.momentum);
-}
-
-void read_optimizer(const Fields& fields, RecordedRun& run) {
-  run.optimizer.max_norm = 0;  // no clipping
-  if (!fields.has("optimizer")) return;
-  const Fields given = fields.object("optimizer");
-  read_rule(given, run.steps, run);
-  given.number("max_norm", run.optimizer.max_norm);
-  if (!given.has("groups")) return;
-  for (const json& one : given.list("groups")) {
-    const Fields group(given.where() + ": groups", one);
-    read_rule(group, run.steps, run.groups.emplace_back());
-    run.groups.back().optimizer.max_norm = run.optimizer.max_norm;
-    for (std::string& name : group.texts("parameters")) {
-      run.groups.back().parameters.insert(std::move(name));
-    }
-  }
-}
-
-// What says where ranks and rows lie. The judge takes the former from the mesh.
-void check_places(const Fields& fields, const RecordedRun& run) {
-  if (fields.has("batch")) {
-    const Fields batch = fields.object("batch");
-    const int64_t rows = batch.count("rows", 0, int64_t{1} << 48);
-    batch.count("parts", 1, std::max<int64_t>(rows, 1));
-  }
-  if (fields.has("noise")) {
-    const int64_t repeat = fields.count("noise", 1, kMostRepeats);
-    if (run.world_size > 1) {
-      fields.fail("noise", fmt::format("is {}, and a run of {} ranks is not a repeat of a run of "
-                                       "one rank",
-                                       repeat, run.world_size));
-    }
-  }
-  if (!fields.has("coordinates")) return;
-  const json& ranks = fields.list("coordinates");
-  const std::vector<MeshAxis>& axes = run.mesh.axes();
-  const auto place_of = [&](int64_t rank) {
-    std::vector<int64_t> place;
-    for (const MeshAxis& axis : axes) place.push_back(run.mesh.coordinate(axis.name, rank));
-    return place;
-  };
-  for (int64_t rank = 0; rank < run.world_size; ++rank) {
-    const json place = place_of(rank);
-    const bool is_there = rank < std::ssize(ranks) && ranks[static_cast<size_t>(rank)] == place;
-    if (is_there && std::ssize(ranks) == run.world_size) continue;
-    fields.fail("coordinates",
-                fmt::format("must have a list for each of {} ranks, with an index along each axis "
-                            "of the mesh; that of rank {} is {}",
-                            run.world_size, rank, place.dump()));
   }
 }
 
@@ -384,20 +284,7 @@ RecordedRun read_run(const std::string& folder) {
   }
   RecordedRun run;
   run.folder = folder;
-  run.world_size = fields.count("world_size", 1, Mesh::kMaxWorldSize);
-  run.mesh = mesh_of(fields, run.world_size);
-  const std::string precision = fields.text("precision");
-  const auto known = find_enum<Precision>(precision);
-  if (!known) {
-    fields.fail("precision",
-                "is '" + precision + "'; " + known_names(precision, all_names<Precision>()));
-  }
-  run.precision = *known;
-  run.steps = fields.count("steps", 0, kMaxSteps);
-  read_optimizer(fields, run);
-  run.only = fields.has("only") ? fields.value("only").dump() : "null";
-  run.rows = fields.has("rows") ? std::to_string(fields.count("rows", 1, int64_t{1} << 48)) : "all";
-  check_places(fields, run);
+  read_header(fields, run);
   for (int64_t rank = 0; rank < run.world_size; ++rank) read_rank(rank, run);
   return run;
 }

@@ -19,12 +19,6 @@ namespace {
 // third of a gradient; so does a step that is taken from far other parameters.
 constexpr double kMostSensitive = 1000;
 constexpr double kPartOfScale = 1.0 / 3;
-constexpr double kSensitive = 30;
-
-// Four roundings to bfloat16, in which an optimizer may compute a norm that it divides by.
-constexpr double kFactorOfRounding = 1.0 / 64;
-constexpr double kUnlike = 0.25;  // the most that a factor leaves unexplained, of what it explains
-constexpr int64_t kFewestOfUpdate = 4;
 
 double eps_of(Dtype dtype) {
   return judge::eps_of_precision(*find_enum<Precision>(dtype_name(dtype)));
@@ -98,40 +92,6 @@ double Sources::parameters_apart(int64_t step) {
   }
   at->second = std::max(eps, size > 0 ? std::sqrt(distance / size) : 0);
   return at->second;
-}
-
-bool Update::has_other_factor(const Source& source) const {
-  const double off = std::fabs(factor - 1);
-  const double least = std::max(kFactorOfRounding, kSensitive * source.difference);
-  return count >= kFewestOfUpdate && off > least && unlike <= kUnlike * off * expected;
-}
-
-Update update_of(const RecordedPiece& now, const RecordedPiece* before, const GoldenTensor& golden,
-                 const GoldenTensor* golden_before) {
-  Update update;
-  update.size =
-      golden_before ? distance_between(golden.value, golden_before->value).largest : golden.scale;
-  const std::vector<double> values = values_as<double>(now.values);
-  const std::vector<double> then =
-      before ? values_as<double>(before->values) : std::vector<double>(values.size());
-  const double* right = golden.value.data<double>();
-  const double* right_then = golden_before ? golden_before->value.data<double>() : nullptr;
-  double square = 0, both = 0;
-  plan_of(now).for_each_run([&](int64_t local, int64_t global, int64_t length) {
-    for (int64_t i = 0; i < length; ++i) {
-      const double here = values[local + i] - then[local + i];
-      const double there = right[global + i] - (right_then ? right_then[global + i] : 0);
-      update.error = std::fmax(update.error, std::fabs(here - there));
-      update.count += there != 0;
-      update.expected += there * there;
-      both += here * there;
-      square += here * here;
-    }
-  });
-  if (update.expected > 0) update.factor = both / update.expected;
-  update.unlike = std::sqrt(std::fmax(0, square - update.factor * update.factor * update.expected));
-  update.expected = std::sqrt(update.expected);
-  return update;
 }
 
 }  // namespace shardproof::sim::recorded

@@ -16,10 +16,13 @@ namespace shardproof::sim::recorded {
 
 // By how much that differs, relative to its size. 0: all of it was judged.
 struct Source {
+  static constexpr double kSensitive = 30;  // of a number to what it is computed from
   double difference = 0;
   std::string reason = {};  // a clause that says what it is
 
   bool is_judged() const { return difference == 0; }
+  // By how much a number that is computed from it may differ, relative to its size, at the most.
+  double least_of_other() const { return kSensitive * difference; }
   // The most by which the largest element of a right tensor of this scale may differ.
   double allowance(double scale, double phase_scale) const;
 };
@@ -47,24 +50,5 @@ class Sources {
   int64_t first_unresolved_ = std::numeric_limits<int64_t>::max();  // step of a parameter
   std::map<int64_t, double> apart_;                                 // of the parameters, by step
 };
-
-// How a rank's part of a parameter moved in a step, or what a state has become, beside the
-// reference's: u' and u.
-struct Update {
-  double error = 0;     // the largest |u' - u|
-  double size = 0;      // the largest |u| of the whole tensor
-  double factor = 1;    // the best f of u' = f * u
-  double unlike = 0;    // |u' - f * u|
-  double expected = 0;  // |u|
-  int64_t count = 0;    // elements with u != 0
-
-  // Whether u' is u times a number that is not 1, which no rounding of single elements makes.
-  // `source` is what the step is computed from.
-  bool has_other_factor(const Source& source) const;
-};
-
-// `before` and `golden_before` are null for a state, which counts from 0.
-Update update_of(const RecordedPiece& now, const RecordedPiece* before, const GoldenTensor& golden,
-                 const GoldenTensor* golden_before);
 
 }  // namespace shardproof::sim::recorded
