@@ -14,7 +14,10 @@ import ranks
 import runs
 import schema_check
 import torch
+from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import shardproof
 from shardproof import optimizers
@@ -104,6 +107,32 @@ def train_one(rank, out, rule, factor):
     with shardproof.record(model, optimizer, out=out):
         backward(model, 0)
         optimizer.step()
+
+
+def train_muon(rank, out, golden, world_size, steps=3, bug="", bug_step=1):
+    """Muon orthogonalizes in bfloat16, so that its parameters after the first step are unresolved in float64."""
+    with shardproof.float64():
+        model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Tanh(), nn.Linear(16, 8, bias=False))
+        if world_size > 1:
+            mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=("dp",))
+            for layer in (model[0], model[2]):
+                fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+        optimizer = torch.optim.Muon(model.parameters(), lr=0.02 * (2 if bug == "rate" else 1))
+        if golden:
+            shardproof.load(model, golden)
+        with shardproof.record(model, optimizer, out=out) as rec:
+            for step in range(steps):
+                inputs = shardproof.batch((torch.arange(8.0 * 16).reshape(8, 16) * (0.7 + step)).sin())
+                optimizer.zero_grad()
+                loss = (model(inputs) - 0.3).square().mean()
+                is_lost = bug == "lost" and step == bug_step and rank == 1
+                (loss * (0 if is_lost else 1)).backward()
+                if bug == "doubled" and step == bug_step:
+                    for parameter in model.parameters():
+                        parameter.grad._local_tensor.mul_(2)
+                optimizer.step()
+                rec.scalar("loss", loss, mean_over=("dp",))
 
 
 class OptimizersTest(unittest.TestCase):
@@ -300,9 +329,9 @@ class JudgedOptimizersTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.out, self.golden = f"{folder.name}/run", f"{folder.name}/golden"
 
-    def judged(self, train, right, wrong):
+    def judged(self, train, right, wrong, world_size=2):
         ranks.run(1, train, self.golden, *right)
-        ranks.run(2, train, self.out, *wrong)
+        ranks.run(world_size, train, self.out, *wrong)
         done = subprocess.run([PROGRAM, "judge", self.out, "--golden", self.golden], text=True, capture_output=True,
                               timeout=360, check=False)
         return done.returncode, done.stdout + done.stderr
@@ -313,6 +342,27 @@ class JudgedOptimizersTest(unittest.TestCase):
             status, text = self.judged(train_one, (MyAdamW, 1.0), (MyAdamW, factor))
             self.assertEqual(status, 1, text)
             self.assertIn(f"moved by {factor:g}", text)
+
+    def test_a_rate_of_an_optimizer_without_a_known_rule(self):
+        rule = torch.optim.RMSprop
+        self.assertEqual(self.judged(train_one, (rule, 1.0), (rule, 1.0))[0], 0)
+        for factor in (2.0, 1.5, 0.5):
+            status, text = self.judged(train_one, (rule, 1.0), (rule, factor))
+            self.assertEqual(status, 1, text)
+            self.assertIn(f"moved by {factor:g} x the golden's update", text)
+
+    @unittest.skipUnless(hasattr(torch.optim, "Muon"), "torch has no Muon")
+    def test_what_follows_from_unresolved_parameters(self):
+        for world_size in (2, 4):
+            right = (None, 1)
+            status, text = self.judged(train_muon, right, (self.golden, world_size), world_size)
+            self.assertEqual(status, 0, text)
+            self.assertIn("not judged", text)
+        for bug, step, tensor in (("doubled", 1, "grad.*of step 2"), ("lost", 1, "grad.*of step 2"),
+                                  ("lost", 2, "grad.*of step 3"), ("rate", 0, "param.*of step 1")):
+            status, text = self.judged(train_muon, right, (self.golden, 2, 3, bug, step))
+            self.assertEqual(status, 1, text)
+            self.assertRegex(text, tensor)
 
     def test_the_second_of_two_optimizers(self):
         """Its parameters are recorded after its step, although the first has stepped before."""
