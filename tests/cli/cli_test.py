@@ -330,6 +330,21 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
                 self.assertTrue(outcome["faults"][0]["fired"])
                 self.assertGreater(outcome["gradients_wrong"], 0)
 
+    def test_the_element_of_a_fault_is_one_that_counts_or_is_said_to_be_padding(self):
+        faulty = TWO_FAULTS.replace("lengths: [5, 3]", "lengths: [5, 1]")
+        fault = "{kind: corrupt, rank: 1, op: all_reduce, axis: tp, label: down_proj forward, bit: 63%s}"
+        row = "{kind: throw, rank: 1, at_call: 2}"
+        last = 2 * 5 * 16 - 1  # of [2, 5, 16]: position 4 of the sample of one token
+        self.call("run", self.write("f.yaml", faulty.replace(row, fault % f", element: {last}")), "--backend", "emulated",
+                  "--out", self.path("run"))
+        effect = self.results("run")["cases"][1]["outcome"]["faults"][0]["effect"]
+        self.assertRegex(effect, rf"element {last}: \S+ became \S+; element \[1, 4, 15\] is padding")
+        for seed in range(6):
+            text = self.call("run", self.write("f.yaml", faulty.replace(row, fault % "") + f"seed: {seed}\n"),
+                             "--backend", "emulated", status=1)
+            self.assertNotIn("is padding", text)
+            self.assertIn("seen by values", text)
+
     def test_a_fault_that_never_acts_is_an_error_in_a_sentence(self):
         for what, sentence in (("kind: drop, rank: 1, at_call: 900", "at_call is 900"),
                                ("kind: duplicate, rank: 0, op: all_gather", "0 of them are all_gather calls"),

@@ -117,7 +117,7 @@ void FaultInjection::act_at_backend(Planned& planned, const Call& call) {
   }
   const auto change = [this, &planned](const Tensors& tensors) {
     try {
-      fired(planned, spoil(planned.fault, tensors, planned.before));
+      fired(planned, spoil(planned.fault, tensors, {planned.before, token_map_}));
     } catch (const Error& error) {
       planned.note.problem = error.what();
     }

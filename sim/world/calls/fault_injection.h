@@ -27,6 +27,9 @@ class FaultInjection {
 
   // Called when a training step begins.
   void on_step(int64_t step) { step_ = step; }
+  // Called with the token map of each observation that has one. The last one tells padding in the
+  // buffers of the calls near it.
+  void on_tokens(const at::Tensor& token_map) { token_map_ = token_map; }
   // Called before each call. True: the rank makes it; false: the rank skips it.
   bool before_call(const Call& call);
   // Called with the name of each tensor before the judge gets it. True: the judge does not.
@@ -58,6 +61,7 @@ class FaultInjection {
   Hooks hooks_;
   int64_t calls_ = 0;
   int64_t step_ = 0;
+  at::Tensor token_map_;
   NextCall next_;
 };
 

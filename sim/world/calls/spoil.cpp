@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -58,12 +59,44 @@ at::Tensor element_at(const Tensors& tensors, int64_t element) {
   return {};
 }
 
-int64_t largest(const Tensors& tensors) {
+// Bool of the tensor's shape: which elements are of no token. Undefined where dims 0 and 1 are not
+// those of the token map.
+at::Tensor padding_of(const at::Tensor& tensor, const at::Tensor& token_map) {
+  const bool fits = token_map.defined() && tensor.dim() >= token_map.dim() &&
+                    tensor.sizes().slice(0, token_map.dim()) == token_map.sizes();
+  if (!fits) return {};
+  at::Tensor padding = token_map.cpu() < 0;
+  while (padding.dim() < tensor.dim()) padding = padding.unsqueeze(-1);
+  return padding.expand(tensor.sizes());
+}
+
+// The element of the largest magnitude among those of tokens; among all if there are no others.
+int64_t largest(const Tensors& tensors, const at::Tensor& token_map) {
   std::vector<at::Tensor> flat;
   for (const at::Tensor& tensor : tensors) {
-    flat.push_back(tensor.reshape({-1}).to(at::kCPU, at::kDouble));
+    const at::Tensor magnitude = tensor.to(at::kCPU, at::kDouble).abs();
+    const at::Tensor padding = padding_of(tensor, token_map);
+    flat.push_back((padding.defined() ? magnitude.masked_fill(padding, -1) : magnitude).flatten());
   }
-  return at::cat(flat).abs().argmax().item<int64_t>();
+  return at::cat(flat).argmax().item<int64_t>();
+}
+
+// "; element [3, 12, 0] is padding" for an element that no comparison reads, else "".
+std::string padding_text(const Tensors& tensors, int64_t element, const at::Tensor& token_map) {
+  for (const at::Tensor& tensor : tensors) {
+    if (element >= tensor.numel()) {
+      element -= tensor.numel();
+      continue;
+    }
+    const at::Tensor padding = padding_of(tensor, token_map);
+    if (!padding.defined() || !padding.flatten()[element].item<bool>()) return "";
+    std::vector<int64_t> index;
+    for (int64_t dim = tensor.dim(); dim-- > 0; element /= tensor.size(dim)) {
+      index.insert(index.begin(), element % tensor.size(dim));
+    }
+    return fmt::format("; element [{}] is padding", fmt::join(index, ", "));
+  }
+  return "";
 }
 
 int64_t default_bit(at::ScalarType dtype) {
@@ -81,23 +114,23 @@ int64_t default_bit(at::ScalarType dtype) {
   }
 }
 
-std::string zero(const FaultSpec&, const Tensors& tensors, const Tensors&) {
+std::string zero(const FaultSpec&, const Tensors& tensors, const Surroundings&) {
   for (const at::Tensor& tensor : tensors) tensor.zero_();
   return fmt::format("its {} elements became zeros", count_of(tensors));
 }
 
-std::string twice(const FaultSpec&, const Tensors& tensors, const Tensors&) {
+std::string twice(const FaultSpec&, const Tensors& tensors, const Surroundings&) {
   for (const at::Tensor& tensor : tensors) tensor.add_(tensor.clone());
   return fmt::format("its {} elements counted twice", count_of(tensors));
 }
 
-std::string flip_bit(const FaultSpec& fault, const Tensors& tensors, const Tensors&) {
+std::string flip_bit(const FaultSpec& fault, const Tensors& tensors, const Surroundings& around) {
   const int64_t count = count_of(tensors);
   if (fault.element >= count || count == 0) {
     throw_bad_input(fmt::format("there is no element {} in a buffer of {}", fault.element, count),
                     "choose a smaller element, or another call");
   }
-  const int64_t element = fault.element < 0 ? largest(tensors) : fault.element;
+  const int64_t element = fault.element < 0 ? largest(tensors, around.token_map) : fault.element;
   const at::Tensor target = element_at(tensors, element);
   const auto bits = static_cast<int64_t>(8 * target.element_size());
   const int64_t bit = fault.bit < 0 ? default_bit(target.scalar_type()) : fault.bit;
@@ -110,11 +143,13 @@ std::string flip_bit(const FaultSpec& fault, const Tensors& tensors, const Tenso
   auto* bytes = static_cast<uint8_t*>(copy.data_ptr());
   bytes[bit / 8] = static_cast<uint8_t>(bytes[bit / 8] ^ (1U << (bit % 8)));
   target.copy_(copy);
-  return fmt::format("{} bit {} of element {}: {:.9g} became {:.9g}", fault.side, bit, element,
-                     before, copy.item().toDouble());
+  return fmt::format("{} bit {} of element {}: {:.9g} became {:.9g}{}", fault.side, bit, element,
+                     before, copy.item().toDouble(),
+                     padding_text(tensors, element, around.token_map));
 }
 
-std::string outdate(const FaultSpec&, const Tensors& tensors, const Tensors& before) {
+std::string outdate(const FaultSpec&, const Tensors& tensors, const Surroundings& around) {
+  const Tensors& before = around.before;
   bool alike = tensors.size() == before.size();
   for (size_t i = 0; alike && i < tensors.size(); ++i) {
     alike = tensors[i].sizes() == before[i].sizes() &&
@@ -132,7 +167,7 @@ std::string outdate(const FaultSpec&, const Tensors& tensors, const Tensors& bef
 struct Spoiler {
   FaultKind kind;
   bool (*can)(const FaultSpec& fault, const Call& call);
-  std::string (*change)(const FaultSpec& fault, const Tensors& tensors, const Tensors& before);
+  std::string (*change)(const FaultSpec& fault, const Tensors& tensors, const Surroundings& around);
 };
 
 constexpr Spoiler kSpoilers[] = {
@@ -178,10 +213,10 @@ bool concerns(const FaultSpec& fault, const Call& call, int64_t step) {
          can_spoil(fault, call);
 }
 
-std::string spoil(const FaultSpec& fault, const Tensors& tensors, const Tensors& before) {
+std::string spoil(const FaultSpec& fault, const Tensors& tensors, const Surroundings& around) {
   const Spoiler* spoiler = spoiler_of(fault.kind);
   SHARDPROOF_ASSERT(spoiler != nullptr, "a fault that changes tensors");
-  return spoiler->change(fault, tensors, before);
+  return spoiler->change(fault, tensors, around);
 }
 
 }  // namespace shardproof::sim::world

@@ -18,9 +18,15 @@ bool concerns(const FaultSpec& fault, const Call& call, int64_t step);
 // Whether `pattern` occurs in `text`; * matches any characters.
 bool occurs_in(std::string_view text, std::string_view pattern);
 
+// What the rank knows around a call.
+struct Surroundings {
+  Tensors before = {};        // the data of the previous matching call
+  at::Tensor token_map = {};  // of the last observation that had one: -1 is padding
+};
+
 // Writes to `tensors`, whose elements are numbered through in row-major order, and returns a
-// description of the change: "its 12 elements became zeros". `before` are the data of the previous
-// matching call. Throws Error(kBadInput) when the fault cannot act on these tensors.
-std::string spoil(const FaultSpec& fault, const Tensors& tensors, const Tensors& before);
+// description of the change: "its 12 elements became zeros". Throws Error(kBadInput) when the fault
+// cannot act on these tensors.
+std::string spoil(const FaultSpec& fault, const Tensors& tensors, const Surroundings& around);
 
 }  // namespace shardproof::sim::world

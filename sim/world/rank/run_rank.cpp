@@ -117,6 +117,10 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
   if (!injection.is_empty()) {
     interceptors.push_back(
         [&](CallInProgress& call) { return injection.before_backend_call(call); });
+    env.on_tensor = [&, inner = std::move(env.on_tensor)](const Observation& observation) {
+      if (observation.token_map.defined()) injection.on_tokens(observation.token_map);
+      if (inner) inner(observation);
+    };
   }
   if (!interceptors.empty()) {
     env.make_backend = intercepted(std::move(env.make_backend), std::move(interceptors));

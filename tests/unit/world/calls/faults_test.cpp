@@ -98,7 +98,26 @@ TEST_CASE("one bit flips in one element, wherever it lies", "[faults]") {
   CHECK_THROWS_AS(flip({half}, 2, 0), Error);
   CHECK_THROWS_AS(flip({half}, 0, 16), Error);
   const FaultSpec stale{.kind = FaultKind::kStale, .rank = 0, .label = ""};
-  CHECK_THROWS_AS(spoil(stale, {half}, {first}), Error);
+  CHECK_THROWS_AS(spoil(stale, {half}, {.before = {first}}), Error);
+}
+
+TEST_CASE("the element of a fault is one of a token, and padding is said", "[faults]") {
+  const at::Tensor tokens = at::tensor({0, 1, 2, 3, -1, -1}, at::kLong).view({2, 3});
+  const at::Tensor value = at::arange(1, 13, at::kDouble).view({2, 3, 2});
+  FaultSpec fault{.kind = FaultKind::kCorrupt, .rank = 0, .label = ""};
+  fault.bit = 63;
+  const auto flip = [&](int64_t element) {
+    fault.element = element;
+    const at::Tensor copy = value.clone();
+    return spoil(fault, {copy}, {.token_map = tokens});
+  };
+  CHECK(flip(-1) == "input bit 63 of element 7: 8 became -8");
+  CHECK(flip(9) == "input bit 63 of element 9: 10 became -10; element [1, 1, 1] is padding");
+  CHECK(flip(7) == "input bit 63 of element 7: 8 became -8");
+  // A buffer of another shape has no padding that is known.
+  const at::Tensor flat = value.flatten().clone();
+  fault.element = -1;
+  CHECK(spoil(fault, {flat}, {.token_map = tokens}) == "input bit 63 of element 11: 12 became -12");
 }
 
 // scenarios/faults/values.yaml has what the other kinds change.
