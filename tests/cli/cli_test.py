@@ -290,7 +290,8 @@ matrix:
 
     def test_an_option_without_effect_is_a_warning(self):
         alone = self.write("alone.yaml", SMALL.split("matrix")[0] + """
-parallel: {data_parallel_size: 2, sequence_parallel: true, cpu_offload: true}
+parallel: {data_parallel_size: 2, sequence_parallel: true, cpu_offload: true, replicate_size: 2,
+           fsdp: {prefetch: false}}
 matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
 """)
         text = self.call("run", alone, "--backend", "emulated", "--out", self.path("run"))
@@ -298,6 +299,10 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
         self.assertEqual(4, text.count("warning  rank 0: " + said))
         said = "cpu_offload is true, but data_parallel shards no parameters: it has no effect"
         self.assertEqual(2, text.count(said))
+        self.assertEqual(2, text.count("prefetch is false, but data_parallel shards no parameters: it has no effect"))
+        for kind in ("replicate", "fsdp"):
+            said = f"replicate_size is 2, but data_parallel is {kind}: it has no effect"
+            self.assertEqual(2, text.count(said))
         for case in self.results(self.path("run"))["cases"]:
             self.assertEqual("match", case["verdict"])
 

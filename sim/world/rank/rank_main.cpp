@@ -70,6 +70,18 @@ std::vector<std::string> idle_options(const CaseSpec& spec) {
   if (parallel.fsdp.cpu_offload && !shards) {
     idle.push_back("cpu_offload is true, but data_parallel shards no parameters: it has no effect");
   }
+  if (!parallel.fsdp.prefetch && !shards) {
+    idle.push_back("prefetch is false, but data_parallel shards no parameters: it has no effect");
+  }
+  if (!parallel.fsdp.reduce_each_microbatch && !shards) {
+    idle.push_back(
+        "reduce_each_microbatch is false, but data_parallel shards no parameters: it has no "
+        "effect");
+  }
+  if (parallel.fsdp.replicate_size != 1 && parallel.data_parallel != DataParallelKind::kHybrid) {
+    idle.push_back(fmt::format("replicate_size is {}, but data_parallel is {}: it has no effect",
+                               parallel.fsdp.replicate_size, parallel.data_parallel));
+  }
   return idle;
 }
 
