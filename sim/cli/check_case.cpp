@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "base/read_text.h"
 #include "sim/case/option.h"
@@ -25,8 +26,8 @@ void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
   parallel.ulysses = ulysses;
   const Mesh mesh = parallel.mesh();
   if (arguments.world_size && *arguments.world_size != mesh.world_size()) {
-    throw_bad_input(fmt::format("--world-size is {}, but the mesh {} has {} ranks",
-                                *arguments.world_size, mesh.describe(), mesh.world_size()),
+    throw_bad_input(fmt::format("--world-size is {}, but the mesh {} has {}", *arguments.world_size,
+                                mesh.describe(), count_of(mesh.world_size(), "rank")),
                     "change --mesh or --world-size");
   }
 }

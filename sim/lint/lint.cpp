@@ -4,6 +4,7 @@
 
 #include <iostream>
 
+#include "base/count_of.h"
 #include "sim/lint/case_reader.h"
 #include "sim/run/case_check.h"
 
@@ -15,7 +16,8 @@ int lint(const std::vector<std::string>& paths, const std::vector<KnownWorkload>
   const auto cases = read_cases(
       files, {.backends = {Backend::kEmulated}, .replaces_backend = true, .workloads = workloads});
   std::cout << run::unread_keys_notes(cases);
-  std::cout << fmt::format("{} files, {} cases: no errors\n", files.size(), cases.size());
+  std::cout << fmt::format("{}, {}: no errors\n", count_of(std::ssize(files), "file"),
+                           count_of(std::ssize(cases), "case"));
   return 0;
 }
 

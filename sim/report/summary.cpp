@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/count_of.h"
 #include "sim/case/reference.h"
 #include "sim/report/color.h"
 #include "sim/report/escape.h"
@@ -32,10 +33,6 @@ std::string what_it_says(const judge::CaseResult& result) {
   return first_line(result.message);
 }
 
-std::string count_of(size_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 std::string totals(const SummaryParts& parts, bool color) {
   std::map<Verdict, int64_t> counts;
   int64_t unexpected = 0;
@@ -43,8 +40,7 @@ std::string totals(const SummaryParts& parts, bool color) {
     ++counts[result.verdict];
     unexpected += result.as_expected ? 0 : 1;
   }
-  const size_t selected = parts.results.size() + parts.not_run.size();
-  std::string text = count_of(selected, "case");
+  std::string text = count_of(std::ssize(parts.results) + std::ssize(parts.not_run), "case");
   if (!parts.not_run.empty()) text = fmt::format("{} of {}", parts.results.size(), text);
   const char* separator = ": ";
   for (const auto& [verdict, count] : counts) {
@@ -75,10 +71,10 @@ std::string unexpected_lines(const SummaryParts& parts, bool color) {
 }
 
 std::string unresolved_line(const std::vector<judge::CaseResult>& results) {
-  size_t cases = 0, tensors = 0;
+  int64_t cases = 0, tensors = 0;
   for (const judge::CaseResult& result : results) {
     cases += !result.account.unresolved.empty();
-    tensors += result.account.unresolved.size();
+    tensors += std::ssize(result.account.unresolved);
   }
   if (cases == 0) return "";
   return fmt::format("  unresolved {} in {}: no honest rule decides there (--no-unresolved)\n",

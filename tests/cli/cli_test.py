@@ -482,7 +482,7 @@ class Words(CommandTest):
     def test_lint_says_all_errors_of_all_files_and_runs_nothing(self):
         right = self.write("right.yaml", SMALL)
         text = self.call("lint", right)
-        self.assertIn("1 files, 6 cases: no errors", text)
+        self.assertIn("1 file, 6 cases: no errors", text)
         keys = self.write("keys.yaml", "name: t/keys\nparalel: {tensor_parallel_size: 2}\ndata: {lengths: [5, x]}\n")
         rows = self.write("rows.yaml", "name: t/rows\ndata: {lengths: [5, 3]}\nmatrix:\n"
                           "  data.dropped_samples: [[7], [0], [8]]\n")

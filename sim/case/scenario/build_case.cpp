@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "base/read_text.h"
 #include "sim/case/names.h"
@@ -249,8 +250,8 @@ void set_parallel(const Settings& settings, ParallelSpec& parallel) {
   const auto world_size = settings.get<int64_t>("world.size");
   if (world_size != mesh.world_size()) {
     settings.fail("world.size",
-                  fmt::format("world.size is {}, but the mesh {} has {} ranks", world_size,
-                              mesh.describe(), mesh.world_size()),
+                  fmt::format("world.size is {}, but the mesh {} has {}", world_size,
+                              mesh.describe(), count_of(mesh.world_size(), "rank")),
                   "change the mesh or world.size");
   }
 }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "sim/case/names.h"
 #include "sim/case/scenario/schema.h"
@@ -100,10 +101,16 @@ struct Checked {
     return list(node, "a list of names", [this](const YamlNode& item) { return name(item); });
   }
   json pair(const YamlNode& node) const {
-    const json two =
-        list(node, "two numbers", [this](const YamlNode& item) { return number(item); });
-    if (two.size() != 2)
-      fail(node, fmt::format("{} has {} numbers", key.path, two.size()), "write two");
+    // An error of one number has the place of the pair, which is no pair without it.
+    const json two = list(node, "two numbers", [&](YamlNode item) {
+      item.line = node.line;
+      item.column = node.column;
+      return number(item);
+    });
+    if (two.size() != 2) {
+      fail(node, fmt::format("{} has {}", key.path, count_of(std::ssize(two), "number")),
+           "write two");
+    }
     return two;
   }
 };

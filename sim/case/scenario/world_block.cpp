@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/count_of.h"
 #include "sim/case/names.h"
 #include "sim/case/scenario/blocks.h"
 
@@ -16,15 +17,17 @@ int64_t ranks_per_node(const Settings& settings, int64_t world_size) {
   const auto count = settings.get<int64_t>(path);
   if (world_size % count != 0) {
     settings.fail(path,
-                  fmt::format("{} is {}, which does not divide {} ranks", path, count, world_size),
+                  fmt::format("{} is {}, which does not divide {}", path, count,
+                              count_of(world_size, "rank")),
                   "put equally many ranks on every node");
   }
   const int64_t per_node = by_nodes ? world_size / count : count;
   if (by_nodes && settings.given("world.ranks_per_node") &&
       settings.get<int64_t>("world.ranks_per_node") != per_node) {
     settings.fail("world.ranks_per_node",
-                  fmt::format("{} nodes of {} ranks do not come to {} ranks", count,
-                              settings.get<int64_t>("world.ranks_per_node"), world_size),
+                  fmt::format("{} of {} do not come to {}", count_of(count, "node"),
+                              count_of(settings.get<int64_t>("world.ranks_per_node"), "rank"),
+                              count_of(world_size, "rank")),
                   fmt::format("remove one of the two, or write ranks_per_node: {}", per_node));
   }
   return per_node;
@@ -34,10 +37,10 @@ void check_stragglers(const Settings& settings, const std::vector<StragglerSpec>
                       int64_t world_size) {
   for (const StragglerSpec& straggler : stragglers) {
     if (straggler.rank < world_size) continue;
-    settings.fail(
-        "world.stragglers",
-        fmt::format("a straggler is rank {}, but there are {} ranks", straggler.rank, world_size),
-        "name a rank of the mesh");
+    settings.fail("world.stragglers",
+                  fmt::format("a straggler is rank {}, but the mesh has {}", straggler.rank,
+                              count_of(world_size, "rank")),
+                  "name a rank of the mesh");
   }
 }
 
@@ -58,8 +61,8 @@ void check_faults(const Settings& settings, const CaseSpec& spec, int64_t world_
   for (const FaultSpec& fault : spec.faults) {
     if (fault.rank >= world_size) {
       settings.fail("faults",
-                    fmt::format("a fault is planted on rank {}, but there are {} ranks", fault.rank,
-                                world_size),
+                    fmt::format("a fault is planted on rank {}, but the mesh has {}", fault.rank,
+                                count_of(world_size, "rank")),
                     "name a rank of the mesh");
     }
     check_axis(settings, fault.axis);
