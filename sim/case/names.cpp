@@ -3,12 +3,30 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <map>
+
 #include "base/error.h"
 
 namespace shardproof::sim {
+namespace {
+
+// Other names of numeric types. No edit distance is short enough for them.
+std::string other_name(const std::string& word) {
+  static const std::map<std::string, std::string> names = {
+      {"fp64", "float64"}, {"double", "float64"}, {"fp32", "float32"},  {"float", "float32"},
+      {"fp16", "float16"}, {"half", "float16"},   {"bf16", "bfloat16"},
+  };
+  const auto found = names.find(word);
+  return found == names.end() ? "" : found->second;
+}
+
+}  // namespace
 
 std::string known_names(const std::string& word, const std::vector<std::string>& known) {
-  const std::string nearest = nearest_name(word, known);
+  const std::string other = other_name(word);
+  const bool is_known = std::find(known.begin(), known.end(), other) != known.end();
+  const std::string nearest = is_known ? other : nearest_name(word, known);
   const std::string list = fmt::format("known are {}", fmt::join(known, ", "));
   return nearest.empty() ? list : fmt::format("{}; did you mean {}?", list, nearest);
 }

@@ -46,6 +46,12 @@ void refuse_removed(const Settings& settings, const std::string& workload) {
   }
 }
 
+std::vector<KnownWorkload>::const_iterator find_workload(const std::vector<KnownWorkload>& known,
+                                                         const std::string& name) {
+  return std::find_if(known.begin(), known.end(),
+                      [&](const KnownWorkload& one) { return one.name == name; });
+}
+
 json checked_options(const Settings& settings, const KnownWorkload& workload) {
   json options = workload.options;
   std::vector<std::string> names;
@@ -85,6 +91,16 @@ std::vector<KnownWorkload> known_workloads_from_json(const json& table) {
   return known;
 }
 
+void check_workload(const Settings& settings, const std::vector<KnownWorkload>& known) {
+  const std::string workload = settings.get<std::string>("workload");
+  if (is_model_workload(workload) || find_workload(known, workload) != known.end()) return;
+  refuse_removed(settings, workload);
+  std::vector<std::string> names = known_workloads();
+  for (const KnownWorkload& one : known) names.push_back(one.name);
+  settings.fail("workload", fmt::format("workload is '{}'", workload),
+                known_names(workload, names));
+}
+
 void set_workload(const Settings& settings, const std::vector<KnownWorkload>& known,
                   CaseSpec& spec) {
   spec.workload = settings.get<std::string>("workload");
@@ -96,16 +112,8 @@ void set_workload(const Settings& settings, const std::vector<KnownWorkload>& kn
     }
     return;
   }
-  const auto found = std::find_if(known.begin(), known.end(), [&](const KnownWorkload& one) {
-    return one.name == spec.workload;
-  });
-  if (found == known.end()) {
-    refuse_removed(settings, spec.workload);
-    std::vector<std::string> names = known_workloads();
-    for (const KnownWorkload& one : known) names.push_back(one.name);
-    settings.fail("workload", fmt::format("workload is '{}'", spec.workload),
-                  known_names(spec.workload, names));
-  }
+  check_workload(settings, known);
+  const auto found = find_workload(known, spec.workload);
   for (const char* prefix : {"model.", "data.", "run.", "record_activations", "sample_rows"}) {
     const std::string also = settings.given_below(prefix);
     if (also.empty()) continue;

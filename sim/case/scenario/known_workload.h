@@ -20,6 +20,8 @@ struct KnownWorkload {
 nlohmann::json workload_table(const std::vector<KnownWorkload>& known);
 std::vector<KnownWorkload> known_workloads_from_json(const nlohmann::json& table);
 
+// Throws Error(kBadInput) at the position in the file for an unknown workload.
+void check_workload(const Settings& settings, const std::vector<KnownWorkload>& known);
 // Sets the workload and its options with defaults. Throws Error(kBadInput) at the position in the
 // file for an unknown workload or option, a value of another type, and keys of a model that the
 // workload lacks.

@@ -71,12 +71,26 @@ int64_t line_of(const YamlNode& root, const std::string& key) {
 // What the keys of a file say; each key is checked alone.
 struct ScenarioKeys {
   ScenarioKeys() = default;
-  ScenarioKeys(const Schema& schema, const std::string& file, const YamlNode& root) {
+  ScenarioKeys(const Schema& schema, const std::string& file, const YamlNode& root,
+               const std::vector<KnownWorkload>& workloads) {
     base.emplace(schema, file);
     base->add(root, {"matrix", "skip"});
+    check_workload(*base, workloads);
     rules = read_skip(schema, file, root.find("skip"));
     name = scenario_name(*base);
     rows = expand_matrix(schema, file, root.find("matrix"));
+    for (const MatrixRow& row : rows) check_workload(row.settings, workloads);
+    const nlohmann::json given = base->given_values();
+    for (const auto& [path, value] : given.items()) check_replaced(path);
+  }
+
+  // Throws when every case has another value of the key from the matrix.
+  void check_replaced(const std::string& path) const {
+    const bool is_read = std::any_of(
+        rows.begin(), rows.end(), [&](const MatrixRow& row) { return !row.settings.given(path); });
+    if (is_read) return;
+    base->fail(path, path + " is given here, and every case has another one from the matrix",
+               "remove one of the two");
   }
 
   std::optional<Settings> base;
@@ -109,10 +123,11 @@ Scenario parse_scenario_text(const std::string& file, const std::string& text,
   const Schema& schema = case_schema();
   const YamlNode root = parse_yaml(file, text);
   if (root.kind == YamlNode::Kind::kNull)
-    fail_at(file, 1, 1, "the file is empty", "write a scenario");
+    fail_at(file, 1, 1, "the file is empty", "write `key: value` lines");
   ScenarioKeys keys;
-  throw_all(
-      problems_of(root, [&](const YamlNode& rest) { keys = ScenarioKeys(schema, file, rest); }));
+  throw_all(problems_of(root, [&](const YamlNode& rest) {
+    keys = ScenarioKeys(schema, file, rest, world.workloads);
+  }));
 
   Scenario scenario;
   scenario.file = file;

@@ -21,17 +21,30 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// The scenario's name for a block or key of the policy configuration; "" none.
-std::string policy_key(const std::string& name) {
+// The scenario's name for a block or key of another configuration; "" none.
+std::string key_elsewhere(const std::string& name) {
   if (name == "dtensor_cfg") return "parallel";
   if (name == "model_name") return "model.folder";
+  if (name == "num_layers" || name == "n_layer") return "model.num_hidden_layers";
+  if (name == "num_heads" || name == "n_head") return "model.num_attention_heads";
+  if (name == "num_query_groups") return "model.num_key_value_heads";
+  if (name == "ffn_hidden_size") return "model.intermediate_size";
   return name == "policy" ? "run" : "";
 }
 
-// The path in the table that ends in this name, in whatever block; "" none.
+// A parallelism that no key sets, by the beginning of its size's name; "" none.
+std::string missing_parallelism(const std::string& name) {
+  for (const char* kind : {"pipeline", "expert"}) {
+    if (name.starts_with(kind) && name.ends_with("_size")) return kind;
+  }
+  return "";
+}
+
+// The path in the table that ends in this name, in whatever block but a list's; "" none.
 std::string path_ending_in(const Schema& schema, const std::string& name) {
   for (const Option& key : schema.keys()) {
-    if (key.path.ends_with("." + name)) return key.path;
+    const bool in_list = key.path.find('[') != std::string::npos;
+    if (!in_list && key.path.ends_with("." + name)) return key.path;
   }
   return "";
 }
@@ -79,7 +92,13 @@ void Settings::add_key(const YamlEntry& entry, const std::string& path) {
 void Settings::unknown_key(const YamlEntry& entry, const std::string& block) const {
   std::vector<std::string> known = schema_->names_below(block);
   if (block.empty()) known.insert(known.end(), {"matrix", "skip"});
-  std::string meant = policy_key(entry.key);
+  const std::string missing = missing_parallelism(entry.key);
+  if (!missing.empty()) {
+    fail_at(file_, entry.line, entry.column,
+            fmt::format("unknown key '{}'", joined(block, entry.key)),
+            fmt::format("there is no {} parallelism; remove it", missing));
+  }
+  std::string meant = key_elsewhere(entry.key);
   if (meant.empty()) meant = path_ending_in(*schema_, entry.key);
   if (meant.empty()) {
     const std::string nearest = nearest_name(entry.key, known);
