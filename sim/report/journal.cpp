@@ -149,7 +149,12 @@ const JournalReader::Place* JournalReader::find(const std::string& kind, size_t 
 
 nlohmann::json JournalReader::json(const std::string& kind, size_t number) {
   const Place* place = find(kind, number);
-  return parse_json_object(path_, text(kind, number), place == nullptr ? 1 : place->line);
+  if (place == nullptr) {
+    throw_bad_input(
+        fmt::format("{}: the journal is damaged: its record \"{}\" is not whole", path_, kind),
+        "run the cases again");
+  }
+  return parse_json_object(path_, text(kind, number), place->line);
 }
 
 std::string JournalReader::text(const std::string& kind, size_t number) {

@@ -24,6 +24,8 @@ using Json = nlohmann::json;
 // Makes text of a hostile file fit for a message.
 std::string name_text(std::string_view text) { return "'" + printable(text, 120) + "'"; }
 
+constexpr const char* kRewrite = "write the file again with a safetensors library";
+
 class HeaderReader final : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderReader(const std::string& file_name) : file_name_(file_name) {}
@@ -120,9 +122,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
                      name_text(json_problem(error))));
   }
 
-  [[noreturn]] void fail(const std::string& what) const {
-    throw_bad_input(fmt::format("{}: {}", file_name_, what),
-                    "write the file again with a safetensors library");
+  [[noreturn]] void fail(const std::string& what, const std::string& fix = kRewrite) const {
+    throw_bad_input(fmt::format("{}: {}", file_name_, what), fix);
   }
 
  private:
@@ -216,6 +217,11 @@ std::optional<int64_t> byte_count(const SafetensorsEntry& entry, int64_t element
 void check_entry(const SafetensorsEntry& entry, int64_t data_bytes, const HeaderReader& reader) {
   const std::string name = name_text(entry.name);
   const int64_t element_bytes = safetensors_dtype_bytes(entry.dtype);
+  if (element_bytes == 0 && entry.dtype.starts_with("F8")) {
+    reader.fail(
+        fmt::format("tensor {} is {}, and float8 is not supported", name, name_text(entry.dtype)),
+        "convert it to bfloat16 or a wider type");
+  }
   if (element_bytes == 0) {
     reader.fail(fmt::format("tensor {} has the unknown dtype {}", name, name_text(entry.dtype)));
   }

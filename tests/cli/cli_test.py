@@ -493,6 +493,26 @@ class Words(CommandTest):
         self.assertNotIn("no errors", text)
         self.assertFalse(os.path.exists(self.path("runs")))
 
+    def test_a_wrong_number_of_a_pair_is_one_error(self):
+        pair = "run: {optimizer: {kwargs: {betas: [%s]}}}\n"
+        text = self.call("lint", self.write("one.yaml", pair % "-1, 0.9"), status=2)
+        self.assertEqual(1, text.count("betas"), text)
+        self.assertIn("-1", text)
+        self.assertIn("betas has 1 number; write two", self.call("lint", self.write("two.yaml", pair % "0.9"), status=2))
+        one = self.write("ranks.yaml", "world: {size: 2}\nparallel: {data_parallel_size: 1}\n")
+        self.assertRegex(self.call("lint", one, status=2), r"world\.size is 2, but the mesh .*has 1 rank;")
+
+    def test_what_is_not_a_file_is_named(self):
+        self.make_case()
+        weights = self.path("case", "model.safetensors")
+        for make, said in ((os.mkdir, "a folder"), (os.mkfifo, "a pipe"),
+                           (lambda path: os.symlink("/dev/null", path), "a device"),
+                           (lambda path: os.symlink("nowhere", path), "a link to nowhere")):
+            os.rmdir(weights) if os.path.isdir(weights) else os.remove(weights)
+            make(weights)
+            text = self.call("check", self.case, "--mesh", "tp=2", status=2)
+            self.assertIn(f"{weights} is {said}, not a file; a case holds the full weights", text)
+
     def test_list_describe_doctor_version_schema(self):
         small = self.write("small.yaml", SMALL)
         self.assertIn("12 cases, 0 skipped", self.call("list", small))

@@ -112,6 +112,17 @@ class EndedRun(cli_test.CommandTest):
                 file.write(b"\n".join(lines) + b"\n")
             self.assertIn('a record "junit" of the journal is not whole', self.call("report", out, status=2))
 
+    def test_a_damaged_head_is_said(self):
+        out = self.path("headless")
+        self.end_early(out, signal.SIGKILL)
+        with open(os.path.join(out, "journal"), "rb") as file:
+            text = file.read()
+        with open(os.path.join(out, "journal"), "wb") as file:
+            file.write(b"x" + text[1:])
+        for words in (["run", "--resume", out], ["report", out]):
+            said = self.call(*words, status=2)
+            self.assertIn('the journal is damaged: its record "head" is not whole; run the cases again', said)
+
     def test_after_a_kill_the_report_says_what_there_is(self):
         out = self.path("killed")
         status, _ = self.end_early(out, signal.SIGKILL)

@@ -258,6 +258,8 @@ class Validate(cli_test.CommandTest):
     def test_bad_input_is_a_sentence(self):
         for text, words, said in (
                 ("sead: 1\n", [], r"suite\.yaml:1:1: 'sead' is no key here; did you mean seed\?"),
+                ("# nothing\n", [], "the file is empty; write `key: value` lines"),
+                ("sizes: []\n", [], "sizes is an empty list; write a list of at least one value"),
                 ("mesh: {tp: 3}\n", [], "is for 3 ranks, there are 4"),
                 ("faults: [{kind: kill, rank: 9}]\n", [], "is on rank 9, and there are 4"),
                 (FOUR_HOSTS + "faults: [{kind: corrupt, host: 4}]\n", [], "is on host 4, and there are 4"),

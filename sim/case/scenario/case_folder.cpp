@@ -186,19 +186,41 @@ void read_optimizer(WrongConstants& wrong, const json& object, CaseSpec& spec) {
   constants.count("steps", spec.steps, 1, kMaxSteps);
 }
 
-void require_file(const fs::path& path, const std::string& what) {
-  if (!fs::is_regular_file(path)) {
+// "a folder", where something that is not a file has the name of one; "" where nothing has it.
+std::string kind_of_place(const fs::path& path) {
+  std::error_code error;
+  switch (fs::status(path, error).type()) {
+    case fs::file_type::not_found:
+      return fs::is_symlink(fs::symlink_status(path, error)) ? "a link to nowhere" : "";
+    case fs::file_type::directory:
+      return "a folder";
+    case fs::file_type::fifo:
+      return "a pipe";
+    case fs::file_type::socket:
+      return "a socket";
+    default:
+      return "a device";
+  }
+}
+
+[[noreturn]] void no_file(const fs::path& path, const std::string& what) {
+  const std::string kind = kind_of_place(path);
+  if (kind.empty()) {
     throw_bad_input(fmt::format("the case has no {}", path.string()), "a case holds " + what);
   }
+  throw_bad_input(fmt::format("{} is {}, not a file", path.string(), kind), "a case holds " + what);
+}
+
+void require_file(const fs::path& path, const std::string& what) {
+  if (!fs::is_regular_file(path)) no_file(path, what);
 }
 
 void require_weights(const fs::path& folder) {
   const bool whole = fs::is_regular_file(folder / "model.safetensors");
   if (whole || fs::is_regular_file(folder / "model.safetensors.index.json")) return;
-  throw_bad_input(
-      fmt::format("the case has no {}", (folder / "model.safetensors").string()),
-      "a case holds the full weights under Hugging Face names: model.safetensors, or the files "
-      "that model.safetensors.index.json names");
+  no_file(folder / "model.safetensors",
+          "the full weights under Hugging Face names: model.safetensors, or the files that "
+          "model.safetensors.index.json names");
 }
 
 }  // namespace

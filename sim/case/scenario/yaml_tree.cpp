@@ -268,7 +268,7 @@ YamlNode parse_yaml(const std::string& file, const std::string& given) {
   try {
     YAML::Parser parser(stream);
     if (!parser.HandleNextDocument(builder))
-      fail_at(file, 1, 1, "the file is empty", "write a scenario");
+      fail_at(file, 1, 1, "the file is empty", "write `key: value` lines");
     YamlNode root = builder.take();
     TreeBuilder second(file);
     if (parser.HandleNextDocument(second)) {

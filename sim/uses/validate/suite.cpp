@@ -72,8 +72,10 @@ class SuiteMap {
   }
   void list(const std::string& key, const std::function<void(const std::vector<YamlNode>&)>& read) {
     with(key, [&](const YamlNode& node) {
-      if (node.kind != YamlNode::Kind::kList || node.items.empty()) {
-        fail(node, fmt::format("{} is {}", key, node.describe()), "write a list of at least one");
+      const bool is_list = node.kind == YamlNode::Kind::kList;
+      if (!is_list || node.items.empty()) {
+        fail(node, fmt::format("{} is {}", key, is_list ? "an empty list" : node.describe()),
+             "write a list of at least one value");
       }
       read(node.items);
     });
