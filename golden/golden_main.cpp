@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -25,14 +26,23 @@
 namespace shardproof::golden {
 namespace {
 
+// Tokens that the loss counts. Where nothing trains, those with a token before them.
+int64_t scored_tokens(const sim::CaseSpec& spec, const Batch& batch) {
+  const auto& stages = spec.stages;
+  const bool trains = spec.is(sim::ModelWorkload::kTrain) ||
+                      std::any_of(stages.begin(), stages.end(), [](const sim::StageSpec& stage) {
+                        return stage.kind == sim::StageKind::kTrain;
+                      });
+  if (trains) return batch.loss_mask().ne(0).sum().item<int64_t>();
+  return (batch.input_lengths - 1).sum().item<int64_t>();
+}
+
 // The data of the report besides the tensors.
 std::map<std::string, std::string> metadata_of(const sim::CaseSpec& spec, const Batch& batch) {
-  const at::Tensor mask = batch.loss_mask();
   return {{"workload", spec.workload},
           {"precision", name_of(spec.precision)},
           {"torch", TORCH_VERSION},
-          {"counted_tokens", fmt::format("{}", mask.sum().item<double>())},
-          {"counted_sequences", fmt::format("{}", mask.ne(0).any(1).sum().item<int64_t>())}};
+          {sim::kScoredTokens, fmt::format("{}", scored_tokens(spec, batch))}};
 }
 
 constexpr int64_t kFirstMembers = 4;  // of kPerturbed: they show how far logprobs scatter
@@ -115,9 +125,9 @@ std::string run(const std::string& request, int golden_fd, const std::string& du
   const sim::CaseSpec spec = sim::case_spec_from_json(given);
   const at::ScalarType dtype = dtype_of_precision(name_of(spec.precision));
   CaseData data = load_case_data(spec);
-  std::map<std::string, std::string> metadata = metadata_of(spec, data.batch);
   // A dump has whole tensors.
   const sim::KeptRows rows = dump_path.empty() ? rows_of(spec, data.batch) : sim::KeptRows{};
+  std::map<std::string, std::string> metadata = metadata_of(spec, data.batch);
 
   sim::GoldenRecorder recorder(spec.record_activations, last_step_of(spec), rows);
   std::vector<int64_t> parted;

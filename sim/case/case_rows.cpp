@@ -203,6 +203,10 @@ const OptionRows<ExpectSpec>& rows_of(const ExpectSpec&) {
                                     "watchdog", "process", "exception"}}),
       row<&Spec::collectives>("expect.collectives",
                               "Expected collectives: {axis: {op: count on each rank}}"),
+      row<&Spec::nothing_counted>("expect.nothing_counted",
+                                  "true: a match in which no token counts, so that the loss and "
+                                  "all gradients are 0, is meant; "
+                                  "false: it is bad input"),
   };
   return rows;
 }

@@ -175,6 +175,7 @@ struct ExpectSpec {
   std::string tensor;                    // first divergent tensor; "" any
   nlohmann::json collectives = nullptr;  // {axis: {op: count per rank}}; null: not checked
   std::string detector = {};             // the detector that sees it first; "" any
+  bool nothing_counted = false;  // the loss and all gradients are 0, so that a match is empty
 };
 
 // The workloads that every program has: a whole model is trained, scored or run as a policy.

@@ -101,9 +101,10 @@ std::string case_line(const judge::CaseResult& result, bool color) {
       "{}  {:7.3f} s  {}", painted(fmt::format("{:9}", result.verdict), color_of(result), color),
       result.seconds, result.spec.name);
   if (result.verdict == Verdict::kMatch && result.tensors_compared > 0) {
-    line += fmt::format("   {}, at most {:.3g}% of the allowance used",
-                        count_of(static_cast<size_t>(result.tensors_compared), "tensor"),
-                        100 * result.worst_ratio);
+    const std::string grounds = judge::grounds_text(result.account.grounds);
+    line += fmt::format("   {}{}{}, at most {:.3g}% of the allowance used",
+                        count_of(result.tensors_compared, "tensor"), grounds.empty() ? "" : ", ",
+                        grounds, 100 * result.worst_ratio);
     const std::string unresolved = judge::unresolved_text(result.account, result.spec.precision);
     if (!unresolved.empty()) line += ", " + painted(unresolved, kYellow, color);
     if (result.spec.reference.is_set()) {

@@ -467,6 +467,63 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
         return left
 
 
+NO_TOKEN = ("data.token_mask_probability: 0", "data.dropped_samples: [0, 1, 2, 3]", "data.lengths: [1, 1, 1, 1]")
+
+
+class Grounds(CommandTest):
+    """What a match rests on."""
+
+    def scenario(self, *lines):
+        return self.write("grounds.yaml", "\n".join(["name: t/grounds", SMALL.splitlines()[2], *lines]) + "\n")
+
+    def test_a_match_says_how_much_counted(self):
+        # Samples of 5, 3, 4 and 2 tokens; the first token of each has no logprob.
+        one = self.scenario("data: {lengths: [5, 3, 4, 2], token_mask_probability: 1}", "run: {steps: 2}",
+                            "parallel: {tensor_parallel_size: 2}", "matrix: {workload: [train, logprobs]}")
+        text = self.call("run", one, "--backend", "emulated", "--out", self.path("run"))
+        train, scores = self.results("run")["cases"]
+        self.assertEqual("train", train["workload"])
+        self.assertEqual(10, train["rests_on"]["scored_tokens"])
+        gradients = train["outcome"]["gradients"]
+        self.assertEqual([gradients] * 2, [train["rests_on"]["gradients"], train["rests_on"]["gradients_not_zero"]])
+        self.assertEqual({"scored_tokens": 10, "gradients": 0, "gradients_not_zero": 0}, scores["rests_on"])
+        self.assertRegex(text, rf"tensors, 10 scored tokens, {gradients} of {gradients} gradients not all zero, at most")
+        self.assertRegex(text, r"tensors, 10 scored tokens, at most")
+        half = self.scenario("data: {lengths: [5, 3, 4, 2], token_mask_probability: 1, dropped_samples: [0, 2]}")
+        self.call("run", half, "--backend", "emulated", "--out", self.path("half"))
+        self.assertEqual(3, self.results("half")["cases"][0]["rests_on"]["scored_tokens"])
+
+    def test_a_case_in_which_no_token_counts_is_bad_input_unless_it_says_so(self):
+        for line in NO_TOKEN:
+            for more in ("workload: train", "{workload: policy, run.stages: [{do: score}, {do: train}]}"):
+                more = more.strip("{}").replace(", run.stages", "\nrun.stages")
+                with self.subTest(line, more=more):
+                    one = self.scenario(line, more)
+                    text = self.call("run", one, "--backend", "emulated", status=2)
+                    self.assertRegex(" ".join(text.split()),
+                                     r"no token counts: the loss and all \d+ gradients are 0, so a match would show")
+                    said = self.scenario(line, more, "expect: {nothing_counted: true}")
+                    text = self.call("run", said, "--backend", "emulated")
+                    self.assertRegex(text, r"0 scored tokens, 0 of \d+ gradients not all zero")
+        one = self.scenario("workload: logprobs", "data.lengths: [1, 1]")
+        self.assertIn("no token counts: the loss, or without one all logprobs, are 0", self.call("run", one, "--backend", "emulated", status=2))
+
+    def test_a_planted_fault_does_not_hide_that_no_token_counts(self):
+        one = self.scenario(NO_TOKEN[0], "parallel: {data_parallel_size: 2}",
+                            "faults: [{kind: drop, rank: 1, op: all_reduce, label: grad.}]")
+        self.assertIn("no token counts", self.call("run", one, "--backend", "emulated", status=2))
+
+    def test_tokens_that_count_are_not_expected_to_count_nothing(self):
+        one = self.scenario("expect: {nothing_counted: true}")
+        text = self.call("run", one, "--backend", "emulated", status=1)
+        self.assertRegex(text, r"expected that nothing counts, but this match rests on \d+ scored tokens")
+
+    def test_a_case_folder_without_a_counted_token_is_bad_input(self):
+        self.make_case(*[{"file": "batch.safetensors", "element": ["sample_mask", index, 0]} for index in range(3)])
+        text = self.call("check", self.case, "--mesh", "tp=2", status=2)
+        self.assertIn("no token counts", text)
+
+
 class Words(CommandTest):
     def test_describe_shows_who_holds_which_token(self):
         scenarios = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scenarios")

@@ -92,6 +92,10 @@ class GoldenRecord {
   std::map<std::string, std::string> metadata_;
 };
 
+// In the metadata of a golden of one device: how many tokens have a logprob that the loss counts,
+// or that is scored where nothing trains.
+inline constexpr const char* kScoredTokens = "scored_tokens";
+
 // Skipped steps that depend on how a gradient is summed.
 //
 // One device sums a float16 gradient over the whole batch in float16. Ranks, and microbatches, sum

@@ -1,8 +1,8 @@
 // A rank's report as CBOR:
 //
-//   [version, rank, holds, [row ..], [call ..], [axis, op, count, ..], timeline, metrics, [finding
-//   ..],
-//    [warning ..], peak bytes, seconds, compare seconds, [piece ..], [unobserved ..]]
+//   [version, rank, holds, [row ..], [call ..], [axis, op, count, ..], timeline, metrics,
+//    [finding ..], [warning ..], scored tokens, peak bytes, seconds, compare seconds, [piece ..],
+//    [unobserved ..]]
 //
 // A row that matches has kShortFields fields, any other one kLongFields more. Timeline and metrics
 // are CBOR within a byte string. Dtypes, layouts, calls and lists of replicas are entries of a
@@ -17,7 +17,7 @@
 namespace shardproof::sim::judge {
 namespace {
 
-constexpr int64_t kVersion = 5;
+constexpr int64_t kVersion = 6;
 constexpr size_t kShortFields = 21, kLongFields = 15;
 
 bool is_short(const ResultRow& row) {
@@ -165,7 +165,7 @@ template <class Codec, class Report>
 void report_fields(Codec& codec, Report& report) {
   Tables tables;
   int64_t version = kVersion;
-  codec.fixed_array(14);
+  codec.fixed_array(15);
   codec(version);
   if (version != kVersion) throw InternalError("a rank's report of another version");
   codec(report.rank);
@@ -178,7 +178,8 @@ void report_fields(Codec& codec, Report& report) {
   count_fields(codec, report.call_counts);
   codec.json(report.timeline);
   codec.json(report.metrics);
-  codec(report.warnings, report.peak_tensor_bytes, report.seconds, report.compare_seconds);
+  codec(report.warnings, report.scored_tokens, report.peak_tensor_bytes, report.seconds,
+        report.compare_seconds);
   codec.each(report.pieces, [&](auto& piece) { piece_fields(codec, piece); });
   codec.each(report.unobserved, [&](auto& missing) { unobserved_fields(codec, missing); });
 }

@@ -121,6 +121,7 @@ struct RankReport {
   std::vector<nlohmann::json> timeline;  // {"name","start_us","duration_us","kind"} in wall time
   nlohmann::json metrics = nlohmann::json::object();  // loss, grad_norm, ...
   std::vector<std::string> warnings;                  // sentences that do not affect the verdict
+  int64_t scored_tokens = -1;                         // of the golden; -1: it does not say
   int64_t peak_tensor_bytes = 0;
   double seconds = 0, compare_seconds = 0;
   std::vector<Piece> pieces;           // of the first failing tensors, and addends

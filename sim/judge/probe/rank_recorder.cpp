@@ -382,6 +382,10 @@ RankReport RankRecorder::finish() {
   report_.pieces = failing_.take();
   for (Piece& piece : addends_) report_.pieces.push_back(std::move(piece));
   report_.unobserved = unobserved();
+  if (golden_ != nullptr) {
+    const auto scored = golden_->metadata().find(kScoredTokens);
+    if (scored != golden_->metadata().end()) report_.scored_tokens = std::stoll(scored->second);
+  }
   report_.compare_seconds += seconds_since(start);
   return std::move(report_);
 }

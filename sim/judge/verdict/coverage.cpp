@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
+#include "base/count_of.h"
+#include "sim/case/names.h"
 #include "sim/judge/diff/result_row.h"
 
 namespace shardproof::sim::judge {
@@ -17,9 +20,11 @@ struct TensorAccount {
   std::string name;
   Phase phase = Phase::kForward;
   int64_t step = 0;
+  double scale = 0;  // the golden's largest magnitude
   std::vector<int64_t> global_shape;
 
   void add(const ResultRow& row) {
+    scale = row.golden_scale;
     name = row.name;
     phase = row.phase;
     step = row.step;
@@ -96,6 +101,39 @@ void add_silent_ranks(const CaseSpec& spec, const std::vector<RankReport>& repor
   }
 }
 
+// Finds whether a match would show anything: adds the tensors in any order.
+class Emptiness {
+ public:
+  void add(const TensorAccount& tensor) {
+    const bool is_gradient = tensor.phase == Phase::kStep && tensor.name.starts_with("grad.");
+    if (is_gradient) {
+      ++gradients_;
+      gradients_not_zero_ += tensor.scale != 0;
+    }
+    if (tensor.name == "loss" || is_gradient) trained_.add(tensor.scale);
+    const bool is_scores = tensor.name == "scores" || tensor.name == "reference_scores";
+    if (tensor.name == "logprobs" || is_scores) scored_.add(tensor.scale);
+  }
+  void put(const CaseSpec& spec, Grounds& grounds) const {
+    grounds.gradients = gradients_;
+    grounds.gradients_not_zero = gradients_not_zero_;
+    const Largest& all = trained_.seen ? trained_ : scored_;
+    grounds.is_empty = is_model_workload(spec.workload) && all.seen && all.magnitude == 0;
+  }
+
+ private:
+  struct Largest {
+    bool seen = false;
+    double magnitude = 0;
+    void add(double scale) {
+      seen = true;
+      magnitude = std::max(magnitude, scale);
+    }
+  };
+  Largest trained_, scored_;
+  int64_t gradients_ = 0, gradients_not_zero_ = 0;
+};
+
 std::string of_step(const UnjudgedTensor& tensor) {
   return tensor.step > 0 ? fmt::format("{} of step {}", tensor.tensor, tensor.step) : tensor.tensor;
 }
@@ -112,6 +150,7 @@ Account account_of(const CaseSpec& spec, const std::vector<RankReport>& reports)
   Account account;
   if (!spec.judged) return account;
   add_silent_ranks(spec, reports, account);
+  Emptiness emptiness;
   std::set<TensorPlace> all, judged;  // tensors that the golden lacks have one place
   for (auto& [place, tensor] : accounts_by_tensor(reports)) {
     if (tensor.held == 0 && size_of(tensor.global_shape) > 0 && !tensor.wrong) {
@@ -120,6 +159,7 @@ Account account_of(const CaseSpec& spec, const std::vector<RankReport>& reports)
     }
     const TensorPlace own = {place.first, without_fed(place.second)};
     all.insert(own);
+    emptiness.add(tensor);
     if (tensor.elements.judged > 0) judged.insert(own);
     add_to(account.elements, tensor.elements);
     if (tensor.undecided || tensor.elements.left_out() != 0) {
@@ -129,6 +169,8 @@ Account account_of(const CaseSpec& spec, const std::vector<RankReport>& reports)
     }
   }
   add_excused(reports, account);
+  emptiness.put(spec, account.grounds);
+  for (const RankReport& report : reports) account.grounds.scored_tokens = report.scored_tokens;
   account.all_tensors = static_cast<int64_t>(all.size());
   account.tensors = static_cast<int64_t>(judged.size());
   return account;
@@ -138,6 +180,26 @@ std::string unresolved_text(const Account& account, Precision precision) {
   if (account.unresolved.empty()) return "";
   return fmt::format("{} of {} tensors not resolvable in {} (first: {})", account.unresolved.size(),
                      account.all_tensors, precision, of_step(account.unresolved.front()));
+}
+
+std::string grounds_text(const Grounds& grounds) {
+  std::string text;
+  if (grounds.scored_tokens >= 0) text = count_of(grounds.scored_tokens, "scored token");
+  if (grounds.gradients == 0) return text;
+  return text + fmt::format("{}{} of {} gradients not all zero", text.empty() ? "" : ", ",
+                            grounds.gradients_not_zero, grounds.gradients);
+}
+
+std::string empty_text(const Grounds& grounds) {
+  if (!grounds.is_empty) return "";
+  const std::string zeros =
+      grounds.gradients > 0 ? fmt::format("the loss and all {} gradients are 0", grounds.gradients)
+                            : std::string("the loss, or without one all logprobs, are 0");
+  return (grounds.scored_tokens > 0 ? "" : "no token counts: ") + zeros +
+         ", so a match would show nothing of them; let a token count "
+         "(data.token_mask_probability, data.dropped_samples, data.lengths above 1; in a batch "
+         "file "
+         "token_mask, sample_mask, advantages), or write expect: {nothing_counted: true}";
 }
 
 std::string not_judged_text(const Account& account) {

@@ -28,11 +28,20 @@ struct UnjudgedTensor {
   std::string reason;
 };
 
+// What a match rests on beside the number of elements.
+struct Grounds {
+  int64_t scored_tokens = -1;  // whose logprobs count in the loss or are scored; -1: not known
+  int64_t gradients = 0;       // of parameters, over all steps
+  int64_t gradients_not_zero = 0;
+  bool is_empty = false;  // the loss and all gradients are 0, or without a loss all logprobs are
+};
+
 struct Account {
   Coverage elements;                                   // of all tensors together
   int64_t tensors = 0;                                 // tensors with judged elements
   int64_t all_tensors = 0;                             // tensors that some rank observed
   std::vector<UnjudgedTensor> not_judged, unresolved;  // in the golden's order
+  Grounds grounds;
 };
 
 // Counts the rows of all ranks after settle_addends(). A tensor is unresolved when one of its rows
@@ -41,6 +50,10 @@ Account account_of(const CaseSpec& spec, const std::vector<RankReport>& reports)
 
 // "3 of 412 tensors not resolvable in float16 (first: loss of step 8)"; "" when there are none.
 std::string unresolved_text(const Account& account, Precision precision);
+// "43 scored tokens, 23 of 23 gradients not all zero"; "" when neither is known.
+std::string grounds_text(const Grounds& grounds);
+// Why a match on these grounds would show nothing, with the fix; "" when it would show something.
+std::string empty_text(const Grounds& grounds);
 // "2 of 412 tensors were not judged; the first: 96 elements of grad.w of step 1, because ..".
 std::string not_judged_text(const Account& account);
 

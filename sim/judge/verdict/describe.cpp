@@ -137,6 +137,8 @@ std::string matched_line(const CaseResult& result) {
                          ? fmt::format("{} tensors, {} elements", result.tensors_compared,
                                        result.elements_compared)
                          : std::string("not judged");
+  const std::string grounds = grounds_text(result.account.grounds);
+  if (!grounds.empty()) text += ", " + grounds;
   const std::string unresolved = unresolved_text(result.account, result.spec.precision);
   if (!unresolved.empty()) text += ", " + unresolved;
   if (!result.worst_tensor.empty()) {

@@ -64,6 +64,10 @@ void compare_with_expectation(CaseResult& result) {
   } else if (!expect.detector.empty() && expect.detector != first_detector(result.outcome)) {
     result.unexpected = fmt::format("expected {} seen first by {}, came {}", expect.verdict,
                                     expect.detector, detectors_text(result.outcome));
+  } else if (expect.nothing_counted && result.verdict == Verdict::kMatch &&
+             empty_text(result.account.grounds).empty()) {
+    result.unexpected = "expected that nothing counts, but this match rests on " +
+                        grounds_text(result.account.grounds);
   }
   if (result.unexpected.empty()) result.unexpected = faults_that_never_fired(result);
   result.as_expected = result.unexpected.empty();

@@ -125,6 +125,14 @@ std::optional<EndingVerdict> of_account(const CaseResult& result) {
   return EndingVerdict{Verdict::kInternal, ResultKind::kNotJudged, not_judged};
 }
 
+// A match of zeros with zeros would show nothing of what trains or scores.
+std::optional<EndingVerdict> of_grounds(const CaseResult& result) {
+  if (result.spec.expect.nothing_counted) return {};
+  const std::string empty = empty_text(result.account.grounds);
+  if (empty.empty()) return {};
+  return EndingVerdict{Verdict::kBadInput, ResultKind::kBadInput, empty};
+}
+
 // The first non-empty verdict counts. The case matches only when all detectors return empty ones.
 constexpr std::optional<EndingVerdict> (*kDetectors[])(Judged& judged) = {
     // A world that ended early holds values of unfinished work, which prove nothing.
@@ -142,6 +150,8 @@ constexpr std::optional<EndingVerdict> (*kDetectors[])(Judged& judged) = {
     [](Judged& judged) { return of_schedule(judged.result); },
     // Nothing that was judged is wrong: this detector checks that everything was judged.
     [](Judged& judged) { return of_account(judged.result); },
+    // Everything was judged and is right: this detector checks that it is not all zeros.
+    [](Judged& judged) { return of_grounds(judged.result); },
 };
 
 EndingVerdict first_said(Judged& judged) {

@@ -79,6 +79,7 @@ RankReport full_report() {
                     {"grad_norm", std::numeric_limits<double>::infinity()},
                     {"tokens", 12}};
   report.peak_tensor_bytes = 123456789012;
+  report.scored_tokens = 43;
   report.seconds = 1.25;
   report.compare_seconds = 0.125;
   Piece piece{.name = "grad.w",
@@ -123,6 +124,7 @@ TEST_CASE("a report survives its way to the launcher, NaN and infinities include
   CHECK(back.timeline == report.timeline);
   CHECK(std::isnan(back.metrics.at("loss").get<double>()));
   CHECK(std::isinf(back.metrics.at("grad_norm").get<double>()));
+  CHECK(back.scored_tokens == 43);
   CHECK(back.peak_tensor_bytes == 123456789012);
   CHECK(back.seconds == 1.25);
   CHECK(back.compare_seconds == 0.125);

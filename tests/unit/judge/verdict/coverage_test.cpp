@@ -205,3 +205,33 @@ TEST_CASE("an unresolved tensor leaves a match, which says so and counts it", "[
   CHECK(exit_status({result}, true) == 1);
   CHECK(exit_status({verdict_of(reports_of_two())}, true) == 0);
 }
+
+TEST_CASE("a match says what it rests on, and that of zeros with zeros is bad input",
+          "[coverage]") {
+  const at::Tensor zeros = at::zeros({6}, at::kDouble);
+  const auto run = [](const at::Tensor& loss, const at::Tensor& a, const at::Tensor& b,
+                      const CaseSpec& spec = kTwoRanks) {
+    return JudgedWorld(spec, {seen("loss", loss, Phase::kForward), seen("grad.a", a),
+                              seen("grad.b", b), seen("param.a", numbered({6}, 3))})
+        .run();
+  };
+  const CaseResult half = run(zeros[0], numbered({6}), zeros);
+  CHECK(half.verdict == Verdict::kMatch);
+  CHECK(half.account.grounds.gradients == 2);
+  CHECK(half.account.grounds.gradients_not_zero == 1);
+  CHECK(grounds_text(half.account.grounds) == "1 of 2 gradients not all zero");
+
+  const CaseResult none = run(zeros[0], zeros, zeros);
+  CHECK(none.verdict == Verdict::kBadInput);
+  CHECK_FALSE(none.as_expected);
+  CHECK(exit_status({none}) == 2);
+  CHECK_THAT(none.message,
+             Catch::StartsWith("no token counts: the loss and all 2 gradients are 0"));
+
+  CaseSpec meant = kTwoRanks;
+  meant.expect.nothing_counted = true;
+  CHECK(run(zeros[0], zeros, zeros, meant).as_expected);
+  const CaseResult other = run(zeros[0], numbered({6}), zeros, meant);
+  CHECK(other.verdict == Verdict::kMatch);
+  CHECK_FALSE(other.as_expected);
+}
