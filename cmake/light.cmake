@@ -7,7 +7,8 @@ file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} src/base/*.cpp 
 list(REMOVE_ITEM sources sim/judge/verdict/result_file.cpp sim/report/compare_runs.cpp)
 list(APPEND sources src/tensor/tensor_view.cpp src/tensor/safetensors_header.cpp src/tensor/safetensors_reader.cpp
   src/model/family.cpp sim/run/case_check.cpp
-  sim/cli/arguments.cpp sim/cli/command_options.cpp sim/cli/judge_files.cpp sim/cli/judge_output.cpp)
+  sim/cli/arguments.cpp sim/cli/command_options.cpp sim/cli/judge_files.cpp sim/cli/judge_output.cpp
+  sim/cli/help.cpp sim/cli/option_values.cpp sim/cli/standard_output.cpp)
 find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)

@@ -149,7 +149,7 @@ struct ParsedArguments {
 // `words` begins with the program's name.
 ParsedArguments parse_arguments(std::vector<std::string> words);
 // What a program's main() does: parses, prints the text of parsing, and returns the exit status of
-// `command`, of its exception, or 5 when standard output cannot take what was printed.
+// `command`, of its exception, or 2 when standard output did not take what was printed.
 int run_command_line(int argc, char** argv, const std::function<int(Arguments&)>& command);
 // A script for bash that completes commands, options and files.
 std::string bash_completion();

@@ -37,8 +37,10 @@ void add_schedules(CLI::App& app, RunArguments& run) {
 void add_explore_flags(CLI::App& app, RunArguments& run) {
   CLI::Option* shrink = app.add_flag(
       "--shrink", run.shrink, "Make one unexpected case of each kind small, as `shrink` does");
-  app.add_flag("--relations", run.relations,
-               "Compare cases with changed cases, not with the golden (docs/explore.md)")
+  app.add_flag(
+         "--relations", run.relations,
+         "Instead of the golden, compare each case with changed ones whose values follow from "
+         "its own, such as reordered samples (docs/explore.md)")
       ->excludes(shrink)
       ->excludes(app.get_option("--schedules"))
       ->excludes(app.get_option("--sample-rows"))
@@ -63,6 +65,7 @@ void add_fuzz_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--corpus", explore.corpus,
                  "Folder of cases that an earlier fuzz kept: their pairs have run already");
   app.add_option("--out", run.out, "Folder for results and corpus (default: runs/<time>)");
+  app.add_flag("--force", run.force, "Use the folder of --out even if it holds other files");
   app.add_option("--jobs,-j", run.jobs, "Cases at the same time, as in `run`")
       ->check(CLI::Range(1, 1024));
   app.add_option("--maxfail", run.max_fail, "Stop after so many that are not as expected")
@@ -78,6 +81,7 @@ void add_shrink_options(CLI::App& app, Arguments& arguments) {
                  "Seconds after which no smaller case is tried (default: 60)")
       ->check(CLI::Range(1.0, 1e6));
   app.add_option("--out", run.out, "Scenario file to write (default: runs/shrunk/<case>.yaml)");
+  app.add_flag("--force", run.force, "Replace a file of --out that shrink did not write, too");
   add_world_of_explore(app, run, "Backend of the case (default: emulated)");
 }
 
@@ -125,6 +129,8 @@ void add_validate_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--device", validate.device, "cpu or cuda")->check(CLI::IsMember(known_devices()));
   app.add_option("--out", arguments.run.out,
                  "Folder for validation.json and junit.xml (default: runs/<time>)");
+  app.add_flag("--force", arguments.run.force,
+               "Use the folder of --out even if it holds other files");
   app.add_flag("--no-cache", arguments.run.world.no_cache, "Compute every golden anew");
   app.footer(kValidateStatuses);
 }
@@ -134,7 +140,7 @@ void add_judge_options(CLI::App& app, CheckArguments& check) {
                  "Of a case folder: safetensors file, named as expected.safetensors");
   app.add_option("--golden", check.golden,
                  "The run of one rank; of a case folder: answers as its expected.safetensors");
-  app.add_flag("--reference", check.reference, "The --golden run may have several ranks");
+  app.add_flag("--reference", check.reference, "Compare two layouts: the --golden run may have several ranks, too");
   app.add_flag("--no-unresolved", check.no_unresolved,
                "Of a recorded run: exit with 1 when a tensor could not be judged");
   app.add_option("--out", check.out,

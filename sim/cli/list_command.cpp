@@ -1,7 +1,6 @@
 // list: prints one line for each case that `run` would run.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <iostream>
 
 #include "sim/case/scenario/schema.h"
@@ -15,23 +14,26 @@ namespace {
 void print_case(const CaseSpec& spec) {
   std::string tags;
   for (const std::string& tag : spec.tags) tags += (tags.empty() ? "" : " ") + tag;
-  fmt::print("{:<9} {:>3} ranks  {}{}{}\n", spec.world.backend, spec.parallel.world_size(),
-             spec.name, tags.empty() ? "" : "   " + tags,
-             spec.skip.empty() ? "" : "   skipped: " + spec.skip);
+  std::cout << fmt::format("{:<9} {:>3} ranks  {}{}{}\n", spec.world.backend,
+                           spec.parallel.world_size(), spec.name, tags.empty() ? "" : "   " + tags,
+                           spec.skip.empty() ? "" : "   skipped: " + spec.skip);
 }
 
 }  // namespace
 
 int list_command(const RunArguments& arguments) {
   if (arguments.keys) {
-    fmt::print("{}", case_schema().describe_keys());
+    std::cout << fmt::format("{}", case_schema().describe_keys());
     return 0;
   }
   const Selection selection = select_cases(arguments);
   for (const CaseSpec& spec : selection.cases) print_case(spec);
   for (const CaseSpec& spec : selection.skipped) print_case(spec);
-  fmt::print("{} cases, {} skipped\n", selection.cases.size(), selection.skipped.size());
-  return selection.cases.empty() && selection.skipped.empty() ? 2 : 0;
+  std::cout << fmt::format("{} cases, {} skipped\n", selection.cases.size(),
+                           selection.skipped.size());
+  if (!selection.empty_share.empty()) std::cout << selection.empty_share << '\n';
+  const bool none = selection.cases.empty() && selection.skipped.empty();
+  return none && selection.empty_share.empty() ? 2 : 0;
 }
 
 int schema_command(const RunArguments& arguments) {

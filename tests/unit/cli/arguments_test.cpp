@@ -130,7 +130,7 @@ TEST_CASE("Numbers out of range are refused", "[cli]") {
   refusal_of("check c --world-size 65537");
   for (const char* shard : {"0/4", "5/4", "1", "1/", "/4", "a/b", "1/4x", "-1/4", "1/0"}) {
     INFO(shard);
-    CHECK_THAT(refusal_of(std::string("run --shard ") + shard), Contains("is no shard"));
+    CHECK_THAT(refusal_of(std::string("run --shard ") + shard), Contains("is not a shard"));
   }
 }
 
