@@ -144,9 +144,10 @@ std::string run(const std::string& request, int golden_fd, const std::string& du
   }
   if (!dump_path.empty()) {
     const int64_t steps = spec.is(sim::ModelWorkload::kTrain) ? spec.steps : 0;
-    write_safetensors(dump_path, spec.is(sim::ModelWorkload::kPolicy)
-                                     ? recorder.moment_names()
-                                     : recorder.expected_names(steps));
+    write_safetensors(dump_path,
+                      spec.is(sim::ModelWorkload::kPolicy) ? recorder.moment_names()
+                                                           : recorder.expected_names(steps),
+                      {{"writer", "shardproof"}});
   }
 
   int64_t bytes = 0;

@@ -62,7 +62,9 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   spec.data.uneven = true;  // only scenarios refuse uneven shares
   set_batching(arguments, spec);
   auto inputs = inputs_of(spec);
-  if (!spec.expected_file.empty()) inputs.emplace_back(spec.expected_file);
+  for (const std::string& file : {spec.expected_file, arguments.custom_plan}) {
+    if (!file.empty()) inputs.emplace_back(file);
+  }
   spec.dump_file = output_file("--dump", arguments.dump, inputs, arguments.force);
   spec.save_folder = output_folder("--save", arguments.save, inputs, arguments.force);
   return spec;

@@ -10,6 +10,7 @@
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
+#include "sim/cli/outputs.h"
 #include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
 #include "sim/report/color.h"
@@ -85,7 +86,8 @@ int check_command(const CheckArguments& arguments, const CommandLine& command,
   std::cout << run::unread_keys_note(spec);
   require_can_run(spec.world.backend, spec.world.device);
   const std::string& out = arguments.out;
-  const std::string folder = out.empty() ? "" : report::create_run_folder(out, arguments.force);
+  const std::string folder =
+      out.empty() ? "" : results_folder(out, inputs_of(spec), arguments.force);
   const std::optional<run::MachineLimits> limits = limits_for(arguments.world);
   if (limits) require_room_of_check(spec, folder);
   run::GoldenStore goldens(pool, !arguments.world.no_cache, limits);

@@ -18,6 +18,7 @@
 #include "sim/case/names.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
+#include "sim/cli/outputs.h"
 #include "sim/lint/case_reader.h"
 #include "sim/report/run_folder.h"
 #include "sim/uses/explore/draw.h"
@@ -96,7 +97,7 @@ class Fuzz {
   int go() {
     if (!explore_.corpus.empty()) read_corpus(explore_.corpus);
     const bool again = !run_.out.empty() && fs::exists(fs::path(run_.out) / "coverage.json");
-    folder_ = report::create_run_folder(run_.out, again);
+    folder_ = results_folder(run_.out, {}, again || run_.force);
     fs::create_directories(folder_ / "corpus");
     while (!is_over()) one_round();
     sample_pairs();

@@ -47,7 +47,7 @@ std::vector<std::pair<std::string, std::string>> pairs_of(const std::string& a,
 }
 
 // Whether --json of an earlier comparison wrote this file.
-bool holds_findings(const std::string& path) {
+bool holds_findings(const fs::path& path) {
   std::ifstream file(path);
   const auto json = nlohmann::json::parse(file, nullptr, false);
   return json.is_array() && !json.empty() &&
@@ -56,18 +56,13 @@ bool holds_findings(const std::string& path) {
          });
 }
 
+constexpr OwnFile kOwnFindings = {"findings that logprobs wrote", holds_findings};
+
 std::string findings_file(const LogprobsArguments& arguments,
                           const std::vector<std::pair<std::string, std::string>>& pairs) {
   std::vector<fs::path> inputs;
   for (const auto& [a, b] : pairs) inputs.insert(inputs.end(), {a, b});
-  const std::string file = output_file("--json", arguments.json, inputs, true);
-  if (!file.empty() && !arguments.force && fs::exists(file) && !holds_findings(file)) {
-    throw_bad_input(fmt::format("--json {}: this file holds no findings of logprobs, and would be "
-                                "replaced",
-                                arguments.json),
-                    "name another file, or add --force");
-  }
-  return file;
+  return output_file("--json", arguments.json, inputs, arguments.force, kOwnFindings);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "sim/report/run_folder.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof::sim::cli {
@@ -24,10 +25,11 @@ bool same_file(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, error) && !error;
 }
 
-bool is_safetensors(const fs::path& file) {
+bool is_dump(const fs::path& file) {
   try {
-    SafetensorsFile::open(file.string());
-    return true;
+    const auto& metadata = SafetensorsFile::open(file.string()).metadata();
+    const auto writer = metadata.find("writer");
+    return writer != metadata.end() && writer->second == "shardproof";
   } catch (const Error&) {
     return false;
   }
@@ -49,6 +51,8 @@ void add_folder(const fs::path& folder, std::vector<fs::path>& inputs) {
 
 }  // namespace
 
+const OwnFile kOwnDump = {"a file that --dump wrote", is_dump};
+
 std::vector<fs::path> inputs_of(const CaseSpec& spec) {
   std::vector<fs::path> inputs;
   for (const std::string& file : {spec.file, spec.data.file}) {
@@ -63,7 +67,7 @@ std::vector<fs::path> inputs_of(const CaseSpec& spec) {
 }
 
 std::string output_file(const std::string& option, const std::string& path,
-                        const std::vector<fs::path>& inputs, bool force) {
+                        const std::vector<fs::path>& inputs, bool force, const OwnFile& own) {
   if (path.empty()) return "";
   const fs::path whole = fs::absolute(path).lexically_normal();
   const fs::path folder = whole.parent_path();
@@ -82,8 +86,8 @@ std::string output_file(const std::string& option, const std::string& path,
                   [&](const fs::path& input) { return same_file(input, whole); })) {
     refuse(option, path, "the same command reads this file", "name another file");
   }
-  if (!force && fs::exists(whole) && !is_safetensors(whole)) {
-    refuse(option, path, "this is not a safetensors file, which would be replaced",
+  if (!force && fs::exists(whole) && !own.is(whole)) {
+    refuse(option, path, fmt::format("this file would be replaced, and is not {}", own.what),
            "name another file, or add --force");
   }
   return whole.string();
@@ -94,7 +98,7 @@ std::string output_folder(const std::string& option, const std::string& path,
   if (path.empty()) return "";
   const fs::path whole = fs::absolute(path).lexically_normal();
   if (fs::exists(whole) && !fs::is_directory(whole)) {
-    refuse(option, path, "this is no folder", "name a folder");
+    refuse(option, path, "this is not a folder", "name a folder");
   }
   std::error_code error;
   fs::create_directories(whole, error);
@@ -115,6 +119,19 @@ std::string output_folder(const std::string& option, const std::string& path,
            "name an empty folder or one of a saved model, or add --force");
   }
   return whole.string();
+}
+
+std::string results_folder(const std::string& path, const std::vector<fs::path>& inputs,
+                           bool force) {
+  const std::string whole = path.empty() ? "" : fs::weakly_canonical(path).string() + "/";
+  for (const fs::path& input : inputs) {
+    const bool inside = (fs::weakly_canonical(input).string() + "/").starts_with(whole);
+    if (path.empty() || !inside) continue;
+    throw_bad_input(
+        fmt::format("--out {} holds {}, which the same command reads", path, input.string()),
+        "name another folder with --out");
+  }
+  return report::create_run_folder(path, force);
 }
 
 }  // namespace shardproof::sim::cli

@@ -12,16 +12,32 @@ namespace shardproof::sim::cli {
 // The files that a command reads for this case: weights, config, batch, scenario or case.json.
 std::vector<std::filesystem::path> inputs_of(const CaseSpec& spec);
 
+// Files of one kind, which a command that wrote one may replace.
+struct OwnFile {
+  const char* what;
+  bool (*is)(const std::filesystem::path&);
+};
+
+// Tensors that --dump of `run`, `check` or `golden` wrote.
+extern const OwnFile kOwnDump;
+
 // `path` made absolute; "" stays "". Throws Error(kBadInput): a folder, a device or another file
-// that is not regular; one of `inputs`; a file that is no safetensors file, unless `force`; a
-// folder above it that is missing or cannot be written.
+// that is not regular; one of `inputs`; unless `force`, a file that is not an `own` one; a folder
+// above it that is missing or cannot be written.
 std::string output_file(const std::string& option, const std::string& path,
-                        const std::vector<std::filesystem::path>& inputs, bool force);
+                        const std::vector<std::filesystem::path>& inputs, bool force,
+                        const OwnFile& own = kOwnDump);
 
 // `path` made absolute, and made a folder; "" stays "". Throws Error(kBadInput): it cannot be made
 // or written; it holds one of `inputs`; it holds other files than those of a saved model, unless
 // `force`.
 std::string output_folder(const std::string& option, const std::string& path,
                           const std::vector<std::filesystem::path>& inputs, bool force);
+
+// The folder of --out for the results of a run; "" stays for runs/<time>. Throws Error(kBadInput):
+// it cannot be made; it holds one of `inputs`; it holds other files than those of a run, unless
+// `force`.
+std::string results_folder(const std::string& path,
+                           const std::vector<std::filesystem::path>& inputs, bool force);
 
 }  // namespace shardproof::sim::cli

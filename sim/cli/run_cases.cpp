@@ -15,6 +15,7 @@
 #include "base/elapsed.h"
 #include "base/error.h"
 #include "sim/cli/machine.h"
+#include "sim/cli/outputs.h"
 #include "sim/cli/relation_runs.h"
 #include "sim/cli/replay_flags.h"
 #include "sim/cli/schedule_runs.h"
@@ -200,16 +201,11 @@ std::string program_digest() {
   return report::crc32_text(std::string(std::istreambuf_iterator<char>(program), {}));
 }
 
-// What a run reads must not lie in the folder that it empties.
-void require_inputs_elsewhere(const RunArguments& arguments) {
-  namespace fs = std::filesystem;
-  const std::string out = fs::weakly_canonical(arguments.out).string() + "/";
-  for (const std::string& path : arguments.paths) {
-    if (!fs::weakly_canonical(path).string().starts_with(out)) continue;
-    throw_bad_input(
-        fmt::format("--out {} holds {}, which the same command reads", arguments.out, path),
-        "name another folder with --out");
-  }
+// The files and folders that a run reads: its results must not take their place.
+std::vector<std::filesystem::path> inputs_of_run(const RunArguments& arguments) {
+  std::vector<std::filesystem::path> inputs(arguments.paths.begin(), arguments.paths.end());
+  if (!arguments.rerun_failed.empty()) inputs.emplace_back(arguments.rerun_failed);
+  return inputs;
 }
 
 void require_room(const RunArguments& arguments, const Selection& selection,
@@ -251,6 +247,10 @@ void require_same_cases(const report::EarlierRun& earlier, const std::string& pr
 int run_cases(const RunArguments& arguments, const CommandLine& command, Selection selection,
               world::WorldPool& pool, std::optional<ResumedRun> earlier,
               std::vector<judge::CaseResult>* finished) {
+  if (!selection.empty_share.empty()) {
+    (arguments.json_lines ? std::cerr : std::cout) << selection.empty_share << '\n';
+    return 0;
+  }
   if (selection.cases.empty() && selection.skipped.empty()) {
     throw_bad_input(
         "no case was selected",
@@ -258,9 +258,9 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   }
   const std::string program = program_digest();
   if (earlier) require_same_cases(earlier->run, program, selection);
-  if (!arguments.out.empty()) require_inputs_elsewhere(arguments);
   const std::string folder =
-      earlier ? arguments.resume : report::create_run_folder(arguments.out, arguments.force);
+      earlier ? arguments.resume
+              : results_folder(arguments.out, inputs_of_run(arguments), arguments.force);
   if (!arguments.world.ignore_limits) require_room(arguments, selection, folder);
   Run run(arguments, pool, std::move(selection), earlier, folder);
   run.info.started = report::utc_now();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <set>
@@ -16,6 +17,7 @@
 #include "base/utf8.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
+#include "sim/cli/outputs.h"
 #include "sim/cli/selection.h"
 #include "sim/judge/verdict/schedules.h"
 #include "sim/lint/case_reader.h"
@@ -33,6 +35,7 @@ using nlohmann::json;
 constexpr const char* kNotRun = "not run";
 constexpr const char* kFolders[] = {"model.folder", "data.case"};
 constexpr size_t kShownLine = 400;  // bytes of a finding in the head of the file
+constexpr const char* kShrunkFrom = "# Shrunk from ";
 
 // The case of this name; of a scenario of one case, that one.
 explore::CaseSettings settings_of_case(const Scenario& scenario, const std::string& name) {
@@ -54,6 +57,17 @@ explore::CaseSettings settings_of_case(const Scenario& scenario, const std::stri
   unknown_case(name, names);
 }
 
+bool is_shrunk(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::string line;
+  while (std::getline(stream, line) && line.starts_with("#")) {
+    if (line.starts_with(kShrunkFrom)) return true;
+  }
+  return false;
+}
+
+constexpr OwnFile kOwnScenario = {"a scenario that shrink wrote", is_shrunk};
+
 class Shrink {
  public:
   Shrink(const Arguments& arguments, world::WorldPool& pool)
@@ -73,6 +87,7 @@ class Shrink {
     file_ = fs::absolute(path).string();
     const Scenario scenario = parse_scenario(path, world_);
     explore::CaseSettings settings = settings_of_case(scenario, run_.only);
+    choose_place(scenario);
     for (const char* key : {"name", "tags", "expect.verdict", "expect.kind", "expect.tensor",
                             "expect.detector", "expect.collectives"}) {
       settings.erase(key);
@@ -144,24 +159,31 @@ class Shrink {
     });
   }
 
-  fs::path place() const {
-    if (!run_.out.empty()) return fs::absolute(run_.out);
-    std::string name = run_.only.empty() ? fs::path(file_).stem().string() : run_.only;
-    for (char& letter : name) {
-      if (std::isalnum(static_cast<unsigned char>(letter)) == 0) letter = '_';
+  // Before anything runs.
+  void choose_place(const Scenario& scenario) {
+    std::string place = run_.out;
+    if (place.empty()) {
+      std::string name = run_.only.empty() ? fs::path(file_).stem().string() : run_.only;
+      for (char& letter : name) {
+        if (std::isalnum(static_cast<unsigned char>(letter)) == 0) letter = '_';
+      }
+      place = (fs::path("runs") / "shrunk" / (name + ".yaml")).string();
     }
-    return fs::absolute(fs::path("runs") / "shrunk" / (name + ".yaml"));
+    std::vector<fs::path> inputs;
+    for (const CaseSpec& spec : scenario.cases) {
+      for (fs::path& input : inputs_of(spec)) inputs.push_back(std::move(input));
+    }
+    fs::create_directories(fs::absolute(place).parent_path());
+    out_ = output_file("--out", place, inputs, run_.force, kOwnScenario);
   }
 
   void write(const explore::CaseSettings& before, explore::Shrunk& shrunk) {
-    const fs::path out = place();
-    fs::create_directories(out.parent_path());
     const Known& found = known_.at(shrunk.settings.dump());
     explore::CaseSettings settings = shrunk.settings;
     for (const char* key : kFolders) {
       if (!settings.contains(key)) continue;
       const fs::path folder = fs::path(file_).parent_path() / settings[key].get<std::string>();
-      settings[key] = fs::relative(folder, out.parent_path()).string();
+      settings[key] = fs::relative(folder, out_.parent_path()).string();
     }
     if (settings.contains("faults")) {  // a case without faults is to match once it is corrected
       settings["expect.verdict"] = name_of(found.verdict);
@@ -171,7 +193,7 @@ class Shrink {
         fmt::format("{}\nShrunk from {}{}.", printable(found.text, kShownLine), run_.paths.front(),
                     run_.only.empty() ? "" : ", case " + run_.only);
     const std::string text = explore::scenario_text(settings, head);
-    write_text_file(out, text);
+    write_text_file(out_, text);
     std::cout << fmt::format("size {:.1f} -> {:.1f} in {:.1f} s: {} smaller cases in {} rounds\n{}",
                              explore::size_of(before), explore::size_of(shrunk.settings),
                              seconds_since(start_), shrunk.cases_run, shrunk.rounds, text);
@@ -183,7 +205,7 @@ class Shrink {
     for (const std::string& kept : shrunk.kept) {
       std::cout << "  " << printable(kept, kShownLine / 2) << '\n';
     }
-    std::cout << "written to " << out.string() << '\n';
+    std::cout << "written to " << out_.string() << '\n';
   }
 
   const RunArguments& run_;
@@ -194,6 +216,7 @@ class Shrink {
   run::CaseRunner runner_;
   WorldChoice world_;
   std::string file_;
+  fs::path out_;
   std::map<std::string, Known> known_;  // by the text of the settings
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };

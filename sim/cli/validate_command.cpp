@@ -15,6 +15,7 @@
 #include "sim/cli/commands.h"
 #include "sim/cli/external_ranks.h"
 #include "sim/cli/machine.h"
+#include "sim/cli/outputs.h"
 #include "sim/cli/version.h"
 #include "sim/lint/case_reader.h"
 #include "sim/report/results_json.h"
@@ -157,7 +158,9 @@ class ValidateCommand {
   }
 
   int run(world::WorldPool& pool, std::ostream& out) {
-    const std::string folder = report::create_run_folder(run_arguments_.out, run_arguments_.force);
+    std::vector<fs::path> inputs(suite_.scenarios.begin(), suite_.scenarios.end());
+    if (!suite_.file.empty()) inputs.emplace_back(suite_.file);
+    const std::string folder = results_folder(run_arguments_.out, inputs, run_arguments_.force);
     const validate::ValidateRun about{.command = command_.text,
                                       .version = version_text(),
                                       .started = report::utc_now(),

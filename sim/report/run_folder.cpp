@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void cannot_write(const fs::path& path, const std::string& why) {
   throw_bad_input(fmt::format("cannot write {}: {}", path.string(), why),
-                  "name a folder that can be written with --out");
+                  "make room there, or name a folder that can be written");
 }
 
 void make_folder(const fs::path& path) {

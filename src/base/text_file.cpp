@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 
 #include "base/error.h"
@@ -13,7 +15,7 @@ void write_text_file(const std::string& path, const std::string& text) {
   out << text;
   out.close();  // writes the last bytes, which may find the disk full
   if (out) return;
-  throw_bad_input(fmt::format("'{}' cannot be written", path),
+  throw_bad_input(fmt::format("'{}' cannot be written: {}", path, std::strerror(errno)),
                   "name a folder that can be written to and has space");
 }
 

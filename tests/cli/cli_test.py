@@ -198,7 +198,7 @@ class Check(CommandTest):
     def test_a_folder_that_cannot_be_saved_to_is_said_before_the_run(self):
         self.make_case()
         text = self.call("check", self.case, "--save", self.write("file", ""), status=2)
-        self.assertIn("is no folder", text)
+        self.assertIn("is not a folder", text)
         text = self.call("check", self.case, "--save", "/proc/nowhere/model", status=2)
         self.assertIn("cannot be made", text)
 
@@ -213,7 +213,7 @@ class Check(CommandTest):
             for path, said in ((os.path.join(self.case, "batch.safetensors"), "the same command reads this file"),
                                (os.path.join(self.case, "model.safetensors"), "the same command reads this file"),
                                (self.path("pipe"), "a device, a socket or a pipe"), ("/dev/null", "a device"),
-                               (mine, "not a safetensors file"), (self.scratch, "a folder")):
+                               (mine, "this file would be replaced, and is not a file that --dump wrote"), (self.scratch, "a folder")):
                 self.assertIn(said, self.call(command, self.case, "--dump", path, status=2))
         self.call("golden", self.case, "--dump", os.path.join(self.case, "expected.safetensors"))
         self.assertIn("the same command reads this file",
@@ -316,7 +316,7 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
     def test_a_fault_is_seen_by_whom_the_scenario_says_or_it_is_not_as_expected(self):
         expected = "at_call: 2}], expect: {verdict: failed, kind: threw, detector: %s}"
         for detector, status, said in (("exception", 0, "all as expected"),
-                                       ("watchdog", 3, "expected failed seen first by watchdog, came exception"),
+                                       ("watchdog", 3, "expected failed seen first by watchdog, got exception"),
                                        ("watchdgo", 2, "watchdog")):
             fault = self.write("f.yaml", TWO_FAULTS.replace("at_call: 2}]", expected % detector))
             self.assertIn(said, self.call("run", fault, "--backend", "emulated", status=status))

@@ -77,7 +77,7 @@ std::string run_plain(const Workload& workload, const CaseSpec& spec, int golden
     tensors.emplace_back(tensor.name, tensor.value);
     bytes += static_cast<int64_t>(tensor.value.nbytes());
   }
-  if (!dump_path.empty()) write_safetensors(dump_path, tensors);
+  if (!dump_path.empty()) write_safetensors(dump_path, tensors, {{"writer", "shardproof"}});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   return nlohmann::json{{"seconds", seconds.count()}, {"tensors", tensors.size()}, {"bytes", bytes}}
       .dump();
