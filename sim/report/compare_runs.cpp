@@ -4,9 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -15,7 +13,6 @@
 #include "base/read_text.h"
 #include "sim/case/names.h"
 #include "sim/report/results_json.h"
-#include "tensor/safetensors.h"
 
 namespace shardproof::sim::report {
 
@@ -117,10 +114,14 @@ void compare_tensors(const json& a, const json& b, const CaseAmounts& amounts,
   const auto note = [&](const json& tensor, const std::string& where, const std::string& amount) {
     found.differing.push_back({title_of(tensor), where, amount});
   };
+  const auto count = [&found](const json& tensor) {
+    ++found.tensors;
+    found.fed += tensor.at("name").get<std::string>().starts_with("fed.") ? 1 : 0;
+  };
   std::map<ObservedName, const json*> of_b;
   for (const json& tensor : b.at("tensors")) of_b[key_of(tensor)] = &tensor;
   for (const json& tensor : a.at("tensors")) {
-    ++found.tensors;
+    count(tensor);
     const auto other = of_b.find(key_of(tensor));
     if (other == of_b.end()) {
       note(tensor, "only A has it", "");
@@ -132,7 +133,7 @@ void compare_tensors(const json& a, const json& b, const CaseAmounts& amounts,
   }
   for (const json& tensor : b.at("tensors")) {
     if (of_b.count(key_of(tensor)) == 0) continue;
-    ++found.tensors;
+    count(tensor);
     note(tensor, "only B has it", "");
   }
 }
@@ -143,8 +144,8 @@ std::string text_of(const json& value) {
 
 std::vector<std::string> other_settings(const json& a, const json& b) {
   std::vector<std::string> settings;
-  for (const char* key : {"workload", "seed", "precision", "steps", "data_parallel",
-                          "sequence_parallel", "device", "backend"}) {
+  for (const char* key : {"workload", "precision", "steps", "data_parallel", "sequence_parallel",
+                          "device", "backend"}) {
     if (a.at(key) == b.at(key)) continue;
     settings.push_back(
         fmt::format("other {}: {} in A, {} in B", key, text_of(a.at(key)), text_of(b.at(key))));
@@ -178,6 +179,11 @@ CaseComparison compare_case(const json& a, const json& b, const std::string& fol
   found.backend = a.at("backend");
   if (a.at("backend") != b.at("backend")) {
     found.backend += " and " + b.at("backend").get<std::string>();
+  }
+  if (a.at("seed") != b.at("seed")) {
+    found.other_seed =
+        fmt::format("{} in A, {} in B", text_of(a.at("seed")), text_of(b.at("seed")));
+    return found;
   }
   if (is_model_workload(text_of(a.at("workload")))) found.record = text_of(a.at("replay"));
   found.settings = other_settings(a, b);
@@ -261,10 +267,15 @@ RunComparison compare_runs(const std::string& folder_a, const std::string& folde
     throw_bad_input(fmt::format("{} and {} have no case in common", folder_a, folder_b),
                     "name two runs of the same scenarios");
   }
-  const bool nothing =
-      std::all_of(comparison.cases.begin(), comparison.cases.end(),
-                  [](const CaseComparison& one) { return one.tensors == 0 && one.other.empty(); });
-  if (nothing) {
+  const auto all = [&comparison](const auto& holds) {
+    return std::all_of(comparison.cases.begin(), comparison.cases.end(), holds);
+  };
+  if (all([](const CaseComparison& one) { return !one.other_seed.empty(); })) {
+    throw_bad_input(fmt::format("other seed: nothing to compare (seed {})",
+                                comparison.cases.front().other_seed),
+                    "run both with the same --seed");
+  }
+  if (all([](const CaseComparison& one) { return one.tensors == 0 && !one.differs(); })) {
     throw_bad_input(
         fmt::format("nothing to compare: none of the {} cases in both runs has a tensor",
                     comparison.cases.size()),
@@ -274,6 +285,13 @@ RunComparison compare_runs(const std::string& folder_a, const std::string& folde
 }
 
 namespace {
+
+// `run` counts a parameter once, this what the optimizer made of the golden's gradients, too.
+std::string tensors_text(const CaseComparison& one) {
+  const std::string text = fmt::format("{} tensors", one.tensors - one.fed);
+  if (one.fed == 0) return text;
+  return text + fmt::format(" and {} parameters that the golden's gradients gave", one.fed);
+}
 
 std::string differences_text(const CaseComparison& one) {
   std::string text;
@@ -310,15 +328,21 @@ std::string comparison_text(const RunComparison& comparison) {
   std::string text = comparison.program.empty() ? "" : comparison.program + "\n";
   int64_t differing = 0, empty = 0;
   for (const CaseComparison& one : comparison.cases) {
+    if (!one.other_seed.empty()) {
+      ++differing;
+      text += fmt::format("DIFFERS   {} on {}   other seed ({}): nothing to compare\n", one.name,
+                          one.backend, one.other_seed);
+      continue;
+    }
     const bool nothing = one.tensors == 0 && !one.differs();
     differing += one.differs();
     empty += nothing;
-    text += fmt::format("{:<8}  {} on {}   {}\n",
-                        nothing         ? "nothing"
-                        : one.differs() ? "DIFFERS"
-                                        : "same",
-                        one.name, one.backend,
-                        nothing ? "no tensors to compare" : fmt::format("{} tensors", one.tensors));
+    text +=
+        fmt::format("{:<8}  {} on {}   {}\n",
+                    nothing         ? "nothing"
+                    : one.differs() ? "DIFFERS"
+                                    : "same",
+                    one.name, one.backend, nothing ? "no tensors to compare" : tensors_text(one));
     for (const std::string& setting : one.settings) text += "  " + setting + "\n";
     text += differences_text(one);
   }
@@ -345,52 +369,6 @@ std::string dump_differences(const std::string& a, const std::string& b) {
     if (amount.differing > 0) text += fmt::format("{:<{}}  {}\n", name, width, amount_text(amount));
   }
   return text;
-}
-
-namespace {
-
-Amount amount_of(const at::Tensor& a, const at::Tensor& b) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const auto* x = a.const_data_ptr<double>();
-  const auto* y = b.const_data_ptr<double>();
-  Amount amount{.elements = a.numel()};
-  for (int64_t i = 0; i < amount.elements; ++i) {
-    if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) continue;
-    const double gap = std::abs(x[i] - y[i]);
-    const double share = gap / std::max(std::abs(x[i]), std::abs(y[i]));
-    ++amount.differing;
-    amount.absolute = std::max(amount.absolute, std::isnan(gap) ? kInfinity : gap);
-    amount.relative = std::max(amount.relative, std::isnan(share) ? kInfinity : share);
-  }
-  return amount;
-}
-
-}  // namespace
-
-void Amount::add(const Amount& other) {
-  elements += other.elements;
-  differing += other.differing;
-  absolute = std::max(absolute, other.absolute);
-  relative = std::max(relative, other.relative);
-}
-
-std::string amount_text(const Amount& amount) {
-  if (amount.differing == 0) return fmt::format("{} elements, all equal", amount.elements);
-  return fmt::format("{} of {} elements differ, at most by {:.3g}, relatively by {:.3g}",
-                     amount.differing, amount.elements, amount.absolute, amount.relative);
-}
-
-std::map<std::string, Amount> amounts_of_files(const std::string& a, const std::string& b) {
-  const SafetensorsFile of_a = SafetensorsFile::open(a), of_b = SafetensorsFile::open(b);
-  std::map<std::string, Amount> amounts;
-  for (const std::string& name : of_a.names()) {
-    if (!of_b.contains(name)) continue;
-    const at::Tensor x = of_a.get(name), y = of_b.get(name);
-    const bool alike =
-        x.sizes() == y.sizes() && x.scalar_type() == at::kDouble && y.scalar_type() == at::kDouble;
-    if (alike) amounts[name] = amount_of(x, y);
-  }
-  return amounts;
 }
 
 }  // namespace shardproof::sim::report

@@ -18,13 +18,15 @@ struct DifferingTensor {
 // One case that both runs have.
 struct CaseComparison {
   std::string name, backend;  // "emulated", or "emulated and gloo" when the runs differ
-  int64_t tensors = 0;        // number compared
+  int64_t tensors = 0;        // number compared: all that ranks observed, by their bits
+  int64_t fed = 0;  // of these, parameters that the optimizer made of the golden's gradients
   std::vector<DifferingTensor> differing;  // in the order of execution
   // Settings of the case that the runs do not share: "other seed: 7 in A, 5 in B".
   std::vector<std::string> settings;
   std::string other;   // why tensors cannot be compared, or other verdicts; the case then differs
   std::string record;  // how to record the values of this case
-  bool differs() const { return !differing.empty() || !other.empty(); }
+  std::string other_seed;  // "7 in A, 5 in B": all numbers are drawn anew, so nothing is compared
+  bool differs() const { return !differing.empty() || !other.empty() || !other_seed.empty(); }
 };
 
 struct RunComparison {

@@ -55,17 +55,36 @@ class CompareRuns(Runs):
                     self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done)
                     self.assertIn("without one digest for each rank", done.stderr)
 
-    def test_another_seed_differs_at_the_first_tensor_of_the_run(self):
-        self.run_text(MODEL, "a")
-        self.run_text(MODEL, "b", "--seed", "5")
+    def test_another_seed_is_one_line_and_leaves_nothing_to_compare(self):
+        two = MODEL + "matrix: {parallel.tensor_parallel_size: [1, 2]}\n"
+        self.run_text(two, "a")
+        self.run_text(two, "b", "--seed", "5")
         done = self.compare("a", "b")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertEqual(done.stderr, "shardproof: other seed: nothing to compare (seed 0 in A, 5 in B); "
+                         "run both with the same --seed\n")
+        self.run_text(MODEL + "seed: 0\nmatrix: {seed: [0, 5]}\n", "c")
+        results = self.results("c")
+        results["cases"][1]["seed"] = 6
+        self.write_results("d", results)
+        done = self.compare("c", "d")
         self.assertEqual(done.returncode, 1, done.stdout)
-        first = self.results("a")["cases"][0]["tensors"][0]
-        self.assertIn(f"first     {first['name']}, forward of step 1\n", done.stdout)
-        self.assertIn("on        ranks 0, 1: ", done.stdout)
-        self.assertIn("  other seed: 0 in A, 5 in B\n", done.stdout)
+        self.assertRegex(done.stdout, r"(?m)^DIFFERS   t/model\[seed=5\] on emulated   other seed \(5 in A, 6 in B\): nothing to "
+                         r"compare$\n^2 cases in both runs: 1 the same to the bit, 1 differ$")
+
+    def test_what_repeats_the_values_of_a_run_has_its_seed(self):
+        fault = MODEL + ("faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, bit: %d}]\n"
+                         "expect: {verdict: mismatch}\n")
+        self.run_text(fault % 50, "a", "--seed", "9")
+        self.run_text(fault % 49, "b", "--seed", "9")
+        done = self.compare("a", "b")
         self.assertRegex(done.stdout, r"from the golden \S+ of an allowance in A, \S+ in B")
-        self.assertRegex(done.stdout, r"Values: run both with\n +shardproof run .*--dump FILE")
+        self.assertRegex(done.stdout, r"Values: run both with\n +shardproof run .* --seed 9 --dump FILE")
+
+    def test_tensors_are_counted_as_in_run(self):
+        said = re.search(r"   (\d+ tensors), at most", self.run_text(MODEL, "a").stdout)[1]
+        self.assertRegex(self.compare("a", "a").stdout, rf"t/model on emulated   {said} and \d+ parameters that the "
+                         "golden's gradients gave\n")
 
     def test_other_settings_are_said(self):
         self.run_text(MODEL, "a")

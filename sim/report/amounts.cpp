@@ -1,0 +1,59 @@
+// By how much the values of two runs differ.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "sim/report/compare_runs.h"
+#include "tensor/safetensors.h"
+
+namespace shardproof::sim::report {
+
+namespace {
+
+Amount amount_of(const at::Tensor& a, const at::Tensor& b) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const auto* x = a.const_data_ptr<double>();
+  const auto* y = b.const_data_ptr<double>();
+  Amount amount{.elements = a.numel()};
+  for (int64_t i = 0; i < amount.elements; ++i) {
+    if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) continue;
+    const double gap = std::abs(x[i] - y[i]);
+    const double share = gap / std::max(std::abs(x[i]), std::abs(y[i]));
+    ++amount.differing;
+    amount.absolute = std::max(amount.absolute, std::isnan(gap) ? kInfinity : gap);
+    amount.relative = std::max(amount.relative, std::isnan(share) ? kInfinity : share);
+  }
+  return amount;
+}
+
+}  // namespace
+
+void Amount::add(const Amount& other) {
+  elements += other.elements;
+  differing += other.differing;
+  absolute = std::max(absolute, other.absolute);
+  relative = std::max(relative, other.relative);
+}
+
+std::string amount_text(const Amount& amount) {
+  if (amount.differing == 0) return fmt::format("{} elements, all equal", amount.elements);
+  return fmt::format("{} of {} elements differ, at most by {:.3g}, relatively by {:.3g}",
+                     amount.differing, amount.elements, amount.absolute, amount.relative);
+}
+
+std::map<std::string, Amount> amounts_of_files(const std::string& a, const std::string& b) {
+  const SafetensorsFile of_a = SafetensorsFile::open(a), of_b = SafetensorsFile::open(b);
+  std::map<std::string, Amount> amounts;
+  for (const std::string& name : of_a.names()) {
+    if (!of_b.contains(name)) continue;
+    const at::Tensor x = of_a.get(name), y = of_b.get(name);
+    const bool alike =
+        x.sizes() == y.sizes() && x.scalar_type() == at::kDouble && y.scalar_type() == at::kDouble;
+    if (alike) amounts[name] = amount_of(x, y);
+  }
+  return amounts;
+}
+
+}  // namespace shardproof::sim::report
