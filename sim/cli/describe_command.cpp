@@ -159,6 +159,10 @@ int describe_command(const RunArguments& given) {
   RunArguments arguments = given;
   if (arguments.backends.empty()) arguments.backends = {"emulated"};
   const Selection selection = select_cases(arguments);
+  if (!selection.empty_share.empty()) {
+    std::cout << selection.empty_share << '\n';
+    return 0;
+  }
   if (selection.cases.empty() && selection.skipped.empty()) {
     throw_bad_input("no case was selected",
                     "loosen --filter, --only or --shard; `shardproof list` shows all");

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -52,8 +53,14 @@ RunArguments resumed_arguments(const RunArguments& given, const report::EarlierR
   arguments.json_lines = given.json_lines;
   arguments.durations = given.durations;
   if (!arguments.rerun_failed.empty()) {  // the run that it names may be another one by now
-    for (const CaseSpec& spec : earlier.selected) arguments.names.push_back(spec.name);
-    for (const CaseSpec& spec : earlier.info.skipped) arguments.names.push_back(spec.name);
+    std::set<std::string> files;
+    for (const auto* cases : {&earlier.selected, &earlier.info.skipped}) {
+      for (const CaseSpec& spec : *cases) {
+        arguments.names.push_back(spec.name);
+        files.insert(spec.file);
+      }
+    }
+    if (arguments.paths.empty()) arguments.paths.assign(files.begin(), files.end());
     arguments.rerun_failed.clear();
     arguments.shard = arguments.shard_count = 1;
   }

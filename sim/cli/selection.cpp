@@ -93,15 +93,22 @@ void require_known_name(const std::string& only, const std::vector<CaseSpec>& ca
   if (!only.empty()) unknown_case(only, names);
 }
 
-// The names, without schedules, of the cases that were not as expected.
-std::set<std::string> failed_cases(const RunArguments& arguments) {
-  std::set<std::string> failed;
+// The names, without schedules, of the cases of --rerun-failed. Their files are the scenarios of a
+// command that names none.
+std::set<std::string> failed_cases(RunArguments& arguments) {
+  std::set<std::string> failed, files;
   if (arguments.rerun_failed.empty()) return failed;
   int64_t schedules = 0;
-  for (const std::string& name : report::unexpected_cases(arguments.rerun_failed)) {
-    failed.insert(judge::name_without_schedule(name));
-    schedules = std::max(schedules, judge::schedule_of_name(name));
+  for (const CaseSpec& spec : report::unexpected_cases(arguments.rerun_failed)) {
+    failed.insert(judge::name_without_schedule(spec.name));
+    files.insert(spec.file);
+    schedules = std::max(schedules, judge::schedule_of_name(spec.name));
   }
+  if (failed.empty()) {
+    throw_bad_input(fmt::format("every case of {} ended as expected", arguments.rerun_failed),
+                    "nothing is left to run again");
+  }
+  if (arguments.paths.empty()) arguments.paths.assign(files.begin(), files.end());
   if (arguments.schedules != kAllSchedules && schedules > arguments.schedules) {
     throw_bad_input(fmt::format("a case of {} failed under schedule {}, which this run has not",
                                 arguments.rerun_failed, schedules),
@@ -174,7 +181,9 @@ void unknown_case(const std::string& only, const std::vector<std::string>& names
                                   : fmt::format("did you mean {}?", nearest));
 }
 
-Selection select_cases(const RunArguments& arguments) {
+Selection select_cases(const RunArguments& given) {
+  RunArguments arguments = given;
+  const std::set<std::string> failed = failed_cases(arguments);
   std::vector<CaseSpec> cases =
       lint::read_cases(lint::find_scenario_files(arguments.paths),
                        {.backends = wanted_backends(arguments),
@@ -182,16 +191,22 @@ Selection select_cases(const RunArguments& arguments) {
                         .device = enum_of<DeviceKind>(arguments.world.device),
                         .workloads = arguments.workloads});
   if (arguments.relations) cases = relations::with_relations(cases);
-  const std::set<std::string> failed = failed_cases(arguments);
   require_known_name(arguments.only, cases);
   std::erase_if(cases, [&](const CaseSpec& spec) {
     return !passes_filters(arguments, spec) || !asked_for(arguments, spec) ||
            (!arguments.rerun_failed.empty() && failed.count(spec.name) == 0);
   });
-  cases = under_schedules(deal(arguments, cases), arguments);
+  Selection selection;
+  const size_t of_all_shares = cases.size();
+  cases = deal(arguments, cases);
+  if (cases.empty() && of_all_shares > 0) {
+    selection.empty_share =
+        fmt::format("share {} of {} has none of the {} case{}", arguments.shard,
+                    arguments.shard_count, of_all_shares, of_all_shares == 1 ? "" : "s");
+  }
+  cases = under_schedules(std::move(cases), arguments);
   if (arguments.shuffle) shuffle(cases, *arguments.shuffle);
 
-  Selection selection;
   const auto device = enum_of<DeviceKind>(arguments.world.device);
   for (CaseSpec& spec : cases) {
     if (arguments.seed) spec.seed = *arguments.seed;

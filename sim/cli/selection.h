@@ -12,6 +12,8 @@ namespace shardproof::sim::cli {
 struct Selection {
   std::vector<CaseSpec> cases;    // to run, in this order
   std::vector<CaseSpec> skipped;  // selected but not run; `skip` has the reason
+  // "share 6 of 6 has none of the 5 cases" where --shard leaves none of them; else "".
+  std::string empty_share = {};
 };
 
 // Throws Error(kBadInput) with the problems of all files, for a path that is no scenario, and

@@ -37,6 +37,16 @@ CaseSpec spec_of(const nlohmann::json& entry) {
   return spec;
 }
 
+// With the file of a run that was started in `directory`.
+CaseSpec from_here(CaseSpec spec, const std::string& directory) {
+  std::error_code error;
+  const std::filesystem::path file = spec.file;
+  if (file.is_relative() && !std::filesystem::equivalent(directory, ".", error)) {
+    spec.file = (directory / file).string();
+  }
+  return spec;
+}
+
 // What the summary, the exit status and the totals read of a result.
 judge::CaseResult result_of(const nlohmann::json& entry) {
   judge::CaseResult result;
@@ -162,27 +172,30 @@ std::vector<CaseSpec> EarlierRun::missing(const std::string& reason) const {
   return cases;
 }
 
-std::vector<std::string> unexpected_cases(const std::string& folder) {
+std::vector<CaseSpec> unexpected_cases(const std::string& folder) {
   const std::string path = folder + "/results.json";
-  std::vector<std::string> names;
+  std::vector<CaseSpec> cases;
   if (holds_journal(folder) && !has_final_results(folder)) {
-    for (const judge::CaseResult& result : read_earlier_run(folder).results()) {
-      if (!result.as_expected) names.push_back(result.spec.name);
+    const EarlierRun run = read_earlier_run(folder);
+    for (const judge::CaseResult& result : run.results()) {
+      if (!result.as_expected) cases.push_back(from_here(result.spec, run.info.directory));
     }
-    return names;
+    return cases;
   }
   const nlohmann::json results = read_json_object(path, kMaxResultsBytes);
   if (results.value("format", nlohmann::json()) != kResultsFormat) {
     refuse(path, fmt::format("is not of the format {}", kResultsFormat));
   }
   try {
+    const std::string directory = results.at("run").value("directory", "");
     for (const auto& entry : results.at("cases")) {
-      if (!entry.at("as_expected").get<bool>()) names.push_back(entry.at("name"));
+      if (entry.at("as_expected").get<bool>()) continue;
+      cases.push_back(from_here(spec_of(entry), directory));
     }
   } catch (const nlohmann::json::exception& error) {
     refuse(path, fmt::format("a case in it is not whole ({})", json_problem(error)));
   }
-  return names;
+  return cases;
 }
 
 }  // namespace shardproof::sim::report

@@ -10,7 +10,7 @@ namespace shardproof::sim::report {
 std::string exit_status_text(int exit_status) {
   static const std::map<int, std::string> meanings = {
       {0, "every case as expected"},
-      {1, "a mismatch, or with --no-unresolved a tensor that is not resolvable"},
+      {1, "a case not as expected, or with --no-unresolved a tensor that could not be judged"},
       {2, "bad input, no case selected, or selected cases that were not run"},
       {3, "a world failed"},
       {4, "refused"},

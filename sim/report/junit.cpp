@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
+
 #include "base/error.h"
 #include "base/read_text.h"
 #include "sim/case/reference.h"
 #include "sim/report/case_files.h"
 #include "sim/report/escape.h"
 #include "sim/report/results_json.h"
+#include "sim/report/summary.h"
 
 namespace shardproof::sim::report {
 namespace {
@@ -30,11 +33,24 @@ std::string outcome_element(const judge::CaseResult& result, const std::string& 
   if (result.as_expected) return "";
   const std::string kind = name_of(result.kind);
   const std::string type = name_of(result.verdict) + (kind.empty() ? "" : "." + kind);
-  const std::string& message = result.unexpected.empty() ? result.message : result.unexpected;
   return fmt::format("      <{0} type=\"{1}\" message=\"{2}\">{3}</{0}>\n",
                      is_failure(result) ? "failure" : "error", xml_text(type),
-                     xml_text(message.substr(0, message.find('\n'))),
+                     xml_text(finding_line(result)),
                      xml_text(text.empty() ? judge::describe_result(result, false) : text));
+}
+
+// Where the page that `report` writes has this case (reports/README.md).
+std::string link_element(const std::string& name) {
+  std::string anchor;
+  for (const char c : name) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_';
+    if (plain || !anchor.ends_with('-')) anchor += plain ? c : '-';
+  }
+  while (anchor.ends_with('-')) anchor.pop_back();
+  while (anchor.starts_with('-')) anchor.erase(0, 1);
+  return fmt::format(
+      "      <properties><property name=\"report\" value=\"report.html#case-{}\"/></properties>\n",
+      anchor);
 }
 
 std::string case_element(const std::string& file, const std::string& name, double seconds,
@@ -97,8 +113,10 @@ void add_part(std::vector<Suite>& suites, const std::string& part) {
 }  // namespace
 
 std::string junit_part(const judge::CaseResult& result, const RunInfo& info) {
-  std::string inside = outcome_element(result, info.recorded);
-  if (!inside.empty() && !result.replay.empty()) {
+  const std::string name =
+      info.recorded.empty() ? name_with_backend(result.spec) : result.spec.name;
+  std::string inside = link_element(name) + outcome_element(result, info.recorded);
+  if (!result.as_expected && !result.replay.empty()) {
     inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
   }
   const std::string note = match_limits(result.spec);
@@ -108,8 +126,6 @@ std::string junit_part(const judge::CaseResult& result, const RunInfo& info) {
     inside += fmt::format("      <system-err>{}</system-err>\n", xml_text(unresolved));
   }
   const bool failed = !result.as_expected && is_failure(result);
-  const std::string name =
-      info.recorded.empty() ? name_with_backend(result.spec) : result.spec.name;
   return nlohmann::json{{"file", valid_utf8(result.spec.file)},
                         {"failed", failed},
                         {"in_error", !result.as_expected && !failed},

@@ -16,6 +16,8 @@
 namespace shardproof::sim::report {
 namespace {
 
+constexpr size_t kShownRanks = 8;
+
 std::string_view color_of(const judge::CaseResult& result) {
   if (result.as_expected) return kGreen;
   return result.verdict == Verdict::kRefused ? kYellow : kRed;
@@ -31,6 +33,20 @@ std::string what_it_says(const judge::CaseResult& result) {
     return divergence.tensor + (why.empty() ? "" : ": " + why);
   }
   return first_line(result.message);
+}
+
+// "grad.w on ranks 1, 3: 2 of 6 elements are wrong; likely summed over dp twice"
+std::string divergence_line(const judge::Divergence& found) {
+  std::string text = found.tensor;
+  if (!found.ranks.empty()) {
+    const size_t shown = std::min(found.ranks.size(), kShownRanks);
+    text += fmt::format(
+        " on rank{} {}{}", found.ranks.size() > 1 ? "s" : "",
+        fmt::join(found.ranks.begin(), found.ranks.begin() + shown, ", "),
+        found.ranks.size() > shown ? fmt::format(" and {} more", found.ranks.size() - shown) : "");
+  }
+  if (!found.pattern.empty()) text += ": " + first_line(found.pattern);
+  return found.likely.empty() ? text : text + "; likely " + first_line(found.likely);
 }
 
 std::string totals(const SummaryParts& parts, bool color) {
@@ -70,15 +86,37 @@ std::string unexpected_lines(const SummaryParts& parts, bool color) {
   return text;
 }
 
-std::string unresolved_line(const std::vector<judge::CaseResult>& results) {
-  int64_t cases = 0, tensors = 0;
+int64_t unresolved_tensors(const std::vector<judge::CaseResult>& results) {
+  int64_t tensors = 0;
   for (const judge::CaseResult& result : results) {
-    cases += !result.account.unresolved.empty();
     tensors += std::ssize(result.account.unresolved);
   }
+  return tensors;
+}
+
+std::string unresolved_line(const std::vector<judge::CaseResult>& results) {
+  int64_t cases = 0;
+  const int64_t tensors = unresolved_tensors(results);
+  for (const judge::CaseResult& result : results) cases += !result.account.unresolved.empty();
   if (cases == 0) return "";
-  return fmt::format("  unresolved {} in {}: no honest rule decides there (--no-unresolved)\n",
-                     count_of(tensors, "tensor"), count_of(cases, "case"));
+  return fmt::format(
+      "  unresolved {} in {} could not be judged in this precision (--no-unresolved makes "
+      "that exit status 1)\n",
+      count_of(tensors, "tensor"), count_of(cases, "case"));
+}
+
+// The reason of this run, where it is a count: "1: 1 of 3 cases not as expected".
+std::string status_text(const SummaryParts& parts) {
+  if (parts.exit_status != 1) return exit_status_text(parts.exit_status);
+  const auto unexpected =
+      std::count_if(parts.results.begin(), parts.results.end(),
+                    [](const judge::CaseResult& result) { return !result.as_expected; });
+  if (unexpected > 0) {
+    return fmt::format("1: {} of {} not as expected", unexpected,
+                       count_of(std::ssize(parts.results), "case"));
+  }
+  return fmt::format("1: {} could not be judged in this precision",
+                     count_of(unresolved_tensors(parts.results), "tensor"));
 }
 
 // One line per reason, with how many cases it kept from running.
@@ -141,6 +179,13 @@ std::string case_json_line(const judge::CaseResult& result) {
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+std::string finding_line(const judge::CaseResult& result) {
+  const std::string expected = first_line(result.unexpected);
+  const std::string found =
+      result.divergence ? divergence_line(*result.divergence) : first_line(result.message);
+  return expected + (expected.empty() || found.empty() ? "" : ": ") + found;
+}
+
 std::string annotation(const judge::CaseResult& result) {
   const auto escaped = [](const std::string& text, const std::string& special) {
     std::string out;
@@ -154,7 +199,7 @@ std::string annotation(const judge::CaseResult& result) {
   return fmt::format("::error file={},line={},title={}::{}", escaped(result.spec.file, of_property),
                      result.spec.line,
                      escaped(result.spec.name + " " + name_of(result.verdict), of_property),
-                     escaped(what_it_says(result), of_text));
+                     escaped(finding_line(result), of_text));
 }
 
 std::string slowest_text(const std::vector<judge::CaseResult>& results, int64_t count) {
@@ -199,7 +244,7 @@ std::string summary_text(const SummaryParts& parts, bool color) {
     }
   }
   if (parts.exit_status > 0) {
-    text += fmt::format("  exit status {}\n", exit_status_text(parts.exit_status));
+    text += fmt::format("  exit status {}\n", status_text(parts));
   }
   return text;
 }

@@ -62,6 +62,10 @@ std::string warning_lines(const judge::CaseResult& result);
 // seconds, tensor, pattern, likely, ranks, replay.
 std::string case_json_line(const judge::CaseResult& result);
 
+// What a case that is not as expected shows where there is room for one line: what was expected,
+// the first wrong tensor with its ranks, the pattern of its error and its likely cause.
+std::string finding_line(const judge::CaseResult& result);
+
 // "::error file=..,line=..,title=..::message", which GitHub shows at the line of the scenario.
 std::string annotation(const judge::CaseResult& result);
 
@@ -83,7 +87,7 @@ struct SummaryParts {
 // reasons, where the results are, and what the exit status means. Ends with a newline.
 std::string summary_text(const SummaryParts& parts, bool color);
 
-// "0: every case as expected", "3: a world failed", ...
+// "0: every case as expected", "3: a world failed", ..
 std::string exit_status_text(int exit_status);
 
 }  // namespace shardproof::sim::report

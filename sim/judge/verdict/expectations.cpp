@@ -50,19 +50,19 @@ std::string unexpected_collectives(const CaseSpec& spec, const std::vector<RankR
 void compare_with_expectation(CaseResult& result) {
   const ExpectSpec& expect = result.spec.expect;
   const std::string kind = name_of(result.kind);
-  const std::string came = name_of(result.verdict) + (kind.empty() ? "" : " (" + kind + ")");
+  const std::string got = name_of(result.verdict) + (kind.empty() ? "" : " (" + kind + ")");
   result.unexpected.clear();
   if (result.verdict != expect.verdict) {
-    result.unexpected = fmt::format("expected {}, came {}", expect.verdict, came);
+    result.unexpected = fmt::format("expected {}, got {}", expect.verdict, got);
   } else if (!expect.kind.empty() && expect.kind != kind) {
-    result.unexpected = fmt::format("expected {} ({}), came {}", expect.verdict, expect.kind, came);
+    result.unexpected = fmt::format("expected {} ({}), got {}", expect.verdict, expect.kind, got);
   } else if (!expect.tensor.empty() &&
              (!result.divergence || result.divergence->tensor != expect.tensor)) {
     result.unexpected =
-        fmt::format("expected {} first in {}, came {}", expect.verdict, expect.tensor,
+        fmt::format("expected {} first in {}, got {}", expect.verdict, expect.tensor,
                     result.divergence ? result.divergence->tensor : std::string("no tensor"));
   } else if (!expect.detector.empty() && expect.detector != first_detector(result.outcome)) {
-    result.unexpected = fmt::format("expected {} seen first by {}, came {}", expect.verdict,
+    result.unexpected = fmt::format("expected {} seen first by {}, got {}", expect.verdict,
                                     expect.detector, detectors_text(result.outcome));
   } else if (expect.nothing_counted && result.verdict == Verdict::kMatch &&
              empty_text(result.account.grounds).empty()) {

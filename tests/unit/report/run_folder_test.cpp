@@ -276,9 +276,9 @@ TEST_CASE("results of an earlier run in the same folder do not survive", "[repor
 TEST_CASE("unexpected cases are read back, and what is no run's folder is a sentence", "[report]") {
   const InTemporaryFolder here;
   run_folder(examples(), {});
-  const auto names = unexpected_cases("out");
-  REQUIRE(names.size() == 2);
-  CHECK(names[1] == "faults/kill");
+  const auto cases = unexpected_cases("out");
+  REQUIRE(cases.size() == 2);
+  CHECK(cases[1].name == "faults/kill");
   const auto refusal = [](const std::string& content) {
     fs::create_directories("bad");
     std::ofstream("bad/results.json") << content;

@@ -120,10 +120,20 @@ TEST_CASE("an annotation is one line with its properties escaped", "[summary]") 
   result.spec.file = "a:b,c.yaml";
   result.spec.line = 7;
   result.unexpected = "50% died: now";
-  CHECK(annotation(result) ==
-        "::error file=a%3Ab%2Cc.yaml,line=7,title=faults/kill failed::50%25 died: now");
+  CHECK(
+      annotation(result) ==
+      "::error file=a%3Ab%2Cc.yaml,line=7,title=faults/kill failed::50%25 died: now: rank 1 died: "
+      "ended by signal 9");
   result = example_mismatch();
   CHECK(annotation(result).find('\n') == std::string::npos);
+  result.unexpected = "expected match, got mismatch (values)";
+  result.divergence->ranks = {1, 3};
+  result.divergence->pattern = "5 of 6 elements are wrong";
+  CHECK(finding_line(result) ==
+        "expected match, got mismatch (values): grad.w on ranks 1, 3: 5 of 6 elements are wrong; "
+        "likely summed over dp twice");
+  CHECK_THAT(annotation(result), Contains("::" + finding_line(result)));
+  CHECK_THAT(junit_part(result), Contains(finding_line(result)));
 }
 
 TEST_CASE("the slowest cases come first", "[summary]") {
