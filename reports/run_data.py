@@ -166,6 +166,8 @@ def _without_repeats(pairs):
 
 
 def _read_json(path):
+    if path.exists() and not path.is_file():  # a pipe would wait for its other end
+        raise BadRun(f"{path}: is not a regular file; name a run's folder, for example runs/latest")
     try:
         return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repeats)
     except OSError as error:

@@ -124,7 +124,9 @@ bool holds_journal(const std::string& folder) {
 }
 
 bool has_final_results(const std::string& folder) {
-  std::ifstream stream(folder + "/results.json", std::ios::binary);
+  const std::string path = folder + "/results.json";
+  require_plain_file(path);
+  std::ifstream stream(path, std::ios::binary);
   std::string head(size_t{1} << 16, '\0');
   stream.read(head.data(), static_cast<std::streamsize>(head.size()));
   head.resize(static_cast<size_t>(stream.gcount()));

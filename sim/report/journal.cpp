@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/read_text.h"
+#include "base/shortage.h"
 
 namespace shardproof::sim::report {
 namespace {
@@ -21,6 +22,7 @@ constexpr std::chrono::seconds kFlushEvery{1};
 constexpr size_t kCrcDigits = 8;
 
 [[noreturn]] void cannot_write_journal(const std::string& path, int error) {
+  throw_if_too_many_files("cannot write " + path, error);
   throw_bad_input(fmt::format("cannot write {}: {}", path, std::strerror(error)),
                   "make room there and go on with `shardproof run --resume`, or name another "
                   "folder with --out");
@@ -64,6 +66,7 @@ std::string crc32_text(std::string_view bytes) {
 
 JournalWriter::JournalWriter(const std::string& folder, Earlier earlier)
     : path_(journal_path(folder)) {
+  require_plain_file(path_);
   const int create = earlier == Earlier::kDropped ? O_CREAT : 0;
   fd_ = ::open(path_.c_str(), O_RDWR | create | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) cannot_write_journal(path_, errno);
@@ -106,6 +109,7 @@ void JournalWriter::write(const std::string& bytes) {
 }
 
 bool is_journal(const std::string& folder) {
+  if (!is_plain_file(journal_path(folder))) return false;
   std::ifstream stream(journal_path(folder), std::ios::binary);
   if (!stream) return false;
   std::string line;
@@ -115,6 +119,7 @@ bool is_journal(const std::string& folder) {
 }
 
 bool is_being_written(const std::string& folder) {
+  if (!is_plain_file(journal_path(folder))) return false;
   const int fd = ::open(journal_path(folder).c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
   struct flock whole {};
@@ -125,8 +130,10 @@ bool is_being_written(const std::string& folder) {
   return known && whole.l_type != F_UNLCK;
 }
 
-JournalReader::JournalReader(const std::string& folder)
-    : path_(journal_path(folder)), stream_(path_, std::ios::binary), is_there_(stream_.is_open()) {
+JournalReader::JournalReader(const std::string& folder) : path_(journal_path(folder)) {
+  require_plain_file(path_);
+  stream_.open(path_, std::ios::binary);
+  is_there_ = stream_.is_open();
   std::streamoff start = 0;
   int64_t number = 0;
   for (std::string line; std::getline(stream_, line);) {

@@ -17,6 +17,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/read_text.h"
+#include "base/shortage.h"
 #include "sim/report/case_files.h"
 #include "sim/report/earlier_run.h"
 #include "sim/report/escape.h"
@@ -47,13 +49,17 @@ void make_folder(const fs::path& path) {
 template <class Write>
 void write_file(const fs::path& path, const Write& write) {
   const fs::path part = path.string() + ".part";
+  std::error_code error;
+  fs::remove(part, error);  // of a run that was killed
   {
     std::ofstream stream(part, std::ios::binary | std::ios::trunc);
     write(stream);
     stream.close();
-    if (!stream) cannot_write(path, std::strerror(errno));
+    if (!stream) {
+      throw_if_too_many_files("cannot write " + path.string(), errno);
+      cannot_write(path, std::strerror(errno));
+    }
   }
-  std::error_code error;
   fs::rename(part, path, error);
   if (error) cannot_write(path, error.message());
 }
@@ -71,6 +77,7 @@ constexpr const char* kOurResults = "{\"format\": \"shardproof-results/";
 constexpr const char* kOurValidation = "{\n \"format\": \"shardproof-validation/";
 
 bool starts_with(const fs::path& file, const std::string& text) {
+  if (!is_plain_file(file)) return false;
   std::ifstream stream(file, std::ios::binary);
   std::string head(text.size(), '\0');
   return stream.read(head.data(), static_cast<std::streamsize>(head.size())) && head == text;
@@ -94,7 +101,10 @@ bool is_of_a_run(const fs::path& folder) {
 // What was written is on the disk, and not only on its way there.
 void force_to_disk(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) cannot_write(path, std::strerror(errno));
+  if (fd < 0) {
+    throw_if_too_many_files("cannot write " + path.string(), errno);
+    cannot_write(path, std::strerror(errno));
+  }
   const bool done = ::fsync(fd) == 0 || errno == EINVAL;
   const int error = errno;
   ::close(fd);

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/shortage.h"
 #include "base/utf8.h"
 
 namespace shardproof {
@@ -88,22 +89,44 @@ class StrictParser {
 
 }  // namespace
 
+bool is_plain_file(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error);
+}
+
+void require_plain_file(const std::string& path) {
+  std::error_code error;
+  const bool exists = std::filesystem::exists(path, error);
+  if (exists && !is_plain_file(path)) {
+    throw_bad_input(path + " is not a regular file", "name a file");
+  }
+}
+
 std::string read_text_file(const std::string& path, int64_t max_bytes) {
   std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) throw_bad_input(path + " does not exist", "check the path");
-  if (!std::filesystem::is_regular_file(status))
-    throw_bad_input(path + " is no regular file", "name a file");
+  if (!std::filesystem::exists(path, error)) {
+    throw_bad_input(path + " does not exist", "check the path");
+  }
+  require_plain_file(path);
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
   if (bytes > max_bytes) {
     throw_bad_input(fmt::format("{} has {} bytes", path, bytes),
                     fmt::format("files of this kind have at most {} bytes", max_bytes));
   }
+  const auto refuse = [&path](const std::string& why, const std::string& fix) {
+    throw_bad_input(fmt::format("{} cannot be read: {}", path, why), fix);
+  };
   std::ifstream stream(path, std::ios::binary);
-  if (!stream)
-    throw_bad_input(fmt::format("{} cannot be read: {}", path, std::strerror(errno)),
-                    "check its permissions");
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  if (!stream) {
+    throw_if_too_many_files(path + " cannot be read", errno);
+    refuse(std::strerror(errno), "check its permissions");
+  }
+  try {
+    return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  } catch (const std::ios_base::failure&) {  // the system opened it and refuses its bytes
+    refuse(std::strerror(errno), "check the disk, or name another file");
+  }
+  return "";
 }
 
 json read_json_object(const std::string& path, int64_t max_bytes) {

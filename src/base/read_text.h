@@ -7,6 +7,11 @@
 
 namespace shardproof {
 
+// Whether a file of this name can be opened without a wait: a pipe waits for its other end.
+bool is_plain_file(const std::string& path);
+// Throws Error(kBadInput) where something else has this name. A missing file passes.
+void require_plain_file(const std::string& path);
+
 // Throws Error(kBadInput) for a missing file, a folder, an unreadable file, and over `max_bytes`.
 std::string read_text_file(const std::string& path, int64_t max_bytes);
 

@@ -4,9 +4,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <new>
 #include <system_error>
+
+#include "base/error.h"
 
 namespace shardproof {
 namespace {
@@ -32,6 +36,22 @@ std::string memory_text(const std::string& wanted) {
       mapped, wanted, limit_text());
 }
 
+// The limit that the system had reached when it set `error`.
+std::string fix_of(int error) {
+  if (error == EMFILE) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    return fmt::format(
+        "raise the limit on open files, which is {} (ulimit -n), or choose a smaller mesh",
+        limit.rlim_cur);
+  }
+  if (error == ENFILE) return "raise the system's limit on open files (fs.file-max)";
+  if (error == EAGAIN) {
+    return "raise the limit on processes (ulimit -u, pids.max), or choose a smaller mesh";
+  }
+  return "choose smaller sizes or a smaller mesh";
+}
+
 }  // namespace
 
 std::string shortage_text(const std::exception& error) {
@@ -46,10 +66,21 @@ std::string shortage_text(const std::exception& error) {
                        what.substr(start + before.size(), end - start - before.size()) +
                        " bytes more");
   }
+  if (what.find(std::strerror(EMFILE)) != std::string::npos) {
+    return what + "; " + fix_of(EMFILE);
+  }
   const auto* system = dynamic_cast<const std::system_error*>(&error);
   if (system == nullptr || system->code() != std::errc::resource_unavailable_try_again) return "";
   return "no further thread or process could be started; choose a smaller mesh, or raise the "
          "limit (ulimit -u, ulimit -v, pids.max)";
+}
+
+void throw_shortage(const std::string& what, int error) {
+  throw_bad_input(what + ": " + std::strerror(error), fix_of(error));
+}
+
+void throw_if_too_many_files(const std::string& what, int error) {
+  if (error == EMFILE || error == ENFILE) throw_shortage(what, error);
 }
 
 }  // namespace shardproof

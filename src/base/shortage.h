@@ -1,4 +1,4 @@
-// What to say when the machine refuses memory or threads.
+// What to say when the machine refuses memory, threads, processes or open files.
 #pragma once
 
 #include <exception>
@@ -6,8 +6,13 @@
 
 namespace shardproof {
 
-// A sentence with the numbers when `error` is std::bad_alloc, LibTorch's out-of-memory error or a
-// thread that could not be started; "" for every other error.
+// A sentence with the numbers when `error` is std::bad_alloc, LibTorch's out-of-memory error, a
+// thread that could not be started or a file that was one too many; "" for every other error.
 std::string shortage_text(const std::exception& error);
+
+// Throws Error(kBadInput): the system refused `what` with this errno. The fix names the limit.
+[[noreturn]] void throw_shortage(const std::string& what, int error);
+// The same where the errno is that of one open file too many; else returns.
+void throw_if_too_many_files(const std::string& what, int error);
 
 }  // namespace shardproof

@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/read_text.h"
 #include "base/text_file.h"
 #include "policy/publish_folder.h"
 #include "policy/saved_streams.h"
@@ -183,7 +184,8 @@ void write_checkpoint(const fs::path& root, const Contents& contents, int64_t st
 }
 
 json read_state(const fs::path& folder) {
-  std::ifstream file(folder / kStateFile);
+  std::ifstream file;
+  if (is_plain_file(folder / kStateFile)) file.open(folder / kStateFile);
   const json state = json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (!file.is_open() || !state.is_object() || state.value("format", json()) != kFormat ||
       !state.value("files", json()).is_object() ||

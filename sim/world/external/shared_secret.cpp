@@ -94,7 +94,8 @@ std::string secret_of_user(const std::string& path) {
   if (!folder.valid()) bad_secret(fmt::format("{}: {}", path, std::strerror(errno)));
   check_private(folder.get(), path);
   const auto open_secret = [&folder] {
-    return OwnedFd(::openat(folder.get(), "secret", O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    return OwnedFd(
+        ::openat(folder.get(), "secret", O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   };
   OwnedFd file = open_secret();
   if (!file.valid() && errno == ENOENT) {
