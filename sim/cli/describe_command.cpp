@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <iostream>
+#include <map>
 
 #include "base/error.h"
 #include "model/config.h"
@@ -76,9 +77,23 @@ std::string model_line(const ModelConfig& config) {
       config.tie_word_embeddings ? ", tied" : "");
 }
 
+// "293.8 KiB"
+std::string size_text(int64_t bytes) {
+  double size = static_cast<double>(bytes);
+  const char* unit = "B";
+  for (const char* larger : {"KiB", "MiB", "GiB", "TiB"}) {
+    if (size < 1024) break;
+    size /= 1024;
+    unit = larger;
+  }
+  return fmt::format("{:.{}f} {}", size, size == static_cast<double>(bytes) ? 0 : 1, unit);
+}
+
 std::string rank_line(int64_t rank, const describe::RankMeasurement& measured) {
   std::string line = fmt::format("  rank {:<5}", rank);
-  for (const auto& [name, bytes] : measured.bytes) line += fmt::format("  {} {:>12}", name, bytes);
+  for (const auto& [name, bytes] : measured.bytes) {
+    line += fmt::format("  {} {:>10} ({} B)", name, size_text(bytes), bytes);
+  }
   return line + "\n";
 }
 
@@ -95,7 +110,7 @@ std::string measured_lines(const CaseSpec& spec, const ModelConfig& config, cons
   const auto first = describe::measure_rank(spec, config, batch, 0);
   if (!first) return "memory     not measured: even two layers and samples would take minutes\n";
   const int64_t last = spec.parallel.mesh().world_size() - 1;
-  return fmt::format("bytes, measured in {} of one rank alone{}\n",
+  return fmt::format("memory, measured in {} of one rank alone{}\n",
                      first->steps == 1 ? "1 step" : "2 steps",
                      first->extended ? " with fewer layers or samples, and extended" : "") +
          rank_line(0, *first) +
@@ -119,17 +134,33 @@ std::string expectation_line(const ExpectSpec& expect) {
   return line + "\n";
 }
 
+// Parts of cases that were printed, each with the name of its case: an equal part is not repeated.
+class Printed {
+ public:
+  // `part`, or "<title> as in <case>".
+  std::string once(const std::string& title, const std::string& part, const CaseSpec& spec) {
+    const auto [found, is_new] = cases_.try_emplace(part, spec.name);
+    return is_new ? part : fmt::format("{} as in {}\n", title, found->second);
+  }
+
+ private:
+  std::map<std::string, std::string> cases_;
+};
+
 // The plan of the case, or why it is refused.
-std::string plan_part(const CaseSpec& spec) {
+std::string plan_part(const CaseSpec& spec, Printed& printed) {
   try {
     const ModelConfig config = ModelConfig::from_json(spec.model);
     const TensorParallelOptions options{.sequence_parallel = spec.parallel.sequence_parallel,
                                         .custom_plan = spec.parallel.custom_plan};
     const Batch batch = load_case_batch(spec, config.vocab_size);
     const std::string measured = measured_lines(spec, config, batch);
-    return model_line(config) + "\nwho holds what\n" +
-           describe_plan(config, spec.parallel.mesh(), options) + shard_line(spec.parallel) + "\n" +
-           describe::token_strips(spec, batch, report::wants_color()) + measured;
+    const std::string plan = "who holds what\n" +
+                             describe_plan(config, spec.parallel.mesh(), options) +
+                             shard_line(spec.parallel);
+    const std::string tokens = describe::token_strips(spec, batch, report::wants_color());
+    return model_line(config) + "\n" + printed.once("who holds what:", plan, spec) + "\n" +
+           (tokens.empty() ? "" : printed.once("who holds which token:", tokens, spec)) + measured;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRefused) throw;
     return fmt::format("refused    {}\n", error.what());
@@ -137,11 +168,11 @@ std::string plan_part(const CaseSpec& spec) {
 }
 
 // Describes a case that runs on several backends once.
-std::string describe_case(const CaseSpec& spec, const std::string& about) {
+std::string describe_case(const CaseSpec& spec, const std::string& about, Printed& printed) {
   const bool model = is_model_workload(spec.workload);
   return fmt::format("{}\n{}\n{}{}{}{}{}{}", spec.name, std::string(spec.name.size(), '-'),
                      describe::mesh_picture(spec.parallel.mesh()), work_line(spec, about),
-                     model ? batch_line(spec) : "", model ? plan_part(spec) : "",
+                     model ? batch_line(spec) : "", model ? plan_part(spec, printed) : "",
                      expectation_line(spec.expect),
                      spec.skip.empty() ? "" : "skipped    " + spec.skip + "\n");
 }
@@ -167,10 +198,11 @@ int describe_command(const RunArguments& given) {
     throw_bad_input("no case was selected",
                     "loosen --filter, --only or --shard; `shardproof list` shows all");
   }
+  Printed printed;
   std::string separator;
   for (const auto* cases : {&selection.cases, &selection.skipped}) {
     for (const CaseSpec& spec : *cases) {
-      std::cout << separator << describe_case(spec, about_of(spec, arguments.workloads));
+      std::cout << separator << describe_case(spec, about_of(spec, arguments.workloads), printed);
       separator = "\n";
     }
   }

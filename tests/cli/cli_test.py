@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import signal
@@ -570,13 +571,28 @@ class Words(CommandTest):
             text = self.call("check", self.case, "--mesh", "tp=2", status=2)
             self.assertIn(f"{weights} is {said}, not a file; a case holds the full weights", text)
 
+    def check_described_once(self):
+        """Equal layers are one, equal tables of later cases are not repeated, and bytes have units."""
+        layers = self.write("layers.yaml", SMALL.replace("num_hidden_layers: 1", "num_hidden_layers: 3").replace(
+            "parallel.data_parallel_size: [1, 2]", "run.steps: [1, 2]"))
+        text = self.call("describe", layers, "--filter", "tp=2")
+        self.assertEqual(text.count("model.layers.0-2.mlp.up_proj.weight "), 1)
+        self.assertNotIn("model.layers.1.", text)
+        self.assertEqual(text.count("who holds what: as in t/small[tp=2,steps=1]\n"), 1)
+        self.assertEqual(text.count("layout  "), 1)
+        for size, unit, exact in re.findall(r"([\d.]+) (\S+) \((\d+) B\)", text):
+            power = ("B", "KiB", "MiB", "GiB").index(unit)
+            self.assertAlmostEqual(float(size), int(exact) / 1024 ** power, delta=0.051)
+        self.assertRegex(text, r"parameters +[\d.]+ KiB \(\d+ B\)")
+
     def test_list_describe_doctor_version_schema(self):
         small = self.write("small.yaml", SMALL)
         self.assertIn("12 cases, 0 skipped", self.call("list", small))
         self.assertIn("run.optimizer.kwargs.lr", self.call("list", "--keys"))
         text = self.call("describe", small, "--filter", "tp=4,dp=2")
-        for piece in ("dp=2 tp=4, 8 ranks", "RowParallel", "bytes", "S(1)tp"):
+        for piece in ("dp=2 tp=4, 8 ranks", "RowParallel", "memory", "S(1)tp"):
             self.assertIn(piece, text)
+        self.check_described_once()
         self.assertIn("no case was selected", self.call("describe", small, "--filter", "none", status=2))
         self.assertIn("emulated", self.call("doctor"))
         self.assertIn("LibTorch", self.call("version"))

@@ -87,7 +87,7 @@ class Memory(cli_test.CommandTest):
         cases, described = self.cases_of(text), re.split(r"\n-{3,}\n", self.described(text))[1:]
         self.assertEqual(len(described), len(cases))
         for case, of_case in zip(cases, described):
-            rows = [[int(number) for number in re.findall(r" (\d+)", row)]
+            rows = [[int(number) for number in re.findall(r"(?:rank |\()(\d+)", row)]
                     for row in re.findall(r"^  rank .*at most at once.*$", of_case, re.M)]
             self.assertEqual([row[0] for row in rows], list(dict.fromkeys((0, case["world_size"] - 1))))
             for rank, *held, _, peak in rows:
@@ -114,7 +114,7 @@ class Memory(cli_test.CommandTest):
         large, small = self.described(LARGE), self.described(LARGE.replace("800", "20"))
         self.assertIn("fewer layers or samples, and extended", large)
         self.assertNotIn("extended", small)
-        of_large, of_small = (re.search(r"rank 0 .* activations +(\d+)", text)[1] for text in (large, small))
+        of_large, of_small = (re.search(r"rank 0 .* activations +\S+ \S+ \((\d+) B", text)[1] for text in (large, small))
         self.assertAlmostEqual(int(of_large) / int(of_small), 40, delta=0.4)
         at = "collectives of rank 0"
         self.assertEqual(large[large.index(at):], small[small.index(at):])

@@ -41,6 +41,46 @@ std::string local_text(const std::vector<std::vector<int64_t>>& shapes) {
   return fmt::format("{}", fmt::join(texts, " "));
 }
 
+using Row = std::vector<std::string>;
+constexpr std::string_view kLayers = "model.layers.";
+
+// The number of the parameter's layer; "" outside of the layers.
+std::string layer_number(const std::string& parameter) {
+  if (!parameter.starts_with(kLayers)) return "";
+  return parameter.substr(kLayers.size(), parameter.find('.', kLayers.size()) - kLayers.size());
+}
+
+// The rows of a layer, without its number.
+std::vector<Row> without_layer(std::vector<Row> rows) {
+  for (Row& row : rows) row[0].erase(0, kLayers.size() + layer_number(row[0]).size());
+  return rows;
+}
+
+// `rows` with equal layers in a row as one.
+std::vector<Row> fold_layers(const std::vector<Row>& rows) {
+  std::vector<Row> folded;
+  std::vector<Row> last;  // of the layer before, without its number
+  std::string first_layer;
+  for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+    const std::string layer = layer_number(rows[begin][0]);
+    while (end < rows.size() && layer_number(rows[end][0]) == layer) ++end;
+    const std::vector<Row> block(rows.begin() + static_cast<std::ptrdiff_t>(begin),
+                                 rows.begin() + static_cast<std::ptrdiff_t>(end));
+    const std::vector<Row> plain = layer.empty() ? std::vector<Row>() : without_layer(block);
+    if (!plain.empty() && plain == last) {
+      for (size_t i = 0; i < plain.size(); ++i) {
+        folded[folded.size() - plain.size() + i][0] =
+            fmt::format("{}{}-{}{}", kLayers, first_layer, layer, plain[i][0]);
+      }
+      continue;
+    }
+    folded.insert(folded.end(), block.begin(), block.end());
+    first_layer = layer;
+    last = plain;
+  }
+  return folded;
+}
+
 }  // namespace
 
 std::vector<PlanLine> plan_lines(const ModelConfig& config, const Mesh& mesh,
@@ -64,13 +104,14 @@ std::vector<PlanLine> plan_lines(const ModelConfig& config, const Mesh& mesh,
 std::string describe_plan(const ModelConfig& config, const Mesh& mesh,
                           const TensorParallelOptions& options) {
   const std::vector<PlanLine> lines = plan_lines(config, mesh, options);
-  const std::vector<std::string> header = {"parameter", "style",       "layout",
-                                           "global",    "per tp rank", "gradient"};
-  std::vector<std::vector<std::string>> rows = {header};
+  const Row header = {"parameter", "style", "layout", "global", "per tp rank", "gradient"};
+  std::vector<Row> rows;
   for (const PlanLine& line : lines) {
     rows.push_back({line.parameter, line.style, line.layout, list_text(line.global_shape),
                     local_text(line.local_shapes), line.gradient});
   }
+  rows = fold_layers(rows);
+  rows.insert(rows.begin(), header);
   std::vector<size_t> widths(header.size(), 0);
   for (const auto& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
