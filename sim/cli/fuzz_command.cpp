@@ -253,19 +253,25 @@ class Fuzz {
     return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
   }
 
-  std::string text() const {
+  // With --coverage; it is in coverage.json anyway.
+  std::string coverage_text() const {
     const size_t missing = missing_values().size(), kinds = catalog_.kinds().size();
     const explore::DrawCounts& draws = drawer_.counts();
-    std::string text = fmt::format(
-        "\nfuzz: {} cases drawn from seed {}, {} run, {} refused by their ranks, {} unexpected\n"
-        "draws: {:.0f}% of {} were refused before a run\n"
-        "values: {} of {} kinds have run; pairs: {} have run\n",
-        drawn_, explore_.seed, run_count_, refused_, unexpected_.size(),
+    return fmt::format(
+        "{:.0f}% of {} drawn settings were refused before a run\n"
+        "{} of {} kinds of values have run, and {} pairs of them\n"
+        "{} of {} pairs drawn at random are valid, and {:.1f}% of the valid ones have run\n",
         percent(draws.refused, draws.drawn), draws.drawn, kinds - missing, kinds,
-        coverage_.pairs_run());
-    text +=
-        fmt::format("of {} pairs drawn among all, {} are valid, and {:.1f}% of those have run\n",
-                    sampled_, sampled_valid_, percent(sampled_run_, sampled_valid_));
+        coverage_.pairs_run(), sampled_valid_, sampled_, percent(sampled_run_, sampled_valid_));
+  }
+
+  std::string text() const {
+    const auto failed = static_cast<int64_t>(unexpected_.size());
+    std::string text =
+        fmt::format("\n{} random case{} (seed {}): {} match, {} refused, {} failed\n",
+                    run_count_ + refused_, run_count_ + refused_ == 1 ? "" : "s", explore_.seed,
+                    run_count_ - failed, refused_, failed);
+    if (explore_.coverage) text += coverage_text();
     for (size_t i = 0; i < std::min(unexpected_.size(), kShownUnexpected); ++i) {
       text += fmt::format("{}: {}\n  replay: {}\n", unexpected_[i]["case"].get<std::string>(),
                           unexpected_[i]["finding"].get<std::string>(),

@@ -130,7 +130,16 @@ class Shrink {
     return result;
   }
 
+  // The search takes a while; each of its waits is short.
+  void say_progress() {
+    if (seconds_since(said_) < 1) return;
+    said_ = std::chrono::steady_clock::now();
+    std::cerr << fmt::format("shardproof: searching, {} cases after {:.0f} s\n", known_.size(),
+                             seconds_since(start_));
+  }
+
   std::vector<std::string> signatures_of(const std::vector<explore::CaseSettings>& cases) {
+    say_progress();
     for (const explore::CaseSettings& settings : cases) start(settings);
     runner_.wait_until_at_most(0);
     std::vector<std::string> signatures;
@@ -177,6 +186,22 @@ class Shrink {
     out_ = output_file("--out", place, inputs, run_.force, kOwnScenario);
   }
 
+  // "4 ranks and 12 settings"
+  std::string size_text(const explore::CaseSettings& settings) const {
+    const explore::CheckedCase checked = explore::check_settings(settings, file_, world_);
+    const int64_t ranks = checked.spec ? checked.spec->parallel.world_size() : 1;
+    return fmt::format("{} rank{} and {} setting{}", ranks, ranks == 1 ? "" : "s", settings.size(),
+                       settings.size() == 1 ? "" : "s");
+  }
+
+  // What happened instead, with the numbers that a signature leaves out.
+  std::string why_kept(const explore::KeptSetting& kept) const {
+    if (kept.signature.empty()) return "match";
+    const auto found = known_.find(kept.edited.dump());
+    if (found == known_.end() || found->second.text.empty()) return kept.signature;
+    return found->second.text.substr(0, found->second.text.find('\n'));
+  }
+
   void write(const explore::CaseSettings& before, explore::Shrunk& shrunk) {
     const Known& found = known_.at(shrunk.settings.dump());
     explore::CaseSettings settings = shrunk.settings;
@@ -194,16 +219,17 @@ class Shrink {
                     run_.only.empty() ? "" : ", case " + run_.only);
     const std::string text = explore::scenario_text(settings, head);
     write_text_file(out_, text);
-    std::cout << fmt::format("size {:.1f} -> {:.1f} in {:.1f} s: {} smaller cases in {} rounds\n{}",
-                             explore::size_of(before), explore::size_of(shrunk.settings),
-                             seconds_since(start_), shrunk.cases_run, shrunk.rounds, text);
+    std::cout << fmt::format(
+        "shrunk from {} to {} in {:.1f} s: {} smaller cases were tried in {} round{}\n{}",
+        size_text(before), size_text(shrunk.settings), seconds_since(start_), shrunk.cases_run,
+        shrunk.rounds, shrunk.rounds == 1 ? "" : "s", text);
     if (!shrunk.in_time) {
       std::cout << fmt::format("the deadline of {} s ended the search; --deadline gives it more\n",
                                deadline_s_);
     }
     std::cout << "not smaller:\n";
-    for (const std::string& kept : shrunk.kept) {
-      std::cout << "  " << printable(kept, kShownLine / 2) << '\n';
+    for (const explore::KeptSetting& kept : shrunk.kept) {
+      std::cout << "  " << printable(kept.what + ": " + why_kept(kept), kShownLine / 2) << '\n';
     }
     std::cout << "written to " << out_.string() << '\n';
   }
@@ -219,6 +245,7 @@ class Shrink {
   fs::path out_;
   std::map<std::string, Known> known_;  // by the text of the settings
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point said_ = start_;
 };
 
 }  // namespace

@@ -97,8 +97,7 @@ class Shrinking {
       if (signatures[i] == signature_) {
         same.push_back(edits[i]);
       } else {
-        found_.kept.push_back(
-            fmt::format("{} ({})", edits[i].what, signatures[i].empty() ? "match" : signatures[i]));
+        found_.kept.push_back({edits[i].what, signatures[i], edited(found_.settings, edits[i])});
       }
     }
     return same;

@@ -15,12 +15,18 @@
 
 namespace shardproof::sim::explore {
 
+// An edit that does not fail the same way.
+struct KeptSetting {
+  std::string what;       // "run.steps: 1"
+  std::string signature;  // of the edited case, as of Signatures
+  CaseSettings edited;
+};
+
 struct Shrunk {
   CaseSettings settings;
   int64_t cases_run = 0, rounds = 0;
-  bool in_time = true;  // false: the deadline ended the search
-  // Edits of the last round that do not fail the same way: "run.steps: 1 (match)".
-  std::vector<std::string> kept = {};
+  bool in_time = true;                 // false: the deadline ended the search
+  std::vector<KeptSetting> kept = {};  // of the last round
 };
 
 // The signature of each case that could run (failure_signature), or "refused: .." where the checks
