@@ -5,8 +5,10 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -21,8 +23,10 @@ namespace {
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 // Those of IPv4, else those of IPv6: both ends look at the same ones. Null where the name is not
-// known; `why` then says so.
-Addresses addresses_of(const std::string& host, int port, std::string* why) {
+// known; `why` then says so, and `exists` is false where it will not be known later either.
+Addresses addresses_of(const std::string& host, int port, std::string* why,
+                       bool* exists = nullptr) {
+  bool may_exist = false;
   for (const int family : {AF_INET, AF_INET6}) {
     addrinfo hints{};
     hints.ai_family = family;
@@ -31,7 +35,9 @@ Addresses addresses_of(const std::string& host, int port, std::string* why) {
     const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
     if (error == 0) return {found, ::freeaddrinfo};
     *why = ::gai_strerror(error);
+    may_exist = may_exist || error == EAI_AGAIN || error == EAI_SYSTEM;
   }
+  if (exists != nullptr) *exists = may_exist;
   return {nullptr, ::freeaddrinfo};
 }
 
@@ -92,6 +98,32 @@ ListeningSocket listen_at(const std::string& host, int port, bool on_one_host) {
                               port == 0 ? "" : fmt::format(", MASTER_PORT={}", port), why),
                   "export MASTER_ADDR as an address of that host that the others reach "
                   "(`ip -brief address` lists them), and MASTER_PORT as a free port");
+}
+
+void require_resolves(const std::string& host, bool may_come_late, std::chrono::seconds limit) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto late = [&] { return seconds_since(start) >= static_cast<double>(limit.count()); };
+  for (bool said = false;; said = true) {
+    std::string why;
+    bool exists = true;
+    if (addresses_of(host, 0, &why, &exists) != nullptr) return;
+    const bool waits = exists || may_come_late;
+    if (!waits || late()) {
+      throw_bad_input(fmt::format("MASTER_ADDR: {} does not resolve{}: {}", host,
+                                  waits ? fmt::format(" after {} s", limit.count()) : "", why),
+                      waits
+                          ? "export MASTER_ADDR as the name or address of rank 0's host"
+                          : "export MASTER_ADDR as the name or address of rank 0's host, or "
+                            "SHARDPROOF_MEETING_S as the seconds in which the name becomes known");
+    }
+    if (!said) {
+      ::dprintf(STDERR_FILENO,
+                "shardproof: MASTER_ADDR: %s does not resolve yet (%s); waiting for it for up to "
+                "%lld s\n",
+                host.c_str(), why.c_str(), static_cast<long long>(limit.count()));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
 }
 
 OwnedFd connect_to(const NetAddress& address, std::chrono::seconds limit) {

@@ -37,4 +37,9 @@ std::chrono::milliseconds unanswered_for(int socket);
 // side goes.
 std::optional<std::string> receive(int socket, size_t bytes, std::chrono::seconds limit);
 
+// Returns once the name is known. Throws Error(kBadInput) at once for a name that does not exist,
+// unless `may_come_late`, and for one that could not be looked up within `limit`. A wait says on
+// standard error what for.
+void require_resolves(const std::string& host, bool may_come_late, std::chrono::seconds limit);
+
 }  // namespace shardproof::sim::world

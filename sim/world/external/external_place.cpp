@@ -86,6 +86,7 @@ ExternalPlace external_place(const GetVariable& variable) {
     place.master_port = static_cast<int>(number(variable, "MASTER_PORT", 1, 65535));
     if (variable("SHARDPROOF_MEETING_S")) {
       place.meeting_s = number(variable, "SHARDPROOF_MEETING_S", 1, 86400);
+      place.waits_for_name = true;
     }
     place.on_one_host = is_loopback(place.master_addr) ||
                         variable(names.local_world_size) == variable(names.world_size);

@@ -21,6 +21,7 @@ struct ExternalPlace {
   bool on_one_host = false;      // all ranks are on this machine
   std::string secret;            // that all ranks share (shared_secret.h)
   int64_t meeting_s = 120;       // how long the ranks wait for each other (SHARDPROOF_MEETING_S)
+  bool waits_for_name = false;   // the variable is set: MASTER_ADDR may be known later only
 };
 
 using GetVariable = std::function<std::optional<std::string>(const std::string& name)>;

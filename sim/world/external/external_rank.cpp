@@ -295,6 +295,10 @@ class ExternalRank {
   const auto live = [&](int64_t life) {
     int status = kControlGone;
     try {
+      if (life == 0 && control.port == 0) {
+        require_resolves(place.master_addr, place.waits_for_name,
+                         std::chrono::seconds(place.meeting_s));
+      }
       if (life == 0 && control.port != 0) publish(place, functions, control);
       ExternalRank rank(place, functions, backend, device, known,
                         life == 0 ? std::chrono::seconds(place.meeting_s) : kNoLimit);
