@@ -44,6 +44,10 @@ int score_command(const std::vector<std::string>& words);
 [[noreturn]] void exec_program(std::vector<std::string> words, const std::string& fix);
 // The whole path of a script that lies in the repository only.
 std::string script_of_repository(const std::string& path);
+// On PATH. The command of a wheel puts its own there.
+inline constexpr const char* kPython = "python3";
+// The Python of the repository that holds the script; kPython where it has none.
+std::string python_beside(const std::string& script);
 int doctor_command();
 // Prints the JSON Schema of scenario files, or the workloads that they may name.
 int schema_command(const RunArguments& arguments);

@@ -51,6 +51,14 @@ std::string file_line(const std::string& what, const std::string& path) {
   return fmt::format("{:<10} {}\n", what, found.empty() ? "no " + path + " here" : found);
 }
 
+// The Python that `report` starts.
+std::string python_line() {
+  const std::string script = lint::find_in_repository("reports/report.py");
+  const std::string python = script.empty() ? kPython : python_beside(script);
+  return fmt::format("{:<10} {}\n", "python",
+                     python == kPython ? python + ", the first one on PATH" : python);
+}
+
 }  // namespace
 
 int doctor_command() {
@@ -61,7 +69,7 @@ int doctor_command() {
   std::cout << kernels_line();
   const auto cache = run::GoldenCache::default_folder();
   std::cout << file_line("scenarios", "scenarios") << file_line("reports", "reports/report.py")
-            << file_line("python", ".venv/bin/python") << "goldens    "
+            << python_line() << "goldens    "
             << (cache.empty() ? std::string("not kept: HOME is not set") : cache.string()) << '\n';
   return 0;
 }

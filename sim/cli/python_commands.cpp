@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,11 @@ std::string script_of_repository(const std::string& path) {
   return script;
 }
 
+std::string python_beside(const std::string& script) {
+  const auto own = std::filesystem::path(script).parent_path().parent_path() / ".venv/bin/python";
+  return std::filesystem::exists(own) ? own.string() : kPython;
+}
+
 void exec_program(std::vector<std::string> words, const std::string& fix) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -46,13 +52,13 @@ void exec_program(std::vector<std::string> words, const std::string& fix) {
 }
 
 int score_command(const std::vector<std::string>& words_of_command) {
-  std::vector<std::string> words = {"python3", "-c", kScoreScript};
+  std::vector<std::string> words = {kPython, "-c", kScoreScript};
   words.insert(words.end(), words_of_command.begin() + 1, words_of_command.end());
   exec_program(std::move(words), kInstall);
 }
 
 int mutants_command(const MutantArguments& arguments) {
-  std::vector<std::string> words = {"python3", "-B", script_of_repository("tests/mutants/run.py"),
+  std::vector<std::string> words = {kPython, "-B", script_of_repository("tests/mutants/run.py"),
                                     "--jobs", std::to_string(arguments.jobs)};
   const auto add = [&words](const char* name, const std::string& value) {
     words.insert(words.end(), {name, value});

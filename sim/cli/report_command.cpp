@@ -51,11 +51,7 @@ int report_command(const ReportArguments& arguments) {
     if (fs::exists(folder + name)) check_json_file(folder + name, report::kMaxResultsBytes);
   }
   const std::string script = script_of_repository("reports/report.py");
-  // That of the repository which the script is in; a wheel has none and starts with its own on
-  // PATH.
-  const auto own = fs::path(script).parent_path().parent_path() / ".venv/bin/python";
-  const std::string python = fs::exists(own) ? own.string() : "python3";
-  std::vector<std::string> words = {python, script, folder};
+  std::vector<std::string> words = {python_beside(script), script, folder};
   if (arguments.everything) words.emplace_back("--all");
   exec_program(std::move(words), "`shardproof doctor` says what is missing");
 }

@@ -89,6 +89,13 @@ class Wheel(unittest.TestCase):
         self.assertEqual((status, out), (2, ""))
         self.assertIn("scenarios/none does not exist", err)
 
+    def test_doctor_names_the_python_that_report_starts(self):
+        status, out, err = self.call("doctor")
+        self.assertEqual(status, 0, out + err)
+        self.assertRegex(out, r"(?m)^python +python3, the first one on PATH$")
+        self.assertNotIn(".venv", out)
+        self.assertNotIn(".venv", (self.program / "reports/page.html").read_text())
+
     def test_without_its_libtorch_it_says_what_to_install(self):
         bare = self.folder / "bare"
         shutil.copytree(self.program, bare / "shardproof_program")
