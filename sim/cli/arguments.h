@@ -99,6 +99,7 @@ struct ExploreArguments {
   int64_t seed = 0;     // fuzz: of the draws
   std::vector<std::string> precisions = {}, workloads = {};  // fuzz: only these; empty: all
   std::string corpus = {};  // fuzz: folder of cases that have run already; "": none
+  bool coverage = false;    // fuzz: prints how many values and pairs of values have run
   double deadline_s = 60;   // shrink
 };
 

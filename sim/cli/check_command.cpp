@@ -85,6 +85,7 @@ int check_command(const CheckArguments& arguments, const CommandLine& command,
   run::check_case(spec);
   std::cout << run::unread_keys_note(spec);
   require_can_run(spec.world.backend, spec.world.device);
+  std::cerr << run::crowd_warning(spec);
   const std::string& out = arguments.out;
   const std::string folder =
       out.empty() ? "" : results_folder(out, inputs_of(spec), arguments.force);

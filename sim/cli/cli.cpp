@@ -17,6 +17,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr int kInterruptedStatus = 130;
+
 // A wheel's command is on PATH, and starts the program under its own name. Else the script of the
 // repository starts it.
 std::string program_command(const std::string& called) {
@@ -77,11 +79,19 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
   world::WorldPool pool(functions);
   if (command == "run") return run_command(arguments.run, line, pool);
   if (command == "fuzz") return fuzz_command(arguments, line, pool);
+  pool.say_waits();
   if (command == "shrink") return shrink_command(arguments, pool);
   if (command == "check") return check_command(arguments.check, line, pool);
   if (command == "judge") return judge_command(arguments.check, pool);
   if (command == "golden") return golden_command(arguments.check, pool);
   SHARDPROOF_ASSERT(false, "no command " + command);
+}
+
+// `run` and `rank` say it in their summaries.
+int say_interrupted(const Arguments& arguments, int status) {
+  const bool said = arguments.command == "run" || arguments.command == "rank";
+  if (status == kInterruptedStatus && !said) print_failure("interrupted");
+  return status;
 }
 
 }  // namespace
@@ -94,7 +104,7 @@ int run_cli(int argc, char** argv, const world::WorkerFunctions& functions,
   }
   return run_command_line(argc, argv, [&](Arguments& arguments) {
     arguments.run.workloads = arguments.check.workloads = workloads;
-    return dispatch(arguments, command_line(argc, argv), functions);
+    return say_interrupted(arguments, dispatch(arguments, command_line(argc, argv), functions));
   });
 }
 

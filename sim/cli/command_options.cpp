@@ -62,6 +62,8 @@ void add_fuzz_options(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember(all_names<Precision>()));
   app.add_option("--workload", explore.workloads, "Only these workloads (default: all)")
       ->delimiter(',');
+  app.add_flag("--coverage", explore.coverage,
+               "Print how many values and pairs of values have run");
   app.add_option("--corpus", explore.corpus,
                  "Folder of cases that an earlier fuzz kept: their pairs have run already");
   app.add_option("--out", run.out, "Folder for results and corpus (default: runs/<time>)");
@@ -114,6 +116,8 @@ constexpr const char* kValidateStatuses =
 
 void add_validate_options(CLI::App& app, Arguments& arguments) {
   ValidateArguments& validate = arguments.validate;
+  app.add_flag("--ignore-limits", arguments.run.world.ignore_limits,
+               "Start ranks that are predicted to need more than this machine has");
   app.add_option("suite", validate.suite, "Suite file (docs/validate.md); default: all stages");
   app.add_option("--ranks", validate.ranks,
                  "Start so many ranks on this machine; without it a launcher has started them")

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "sim/case/scenario/case_folder.h"
 #include "sim/cli/judge_output.h"
+#include "sim/cli/wait_note.h"
 #include "sim/report/color.h"
 #include "sim/uses/recorded/answer_file.h"
 #include "sim/uses/recorded/recorded_judgement.h"
@@ -90,6 +91,7 @@ int judge_answers(const CheckArguments& arguments) {
 }  // namespace
 
 std::optional<int> judge_files(const CheckArguments& arguments) {
+  const WaitNote note("reading and comparing");
   if (recorded::is_recorded_run(arguments.case_path)) return judge_recorded(arguments);
   if (!arguments.out.empty() || arguments.force) {
     throw_bad_input(

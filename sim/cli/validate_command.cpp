@@ -21,6 +21,7 @@
 #include "sim/report/results_json.h"
 #include "sim/report/run_folder.h"
 #include "sim/uses/validate/outputs.h"
+#include "sim/uses/validate/validate_rank.h"
 #include "sim/world/external/external_rank.h"
 #include "sim/world/external/shared_secret.h"
 #include "sim/world/nodes/node_network.h"
@@ -120,7 +121,10 @@ class ValidateCommand {
   int local(const world::WorkerFunctions& functions) {
     require_can_run(settings_.backend, settings_.device);
     world::WorldPool pool(functions);
+    pool.say_waits();
     read(arguments_.ranks, /*launched=*/false);
+    check_limits();
+    settings_.on_this_machine = true;
     return run(pool, std::cout);
   }
 
@@ -155,6 +159,24 @@ class ValidateCommand {
     check_nodes(suite_, ranks, world, launched);
     settings_.cases = [this, world](int64_t count) { return training_cases(suite_, count, world); };
     require_cases(suite_, settings_.cases(ranks), ranks);
+  }
+
+  // The ranks are processes of this machine, also where no case is trained.
+  void check_limits() const {
+    CaseSpec spec;
+    spec.workload = validate::kValidateWorkload;
+    spec.parallel.dp = settings_.world_size;
+    spec.world.backend = settings_.backend;
+    spec.world.device = settings_.device;
+    spec.data = {};
+    std::vector<CaseSpec> cases = {spec};
+    for (CaseSpec& one : settings_.cases(settings_.world_size)) cases.push_back(std::move(one));
+    if (const auto limits = limits_for(run_arguments_.world)) {
+      run::check_process_memory(settings_.backend, settings_.world_size, *limits);
+      for (const CaseSpec& one : cases) run::check_world_limits(one, *limits);
+      for (const CaseSpec& one : cases) run::check_golden_limits(one, *limits);
+    }
+    std::cerr << run::crowd_warning(spec);
   }
 
   int run(world::WorldPool& pool, std::ostream& out) {

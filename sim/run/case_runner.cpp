@@ -13,7 +13,6 @@ namespace shardproof::sim::run {
 
 namespace {
 
-constexpr int64_t kRanksPerCore = 8;
 // Times the allowance: 1e-6 of a tensor's scale, or 1e-10 of what it was computed from, where sums
 // cancelled. A larger error is no rounding that the model amplified.
 constexpr double kMostAmplified = 1e4;
@@ -100,7 +99,10 @@ void CaseRunner::start(const CaseSpec& spec, Done done) {
   try {
     check_case(spec);
     check_copies(spec);
-    if (limits_) check_world_limits(spec, *limits_);
+    if (limits_) {
+      check_world_limits(spec, *limits_);
+      check_process_memory(spec.world.backend, spec.parallel.world_size(), *limits_);
+    }
   } catch (const Error& error) {
     finish(under, {ending_of(spec, error)});
     return;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/shortage.h"
 #include "sim/case/names.h"
 #include "sim/case/reference.h"
 #include "sim/case/runners.h"
@@ -18,7 +19,7 @@ constexpr int64_t kMaxGoldens = 16;  // each is an open file
 
 world::OwnedFd make_memory_file() {
   const int fd = ::memfd_create("golden", MFD_CLOEXEC);
-  if (fd < 0) throw InternalError("memfd_create failed");
+  if (fd < 0) throw_shortage("no shared memory is left for a golden", errno);
   return world::OwnedFd(fd);
 }
 

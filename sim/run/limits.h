@@ -22,6 +22,13 @@ MachineLimits machine_limits();
 // anyway. A case that its ranks refuse needs nothing.
 void check_world_limits(const CaseSpec& spec, const MachineLimits& there);
 void check_golden_limits(const CaseSpec& spec, const MachineLimits& there);
+// The same for the memory of the processes themselves, whatever they compute.
+void check_process_memory(Backend backend, int64_t ranks, const MachineLimits& there);
+
+// More ranks than this on each core take turns for long.
+constexpr int64_t kRanksPerCore = 8;
+// A line that says so, with the numbers; "" for fewer ranks.
+std::string crowd_warning(const CaseSpec& spec);
 
 // Throws Error(kBadInput) when the file system of `folder` has less room. `option` is what names
 // the folder.

@@ -10,6 +10,7 @@
 
 #include "base/call.h"
 #include "base/error.h"
+#include "base/shortage.h"
 
 namespace shardproof {
 namespace {
@@ -23,6 +24,7 @@ Device make_device(const std::string& host) {
     if (host.empty()) return c10d::ProcessGroupGloo::createDefaultDevice();
     return c10d::ProcessGroupGloo::createDeviceForHostname(host);
   } catch (const std::exception& error) {
+    if (!shortage_text(error).empty()) throw;
     const std::string text = error.what();
     throw Error({.kind = ErrorKind::kFailed,
                  .what = fmt::format("Gloo cannot listen on '{}': {}", host,
@@ -130,6 +132,7 @@ class GlooGroups {
       return c10::make_intrusive<LentMemoryGloo>(store, static_cast<int>(found - ranks.begin()),
                                                  static_cast<int>(ranks.size()), options);
     } catch (const std::exception& error) {
+      if (!shortage_text(error).empty()) throw;  // no thread or descriptor is left: nobody hangs
       const std::string text = error.what();
       throw Error(
           {.kind = ErrorKind::kFailed,

@@ -8,12 +8,17 @@ import json
 import os
 import re
 import resource
+import shutil
+import signal
+import socket
 import subprocess
+import threading
 
 import cli_test
 
 LIMIT_S = 300  # a hang, not a wall-time test
 GIB = 1 << 30
+NOBODY = 65534
 
 LARGE = """
 name: t/large
@@ -45,10 +50,14 @@ class Limits(cli_test.CommandTest):
     def scenario(self, text):
         return self.write("s.yaml", text)
 
-    def call(self, *words, limits=(), status=None):
+    def call(self, *words, limits=(), status=None, as_nobody=False):
         def limit():
             for kind, value in limits:
                 resource.setrlimit(kind, (value, value))
+            if as_nobody and os.geteuid() == 0:  # root has as many processes as it likes
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
 
         done = subprocess.run([cli_test.PROGRAM, *words], capture_output=True, text=True, timeout=LIMIT_S, cwd=self.scratch,
                               env=self.environment, preexec_fn=limit)
@@ -78,7 +87,7 @@ class Limits(cli_test.CommandTest):
         self.make_case()
         text = self.call("check", self.case, "--mesh", "dp=40", "--backend", "gloo", "--no-cache",
                          limits=[(resource.RLIMIT_NOFILE, 64)], status=2)
-        self.assertIn("40 rank processes need at least 80 open files, and 64 are allowed", text)
+        self.assertIn("40 rank processes need at least 132 open files, and 64 are allowed", text)
         text = self.call("check", self.case, "--mesh", "dp=30000", status=2)
         needed, there = map(float, re.search(r"the ranks need at least ([\d.]+) GiB of memory, and ([\d.]+) GiB are "
                                              r"available; .*--ignore-limits", text).groups())
@@ -87,6 +96,127 @@ class Limits(cli_test.CommandTest):
         text = self.call("check", self.case, "--mesh", "dp=600", limits=[(resource.RLIMIT_AS, 4 * GIB)], status=2)
         self.assertRegex(text, r"the process of the ranks needs to map at least [\d.]+ GiB, and ulimit -v allows "
                                r"[\d.]+ GiB more; .*--ignore-limits")
+
+    def test_open_files_that_run_out_are_bad_input_wherever_that_is_noticed(self):
+        scenario = self.scenario(SMALL + "parallel: {data_parallel_size: 2}\n")
+        seen = set()
+        for backend in ("gloo", "emulated"):
+            for files in (8, 9, 10, 12, 14, 16, 18, 20, 22, 24, 26):
+                for flag in ((), ("--ignore-limits",)):
+                    with self.subTest(backend=backend, files=files, flag=flag):
+                        text = self.call("run", scenario, "--backend", backend, "--no-cache", "--out", self.path("out"),
+                                         "--force", *flag, limits=[(resource.RLIMIT_NOFILE, files)])
+                        self.assertNotIn("internal", text)
+                        if "1 as expected" not in text and "all as expected" not in text:
+                            self.assertRegex(text, r"open files|Too many open files")
+                            self.assertRegex(text, "raise the limit|--ignore-limits")
+                            seen.add((backend, files))
+        self.assertLess({(backend, files) for backend in ("gloo", "emulated") for files in (8, 10, 12, 16)}, seen)
+
+    def test_few_open_files_are_bad_input_of_every_command_that_starts_ranks(self):
+        self.make_case()
+        scenario = self.scenario(SMALL)
+        for words in (("run", scenario, "--backend", "gloo"), ("check", self.case, "--mesh", "dp=2", "--backend", "gloo"),
+                      ("validate", "--ranks", "2"), ("fuzz", "--count", "1"), ("shrink", scenario), ("golden", scenario),
+                      ("calls", scenario)):
+            for files in (8, 16):
+                with self.subTest(words=words, files=files):
+                    text = self.call(*words, limits=[(resource.RLIMIT_NOFILE, files)])
+                    if words[0] in ("run", "check", "validate"):
+                        self.assertIn("open files", text)
+                    self.assertNotIn("this host", text)
+                    self.assertNotIn("internal", text.lower())
+
+    def test_processes_that_run_out_are_bad_input_and_no_finding_about_a_host(self):
+        os.chmod(self.scratch, 0o777)
+        scenario = self.scenario(SMALL + "parallel: {data_parallel_size: 2}\n")
+        for words in (("run", scenario, "--backend", "gloo", "--no-cache"), ("validate", "--ranks", "2")):
+            for processes in (0, 1, 2, 3, 5, 6, 8):
+                for flag in ((), ("--ignore-limits",)):
+                    with self.subTest(words=words, processes=processes, flag=flag):
+                        text = self.call(*words, *flag, "--out", self.path(f"out{processes}{len(flag)}{words[0]}"),
+                                         limits=[(resource.RLIMIT_NPROC, processes)], as_nobody=True, status=2)
+                        self.assertRegex(text, r"ulimit -u")
+                        self.assertNotIn("this host", text)
+        text = self.call("validate", "--ranks", "200", limits=[(resource.RLIMIT_NPROC, 60)], as_nobody=True, status=2)
+        self.assertIn("200 ranks need as many processes, and 60 are allowed", text)
+
+    def test_validate_says_at_once_what_the_machine_lacks(self):
+        text = self.call("validate", "--ranks", "40", limits=[(resource.RLIMIT_NOFILE, 64)], status=2)
+        self.assertIn("40 rank processes need at least 132 open files, and 64 are allowed", text)
+        text = self.call("validate", "--ranks", "60000", limits=[(resource.RLIMIT_NOFILE, 4096)], status=2)
+        self.assertRegex(text, r"60000 rank processes need at least .* --ignore-limits")
+
+    def test_a_file_whose_read_fails_is_bad_input(self):
+        self.assertIn("/proc/self/mem cannot be read: Input/output error", self.call("run", "/proc/self/mem", status=2))
+
+    def test_what_is_no_file_is_not_waited_for(self):
+        """A pipe has no end, and to open it waits for its other end."""
+        self.make_case()
+        self.call("check", self.case, "--mesh", "dp=2", status=0)
+        [key] = self.folder.glob("cache/**/*.key")
+        for number, suffix in enumerate((".key", ".golden", ".key", ".golden")):
+            with self.subTest(suffix=suffix, folder=number > 1):
+                entry = key.with_suffix(suffix)
+                if entry.is_dir():
+                    entry.rmdir()
+                entry.unlink(missing_ok=True)
+                os.mkdir(entry) if number > 1 else os.mkfifo(entry)
+                self.assertIn("MATCH", self.call("check", self.case, "--mesh", "dp=2", status=0))
+        self.call("run", self.scenario(SMALL), "--backend", "emulated", "--out", self.path("run"), status=0)
+        for name, commands in (("results.json.part", (["run", "s.yaml", "--backend", "emulated", "--out", "run", "--force"],)),
+                               ("journal", (["run", "--resume", "run"],)),
+                               ("results.json", (["report", "run"], ["compare-runs", "run", "run"]))):
+            place = self.path("run", name)
+            if os.path.exists(place):
+                os.unlink(place)
+            os.mkfifo(place)
+            for words in commands:
+                with self.subTest(words=words, name=name):
+                    text = self.call(*words, status=0 if name.endswith(".part") else 2)
+                    if name == "journal" and words[0] == "run":
+                        self.assertIn("journal is not a regular file", text)
+            if os.path.exists(place):
+                os.unlink(place)
+
+    def test_a_wait_says_what_for_and_an_interrupt_is_said(self):
+        scenario = self.scenario(SLOW.replace("num_hidden_layers: 6", "num_hidden_layers: 24").replace(
+            "world: {deadline_s: 0.5}", ""))
+        process = subprocess.Popen([cli_test.PROGRAM, "golden", scenario], cwd=self.scratch, env=self.environment,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        guard = threading.Timer(LIMIT_S, process.kill)
+        guard.start()
+        self.addCleanup(guard.cancel)
+        self.assertRegex(process.stderr.readline(), r"^shardproof: waiting for the golden, \d+ s so far\n$")
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=LIMIT_S)
+        self.assertEqual((process.returncode, rest.splitlines()[-1]), (130, "shardproof: interrupted"))
+
+    def test_more_ranks_than_cores_can_run_are_said(self):
+        self.make_case()
+        cores = os.sched_getaffinity(0)
+        self.addCleanup(os.sched_setaffinity, 0, cores)
+        os.sched_setaffinity(0, {min(cores)})
+        text = self.call("check", self.case, "--mesh", "dp=9", status=0)
+        self.assertRegex(text, r"warning: 9 ranks, \d+ samples, 1 core: the ranks share the cores, so this may take long")
+        self.assertNotIn("warning: ", self.call("check", self.case, "--mesh", "dp=8", status=0))
+
+    def test_a_master_that_does_not_resolve_is_said(self):
+        name = "no.such.host.invalid"
+        try:
+            socket.getaddrinfo(name, 1)
+            unknown = False
+        except socket.gaierror as error:
+            unknown = error.errno == socket.EAI_NONAME
+        self.environment.update(RANK="1", WORLD_SIZE="2", MASTER_ADDR=name, MASTER_PORT="1", SHARDPROOF_SECRET="s" * 64)
+        if unknown:  # else no name server answers here, and the name may be known later
+            text = self.call("rank", self.scenario(SMALL), status=2)
+            self.assertIn(f"MASTER_ADDR: {name} does not resolve: ", text)
+            self.assertNotIn("waiting for it", text)
+        self.environment["SHARDPROOF_MEETING_S"] = "1"
+        text = self.call("rank", self.scenario(SMALL), status=2)
+        self.assertRegex(text, rf"{name} does not resolve yet \(.*\); waiting for it for up to 1 s")
+        self.assertIn(f"{name} does not resolve after 1 s", text)
 
     def test_memory_that_runs_out_is_a_sentence(self):
         scenario = self.scenario(HALF)

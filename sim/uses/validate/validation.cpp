@@ -136,10 +136,19 @@ class Validation {
     if (std::none_of(all.begin(), all.end(), alike)) all.push_back(std::move(finding));
   }
 
+  // The requests are ours: what a rank calls bad input is a limit of the machine.
+  static void require_no_shortage(const std::vector<RankEnding>& endings) {
+    for (const RankEnding& ending : endings) {
+      if (ending.kind != ResultKind::kBadInput) continue;
+      throw Error({.kind = ErrorKind::kBadInput, .what = ending.message, .fix = ""});
+    }
+  }
+
   // The members' reports by process; none where one did not finish, which is a finding.
   std::map<int64_t, StageReport> reports_of(const std::vector<RankEnding>& endings, Stage stage,
                                             int64_t round) {
     if (pool_.interrupted()) return {};
+    if (settings_.on_this_machine) require_no_shortage(endings);
     std::vector<ValidationFinding> bad =
         findings_of_endings(endings, stage, round, result_.hosts, lost_);
     found_.insert(found_.end(), bad.begin(), bad.end());

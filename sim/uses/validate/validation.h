@@ -31,6 +31,9 @@ struct ValidateSettings {
   // ranks cannot be.
   std::function<std::vector<CaseSpec>(int64_t ranks)> cases;
   bool use_cache = true;  // of goldens
+  // All ranks are processes of this machine. What it lacks for them is bad input then, and not a
+  // finding about a host.
+  bool on_this_machine = false;
 };
 
 // One stage of one round.
@@ -60,7 +63,7 @@ struct ValidationResult {
 };
 
 // `on_stage` gets each stage when it has ended, with its findings. Throws Error(kBadInput) for a
-// mesh that the ranks do not fill.
+// mesh that the ranks do not fill, and for what this machine lacks.
 ValidationResult validate(
     world::WorldPool& pool, const Suite& suite, const ValidateSettings& settings,
     const std::function<void(const StageResult&, const std::vector<ValidationFinding>&)>& on_stage);

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <cerrno>
 #include <utility>
 
 #include "base/elapsed.h"
 #include "base/error.h"
+#include "base/shortage.h"
 #include "sim/world/process/process_clock.h"
 
 namespace shardproof::sim::world {
@@ -43,10 +45,10 @@ std::shared_ptr<GoldenWorker> GoldenWorker::start(boost::asio::io_context& io, W
 
 void GoldenWorker::run(const GoldenTask& task, std::function<void(TaskOutcome)> done) {
   SHARDPROOF_ASSERT(!done_ && !broken_, "a golden worker that is busy or broken was given a task");
-  done_ = std::move(done);
   std::vector<OwnedFd> fds;
   fds.push_back(OwnedFd(::fcntl(task.golden_fd, F_DUPFD_CLOEXEC, 0)));
-  SHARDPROOF_ASSERT(fds[0].valid(), "a golden without a place to write to");
+  if (!fds[0].valid()) throw_shortage("no descriptor is left for the golden", errno);
+  done_ = std::move(done);
   worker_->forget_output();
   const nlohmann::json request = {{"request", task.request}, {"dump", task.dump_path}};
   worker_->send(FrameType::kRequest, request.dump(), std::move(fds));

@@ -9,6 +9,8 @@
 #include <ctime>
 #include <utility>
 
+#include "base/shortage.h"
+
 namespace shardproof::sim::world {
 namespace {
 
@@ -26,6 +28,12 @@ static_assert(std::atomic<int64_t>::is_always_lock_free);
 bool is_ignored(int signal) {
   struct sigaction now {};
   return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+int new_event() {
+  const int event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (event < 0) throw_shortage("no descriptor for signals could be made", errno);
+  return event;
 }
 
 void on_signal(int) {
@@ -46,7 +54,7 @@ void on_signal(int) {
 }  // namespace
 
 Interrupts::Interrupts(boost::asio::io_context& io, std::function<void()> on_first)
-    : arrived_(io, ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : arrived_(io, new_event()) {
   interrupt_event.store(arrived_.native_handle());
   first_at_ms.store(0);
   arrived_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
@@ -60,6 +68,8 @@ Interrupts::Interrupts(boost::asio::io_context& io, std::function<void()> on_fir
     if (signal != SIGHUP || !is_ignored(signal)) ::sigaction(signal, &action, nullptr);
   }
 }
+
+bool interrupt_came() { return first_at_ms.load() != 0; }
 
 Interrupts::~Interrupts() {
   for (const int signal : kInterruptSignals) {

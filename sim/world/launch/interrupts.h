@@ -20,4 +20,7 @@ class Interrupts {
   boost::asio::posix::stream_descriptor arrived_;
 };
 
+// Whether a signal has come, also one that the event loop has not seen yet.
+bool interrupt_came();
+
 }  // namespace shardproof::sim::world

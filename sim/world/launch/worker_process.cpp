@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/shortage.h"
 #include "sim/world/process/owned_fd.h"
 #include "sim/world/process/process_clock.h"
 
@@ -83,7 +84,10 @@ bool WorkerProcess::stopped() const { return !remote_ && is_stopped(pid_); }
 
 void WorkerProcess::send_request(const std::string& request, int golden_fd) {
   std::vector<OwnedFd> fds;
-  if (golden_fd >= 0 && !remote_) fds.push_back(OwnedFd(::fcntl(golden_fd, F_DUPFD_CLOEXEC, 0)));
+  if (golden_fd >= 0 && !remote_) {
+    fds.push_back(OwnedFd(::fcntl(golden_fd, F_DUPFD_CLOEXEC, 0)));
+    if (!fds[0].valid()) throw_shortage("no descriptor is left for the golden", errno);
+  }
   if (golden_fd >= 0 && remote_) {
     const std::string path =
         "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(golden_fd);

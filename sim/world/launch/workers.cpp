@@ -4,15 +4,21 @@
 #include <sys/socket.h>
 
 #include <boost/asio/post.hpp>
+#include <cerrno>
 #include <utility>
 
-#include "base/error.h"
+#include "base/shortage.h"
 #include "sim/world/process/process_clock.h"
 
 namespace shardproof::sim::world {
 namespace {
 
-OwnedFd duplicate(int fd) { return fd < 0 ? OwnedFd() : OwnedFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+OwnedFd duplicate(int fd) {
+  if (fd < 0) return {};
+  OwnedFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy.valid()) throw_shortage("no descriptor is left for another worker", errno);
+  return copy;
+}
 
 }  // namespace
 
@@ -33,14 +39,17 @@ Workers::~Workers() {
 }
 
 std::shared_ptr<WorkerProcess> Workers::start(const WorkerSetup& setup, const Shared& shared) {
-  int channel[2];
-  int output[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel) != 0 ||
-      ::pipe2(output, O_CLOEXEC) != 0) {
-    throw InternalError("no sockets left for another worker: raise the limit on open files");
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    throw_shortage("no socket is left for another worker", errno);
   }
-  WorkerFds fds{.channel = OwnedFd(channel[1]),
-                .output = OwnedFd(output[1]),
+  OwnedFd our_channel(ends[0]), channel(ends[1]);
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw_shortage("no pipe is left for another worker", errno);
+  }
+  OwnedFd our_output(ends[0]), output(ends[1]);
+  WorkerFds fds{.channel = std::move(channel),
+                .output = std::move(output),
                 .board = duplicate(shared.board),
                 .store = duplicate(shared.store),
                 .lines = duplicate(shared.lines),
@@ -48,8 +57,6 @@ std::shared_ptr<WorkerProcess> Workers::start(const WorkerSetup& setup, const Sh
                 .switch_network = duplicate(shared.node.network_of_switch),
                 .node_user = duplicate(shared.node.user),
                 .relay = duplicate(shared.node.relay)};
-  OwnedFd our_channel(channel[0]);
-  OwnedFd our_output(output[0]);
   Zygote::Spawned spawned = zygote_.spawn(setup, std::move(fds));
   auto worker = std::make_shared<WorkerProcess>(io_, std::move(spawned), std::move(our_channel),
                                                 std::move(our_output));

@@ -10,6 +10,8 @@
 
 #include "base/elapsed.h"
 #include "base/error.h"
+#include "base/shortage.h"
+#include "sim/world/launch/interrupts.h"
 #include "sim/world/process/ending_codec.h"
 
 namespace shardproof::sim::world {
@@ -31,7 +33,7 @@ OwnedFd new_store_pages() {
   constexpr off_t kMost = off_t{256} << 20;
   OwnedFd pages(::memfd_create("shardproof-store", MFD_CLOEXEC));
   if (!pages.valid() || ::ftruncate(pages.get(), kMost) != 0) {
-    throw InternalError("no shared memory for the store of a world");
+    throw_shortage("no shared memory is left for the store of a world", errno);
   }
   return pages;
 }
@@ -59,6 +61,10 @@ void World::start_workers(Workers& workers) {
   if (per_node > 0) network_.emplace(key_.world_size / per_node, key_.links);
   const int64_t count = in_processes() ? key_.world_size : 1;
   for (int64_t i = 0; i < count; ++i) {
+    if (interrupt_came()) {
+      throw_bad_input(fmt::format("interrupted after {} of {} workers", i, count),
+                      "start it again");
+    }
     if (in_processes()) setup.rank = i;
     Workers::Shared shared{.board = board_.fd(), .store = store.get(), .node = {}};
     if (lines_) shared.lines = lines_->fd();
@@ -126,9 +132,13 @@ void World::run(const std::string& request, int golden_fd, CaseLimits limits,
   started_ = steady_clock::now();
   deadline_ = Deadline(limits.deadline_s, usable_cores());
   deadline_.sample(0, cpu_seconds());
-  for (const auto& worker : workers_) {
-    worker->forget_output();
-    worker->send_request(request, golden_fd);
+  try {
+    for (const auto& worker : workers_) {
+      worker->forget_output();
+      worker->send_request(request, golden_fd);
+    }
+  } catch (const Error& error) {
+    note({.rank = 0, .kind = ResultKind::kBadInput, .message = error.what()});
   }
   tick();
   if (lines_) take_lines_again();

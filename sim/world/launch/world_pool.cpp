@@ -1,14 +1,22 @@
 #include "sim/world/launch/world_pool.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstdio>
 #include <list>
 #include <optional>
 #include <set>
 
+#include "base/elapsed.h"
 #include "base/error.h"
+#include "base/shortage.h"
+#include "sim/case/names.h"
 #include "sim/world/launch/golden_worker.h"
 #include "sim/world/launch/interrupts.h"
 #include "sim/world/launch/world.h"
@@ -23,6 +31,7 @@ constexpr int64_t kMaxIdleRanks = 1024;
 // only to hear the exit status.
 constexpr double kRemakePatience_s = 10;
 constexpr double kDismissPatience_s = 3;
+constexpr std::chrono::seconds kFirstWord{1}, kNextWord{10};
 
 // A number of a request's world.
 double seconds_of(const std::string& request, const std::string& key, double otherwise) {
@@ -96,6 +105,34 @@ struct WorldPool::Impl {
     return start();
   }
 
+  // "the golden", "1000 emulated ranks": what has not ended yet.
+  std::string under_way() const {
+    std::string text = busy_goldens.empty()       ? ""
+                       : busy_goldens.size() == 1 ? "the golden"
+                                                  : fmt::format("{} goldens", busy_goldens.size());
+    for (const auto& world : busy_worlds) {
+      text += fmt::format("{}{} {} rank{}", text.empty() ? "" : ", ", world->key().world_size,
+                          name_of(world->key().backend), world->key().world_size == 1 ? "" : "s");
+    }
+    return text;
+  }
+
+  // `timer` is that of a wait: the words end with it.
+  void say_later(const std::shared_ptr<boost::asio::steady_timer>& timer,
+                 std::chrono::steady_clock::time_point start, std::chrono::seconds delay) {
+    timer->expires_after(delay);
+    timer->async_wait([this, weak = std::weak_ptr(timer), start](const auto& error) {
+      const auto again = weak.lock();
+      if (error || !again) return;
+      const std::string text = under_way();
+      if (!text.empty()) {
+        ::dprintf(STDERR_FILENO, "shardproof: waiting for %s, %.0f s so far\n", text.c_str(),
+                  seconds_since(start));
+      }
+      say_later(again, start, kNextWord);
+    });
+  }
+
   std::shared_ptr<World> take_world(const WorldKey& key, bool fresh) {
     if (external_world) {
       SHARDPROOF_ASSERT(external_world->key() == key,
@@ -143,6 +180,7 @@ struct WorldPool::Impl {
   std::unique_ptr<Workers> workers;
   Interrupts interrupts;
   bool interrupted = false;
+  bool says_waits = false;
   std::list<std::shared_ptr<World>> idle_worlds;  // used longest ago first
   std::set<std::shared_ptr<World>> busy_worlds;
   std::list<std::shared_ptr<GoldenWorker>> idle_goldens;
@@ -154,8 +192,13 @@ struct WorldPool::Impl {
   std::optional<std::string> external_lost;  // why it could not be
 };
 
-WorldPool::WorldPool(WorkerFunctions functions)
-    : impl_(std::make_unique<Impl>(std::move(functions))) {}
+WorldPool::WorldPool(WorkerFunctions functions) {
+  try {
+    impl_ = std::make_unique<Impl>(std::move(functions));
+  } catch (const boost::system::system_error& error) {  // the event loop got no descriptor
+    throw_shortage("no worker can be started", error.code().value());
+  }
+}
 
 WorldPool::~WorldPool() = default;
 
@@ -164,31 +207,38 @@ bool WorldPool::interrupted() const {
   return impl_->interrupted;
 }
 
+void WorldPool::say_waits() { impl_->says_waits = true; }
+
 void WorldPool::wait_until(const std::function<bool()>& satisfied) {
+  const auto next_word = std::make_shared<boost::asio::steady_timer>(impl_->io);
+  if (impl_->says_waits) impl_->say_later(next_word, std::chrono::steady_clock::now(), kFirstWord);
   while (!satisfied()) impl_->io.run_one();
 }
 
 void WorldPool::start_golden(const std::string& request, int golden_fd,
                              const std::string& dump_path, std::function<void(TaskOutcome)> done) {
+  const auto end_at_once = [&](ResultKind kind, const std::string& why) {
+    post([kind, why, done] { done({.kind = kind, .message = why}); });
+  };
   std::shared_ptr<GoldenWorker> golden;
   try {
     golden = impl_->take_golden();
+    golden->run({.request = request,
+                 .golden_fd = golden_fd,
+                 .dump_path = dump_path,
+                 .hang_s = seconds_of(request, "hang_s", WorldSpec().hang_s),
+                 .deadline_s = seconds_of(request, "deadline_s", WorldSpec().deadline_s)},
+                [this, golden, done](TaskOutcome outcome) {
+                  impl_->busy_goldens.erase(golden);
+                  if (!golden->broken()) impl_->idle_goldens.push_back(golden);
+                  done(std::move(outcome));
+                });
   } catch (const InternalError& error) {
-    return post([why = std::string(error.what()), done] {
-      done({.kind = ResultKind::kInternal, .message = why});
-    });
+    return end_at_once(ResultKind::kInternal, error.what());
+  } catch (const Error& error) {
+    return end_at_once(ResultKind::kBadInput, error.what());
   }
   impl_->busy_goldens.insert(golden);
-  golden->run({.request = request,
-               .golden_fd = golden_fd,
-               .dump_path = dump_path,
-               .hang_s = seconds_of(request, "hang_s", WorldSpec().hang_s),
-               .deadline_s = seconds_of(request, "deadline_s", WorldSpec().deadline_s)},
-              [this, golden, done = std::move(done)](TaskOutcome outcome) {
-                impl_->busy_goldens.erase(golden);
-                if (!golden->broken()) impl_->idle_goldens.push_back(golden);
-                done(std::move(outcome));
-              });
   if (impl_->interrupted) impl_->end_all();
 }
 

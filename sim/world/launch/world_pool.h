@@ -60,6 +60,10 @@ class WorldPool {
   // Tells those ranks to exit with this status, and waits until they have.
   void dismiss(int status);
 
+  // From now on a wait that takes a second says on standard error what it waits for, and again
+  // every ten seconds.
+  void say_waits();
+
   // Serves whatever is under way until this is so. Looks after each event.
   void wait_until(const std::function<bool()>& satisfied);
 

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/shortage.h"
 #include "sim/world/process/owned_fd.h"
 #include "sim/world/process/process_clock.h"
 #include "sim/world/process/wire.h"
@@ -30,7 +31,7 @@ constexpr int kMostSilentLooks = 8;
 struct Notice {
   enum Kind : int32_t { kSpawned, kExited, kAlive } kind;
   int32_t pid;     // -1: could not fork
-  int32_t status;  // wait status, or errno of a failed fork
+  int32_t status;  // wait status, or errno of a failed fork or of a missing pidfd
 };
 
 void die_with_parent(pid_t parent) {
@@ -102,11 +103,12 @@ class ZygoteProcess {
       child_signal_.reset();
       worker_main(functions_, json.get<WorkerSetup>(), std::move(fds));
     }
-    const int error = errno;
+    int error = pid < 0 ? errno : 0;
     OwnedFd pidfd;
     if (pid > 0) {
       children_.insert(pid);
       pidfd = pidfd_of(pid);  // it is not reaped yet: the number cannot be another's
+      if (!pidfd.valid()) error = errno;
     }
     tell({Notice::kSpawned, pid, error}, pidfd.get());
   }
@@ -161,14 +163,13 @@ Zygote::Zygote(const WorkerFunctions& functions) {
   raise_descriptor_limit();
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    throw InternalError("no socket pair for the zygote: " + std::string(std::strerror(errno)));
+    throw_shortage("no sockets could be made for the process that forks workers", errno);
   }
   socket_ = OwnedFd(ends[0]);
   OwnedFd child_end(ends[1]);
   const pid_t control = ::getpid();
   pid_ = ::fork();
-  if (pid_ < 0)
-    throw InternalError("the zygote cannot be forked: " + std::string(std::strerror(errno)));
+  if (pid_ < 0) throw_shortage("the process that forks workers could not be started", errno);
   if (pid_ > 0) return;
   die_with_parent(control);
   ::setpgid(0, 0);  // a terminal's Ctrl-C is for control alone
@@ -212,7 +213,10 @@ Zygote::Spawned Zygote::spawn(const WorkerSetup& setup, WorkerFds fds) {
   if (!spawned_) throw InternalError("the process that forks workers " + how_gone_);
   Spawned spawned = std::move(*spawned_);
   spawned_.reset();
-  if (spawned.pid < 0) throw InternalError("a worker cannot be forked: out of processes or memory");
+  if (spawned.pid < 0) throw_shortage("a worker could not be forked", spawned.error);
+  if (!spawned.pidfd.valid() && spawned.error != ENOSYS) {  // its descriptor got lost on the way
+    throw_shortage("no descriptor is left for another worker", EMFILE);
+  }
   return spawned;
 }
 
@@ -253,7 +257,8 @@ bool Zygote::read() {
   if (notice.kind == Notice::kExited) {
     exits_.push_back({notice.pid, notice.status});
   } else if (notice.kind == Notice::kSpawned) {
-    spawned_ = Spawned{notice.pid, datagram.fds.empty() ? OwnedFd() : std::move(datagram.fds[0])};
+    spawned_ = Spawned{notice.pid, datagram.fds.empty() ? OwnedFd() : std::move(datagram.fds[0]),
+                       notice.status};
   }
   return true;
 }

@@ -34,8 +34,9 @@ class Zygote {
   struct Spawned {
     pid_t pid = 0;
     OwnedFd pidfd;
+    int error = 0;  // why there is no process, or no pidfd
   };
-  // Throws InternalError when the zygote has gone or cannot fork.
+  // Throws InternalError when the zygote has gone, and Error(kBadInput) when it cannot fork.
   Spawned spawn(const WorkerSetup& setup, WorkerFds fds);
 
   // Asks for a sign of life, or looks whether the last one came. Call it every kLookPeriod. One

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/seed.h"
+#include "base/shortage.h"
 
 namespace shardproof::sim::world {
 namespace {
@@ -65,7 +66,7 @@ RelaySettings::RelaySettings(int64_t nodes)
     : pages_(::memfd_create("shardproof-relay", MFD_CLOEXEC)) {
   const size_t bytes = static_cast<size_t>(nodes) * sizeof(Link);
   if (!pages_.valid() || ::ftruncate(pages_.get(), static_cast<off_t>(bytes)) != 0) {
-    throw InternalError("no shared memory for the links of nodes");
+    throw_shortage("no shared memory is left for the links of nodes", errno);
   }
   map(bytes);
   for (int64_t node = 0; node < nodes; ++node) new (&links_[node]) Link{{0}, {0}};

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/shortage.h"
 
 namespace shardproof::sim::world {
 
@@ -28,9 +29,10 @@ struct CallBoard::Slot {
 
 CallBoard::CallBoard(int64_t world_size)
     : fd_(::memfd_create("shardproof-calls", MFD_CLOEXEC)), world_size_(world_size) {
-  SHARDPROOF_ASSERT(fd_.valid(), "memfd_create failed");
   const auto bytes = static_cast<off_t>(sizeof(Header) + world_size * sizeof(Slot));
-  SHARDPROOF_ASSERT(::ftruncate(fd_.get(), bytes) == 0, "no memory for the call board");
+  if (!fd_.valid() || ::ftruncate(fd_.get(), bytes) != 0) {
+    throw_shortage("no shared memory is left for the calls of a world", errno);
+  }
   map();
 }
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/shortage.h"
 
 namespace shardproof::sim::world {
 namespace {
@@ -39,7 +40,7 @@ CallLines::CallLines(int64_t world_size)
       read_(static_cast<size_t>(world_size)) {
   const auto bytes = static_cast<off_t>(bytes_of_rings(sizeof(Ring), world_size));
   if (!fd_.valid() || ::ftruncate(fd_.get(), bytes) != 0) {
-    throw InternalError("no shared memory for the call lines of a world");
+    throw_shortage("no shared memory is left for the call lines of a world", errno);
   }
   map();
 }

@@ -107,10 +107,9 @@ std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_si
 namespace {
 
 [[noreturn]] void serve_world(const WorkerFunctions& functions, const WorkerSetup& setup,
-                              WorkerFds fds) {
+                              int channel, WorkerFds fds) {
   CallBoard board(std::move(fds.board), setup.world_size);
   watch_for_crashes(&board);
-  const int channel = fds.channel.get();
   std::mutex channel_mutex;
   const auto send = [&](FrameType type, const std::string& payload) {
     const std::lock_guard lock(channel_mutex);
@@ -198,10 +197,20 @@ void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup, Wor
   ::prctl(PR_SET_NAME, setup.process_name().c_str());
   take_over_output(fds.output);
   fds.output.reset();
+  const OwnedFd kept = std::move(fds.channel);
+  const int channel = kept.get();
   try {
-    if (setup.is_golden) serve_golden(functions, fds.channel.get());
-    serve_world(functions, setup, std::move(fds));
+    if (setup.is_golden) serve_golden(functions, channel);
+    serve_world(functions, setup, channel, std::move(fds));
   } catch (const std::exception& error) {
+    // What the machine lacks for this worker ends the case as bad input, not as a death.
+    const TaskOutcome why = outcome_of_exception();
+    if (why.kind == ResultKind::kBadInput && setup.is_golden) {
+      send_frame(channel, FrameType::kTaskDone, nlohmann::json(why).dump());
+    } else if (why.kind == ResultKind::kBadInput) {
+      send_frame(channel, FrameType::kEndings,
+                 encode(endings_of_exception(setup.rank, setup.world_size)));
+    }
     ::dprintf(STDERR_FILENO, "worker: %s\n", error.what());
     ::_exit(70);
   }

@@ -26,6 +26,17 @@ CaseSpec case_of(const std::string& request) {
   }
 }
 
+namespace {
+
+// An exception of no kind of ours. What the machine lacks is bad input, as it is for a golden.
+void describe_plain(RankEnding& ending, const std::exception& error, const std::string& what) {
+  const std::string shortage = shortage_text(error);
+  ending.kind = shortage.empty() ? ResultKind::kThrew : ResultKind::kBadInput;
+  ending.message = shortage.empty() ? what : shortage;
+}
+
+}  // namespace
+
 void describe_exception(RankEnding& ending) {
   try {
     throw;
@@ -46,13 +57,9 @@ void describe_exception(RankEnding& ending) {
     ending.kind = ResultKind::kInternal;
     ending.message = error.what();
   } catch (const c10::Error& error) {
-    ending.kind = ResultKind::kThrew;
-    ending.message = shortage_text(error);
-    if (ending.message.empty()) ending.message = error.what_without_backtrace();
+    describe_plain(ending, error, error.what_without_backtrace());
   } catch (const std::exception& error) {
-    ending.kind = ResultKind::kThrew;
-    ending.message = shortage_text(error);
-    if (ending.message.empty()) ending.message = error.what();
+    describe_plain(ending, error, error.what());
   } catch (...) {
     ending.kind = ResultKind::kThrew;
     ending.message = "an exception of an unknown type";
