@@ -8,7 +8,8 @@ import re
 import zlib
 
 import mutations
-from good_inputs import SCENARIOS, read, write
+from good_inputs import LIMIT_S, SCENARIOS, read, write
+from stated_inputs import STATED
 
 DIGESTS = r'"digest": (\[[^]]*\]|[^,}]*)'  # in results.json
 ANY = {0, 1, 2, 4}  # a verdict, bad input, or refused; never a failed world or an error of the program
@@ -21,6 +22,11 @@ class Draw:
         self.good, self.folder, self.kind = good, folder, kind
         self.rng = random.Random(f"{seed} {number}")
         self.said, self.allowed, self.may_change = [], set(ANY), []
+        # One of each group is printed; one of those of a status; none of `never`.
+        self.says, self.words_of_status, self.never = [], {}, []
+        # Of the process: variables, (limit, value), and whether standard output is a pipe, full or closed.
+        self.variables, self.limits, self.stdout, self.many = {}, [], "pipe", False
+        self.limit_s = 60 if kind in STATED else LIMIT_S
         os.makedirs(folder)
         self.words = KINDS[kind](self)
 
@@ -384,4 +390,4 @@ def flags(draw):
 KINDS = {"scenario": scenario, "config.json": config_json, "case.json": case_json, "weights": weights, "batch": batch,
          "result file": result_file, "expected file": expected_file, "recorded run": recorded, "logprobs": logprobs,
          "results.json": results, "timeline.json": timeline, "index": index, "plan": plan, "journal": journal,
-         "flags": flags}
+         "flags": flags, **STATED}
