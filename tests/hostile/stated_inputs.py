@@ -200,7 +200,7 @@ def output_is_input(draw):
     else:
         option, path = "--dump", os.path.join(case, rng.choice(files))
     draw.said.append(f"{option} is {os.path.basename(path)}, which {command} reads")
-    expect(draw, {2}, REFUSED + (["no case"] if command == "rerun" else []))
+    expect(draw, {2}, REFUSED + (["no case", "nothing is left"] if command == "rerun" else []))
     return words + force + [option, name_of(draw, path)]
 
 
@@ -239,6 +239,47 @@ def output_is_no_file(draw):
     draw.said.append(f"{command} {option} is a {how}")
     expect(draw, {2}, "there", ["folder", "pipe", "device", "socket", "regular", "link", "cannot"])
     return words + [option, path]
+
+
+def output_folder_holds(draw):
+    """In the output folder lies what a name of the output stands for already: a pipe, or a link to somebody's file."""
+    command = draw.rng.choice(["run", "run", "run", "check", "save", "fuzz", "validate", "report"])
+    words = base(draw, "check" if command == "save" else command)
+    names = ["results.json", "junit.xml", "timeline.json", "journal", "logs", "replay"]
+    names = {"validate": ["validation.json", "junit.xml"], "report": ["report.html"],
+             "save": ["config.json", "model.safetensors"]}.get(command, names)
+    out = words[1] if command == "report" else draw.out()
+    os.makedirs(out, exist_ok=True)
+    words += {"check": ["--out", out], "save": ["--save", out]}.get(command, [])
+    words += ["--force"] if command in {"run", "check", "save"} and draw.rng.random() < 0.6 else []
+    notes = write(os.path.join(draw.folder, "notes"), "what took a week\n")
+    path, how = os.path.join(out, draw.rng.choice(names)), draw.rng.choice(["fifo", "folder", "socket", "link", "hard link"])
+    if how == "link":
+        os.symlink(notes, path)
+    elif how == "hard link":
+        os.link(notes, path)
+    else:
+        make_special(how, path)
+    if command == "report":
+        draw.may_change = ["run"]
+    draw.said.append(f"{command}: {os.path.basename(path)} of the output folder is a {how}")
+    expect(draw, {0, 2})
+    return words
+
+
+def outputs_collide(draw):
+    """Two outputs of one command are one file, of which one would be lost."""
+    command, option, inside = draw.rng.choice([("run", "--out", "results.json"), ("run", "--out", "junit.xml"),
+                                               ("check", "--out", "results.json"), ("check", "--save", "model.safetensors"),
+                                               ("check", "--save", "config.json")])
+    words, out = base(draw, command), os.path.join(draw.folder, "out")
+    os.mkdir(out)
+    if command == "check":
+        words += [option, out]
+    dump = draw.rng.choice([os.path.join(out, inside), os.path.join("out", inside), os.path.join(out, "..", "out", inside)])
+    draw.said.append(f"{command} {option} and --dump both write {inside}")
+    expect(draw, {2}, "--dump")
+    return words + ["--dump", dump] + draw.rng.choice([[], ["--force"]])
 
 
 def make_special(how, path):
@@ -302,8 +343,8 @@ def special_input(draw):
     make_special(how, path)
     draw.said.append(f"{os.path.relpath(path, draw.folder)} is a {how}")
     more = ["holds no", "no file"] if command == "logprobs" and how == "folder" else []
-    if command in {"recorded", "resume", "results", "report", "rerun"} and how == "link to nowhere":
-        more = ["no file", "holds no", "there is no"]  # which is as true
+    if how.startswith("link") and "case" not in os.path.dirname(path):
+        more = ["no file", "holds no", "there is no", "does not exist", "cannot be", "No such file"]  # which is as true
     name = [os.path.basename(path), *(["ended"] if command == "resume" else [])]
     expect(draw, {2}, name, WHERE[how] + more)
     return words
@@ -504,7 +545,7 @@ def shard(draw):
     if form in {"6/6", "1000000/1000000", "4/5"}:  # of fewer cases: nothing is left to do
         expect(draw, {0}, "share " + form.replace("/", " of "))
     else:
-        expect(draw, {2}, "--shard", ["at most", "1000000"] if form in {"1/99999999", "1/1000001"} else ["I/N"])
+        expect(draw, {2}, "--shard", ["at most", "1000000"] if form in {"1/99999999", "1/1000001"} else ["I/N", "at most"])
         draw.never = ["is no shard; write I/N with 1 <= I <= N,"] if form == "1/99999999" else []
     return words + ["--backend", "emulated", "--shard", form] if words[0] == "list" else words + ["--shard", form]
 
@@ -591,7 +632,7 @@ def misleading(draw):
 
 STATED = {"empty value": empty_value, "empty place": empty_place, "option as value": option_as_value,
           "no number": no_number, "output is input": output_is_input, "output is other": output_is_other,
-          "output is no file": output_is_no_file, "special input": special_input, "damaged cache": damaged_cache,
+          "output is no file": output_is_no_file, "outputs collide": outputs_collide, "output folder holds": output_folder_holds, "special input": special_input, "damaged cache": damaged_cache,
           "standard output": standard_output, "limits": limits, "no token": no_token,
           "logprobs of nothing": logprobs_of_nothing, "run.json": run_json, "addend axis": addend_axis,
           "journal head": journal_head, "shard": shard, "launcher": launcher, "lint all": lint_all,
