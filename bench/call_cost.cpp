@@ -106,5 +106,5 @@ int run(int64_t calls) {
 
 int main(int argc, char** argv) {
   const int64_t calls = argc > 1 ? std::atoll(argv[1]) : 1000;
-  return shardproof::sim::run(calls);
+  return shardproof::sim::world::run(calls);
 }

@@ -91,8 +91,8 @@ int judge_answers(const CheckArguments& arguments) {
 }  // namespace
 
 std::optional<int> judge_files(const CheckArguments& arguments) {
-  const WaitNote note("reading and comparing");
   if (recorded::is_recorded_run(arguments.case_path)) return judge_recorded(arguments);
+  const WaitNote note("reading and comparing");
   if (!arguments.out.empty() || arguments.force) {
     throw_bad_input(
         "--out and --force are of recorded runs, and " + arguments.case_path + " has no run.json",

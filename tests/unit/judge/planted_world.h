@@ -44,7 +44,7 @@ inline Assembled whole(const at::Tensor& actual, const at::Tensor& golden, bool 
 }
 
 // dp 2, tp 3: a weight [12, 10] cut over tp, with tensors before and after it.
-inline JudgedWorld a_world(Precision precision = Precision::kFloat64) {
+inline JudgedWorld world(Precision precision = Precision::kFloat64) {
   JudgedWorld made(spec_of(2, 3, precision),
                    {seen("x.output", numbered({4, 6}), Phase::kForward),
                     seen("y.grad_input", numbered({4, 6}, 2), Phase::kBackward),

@@ -9,7 +9,7 @@ namespace {
 
 TEST_CASE("the scale grows on from more good steps than the interval", "[train][PW-1]") {
   LossScale scale({.enabled = true, .growth_interval = 2});
-  scale.set_state({.scale = 8, .good_steps = 5});
+  scale.set_state(LossScaleState{.scale = 8, .good_steps = 5});
   scale.update(/*overflow=*/false);
   CHECK(scale.scale() == 16);
   CHECK(scale.state().good_steps == 0);

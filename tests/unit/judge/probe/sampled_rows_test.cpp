@@ -40,7 +40,7 @@ int64_t other_row() {
 }
 
 JudgedWorld weight(int64_t dp, int64_t tp, const Layout& layout) {
-  JudgedWorld a_world(sampling(dp, tp), {seen(kSampledWeight, numbered({kAllRows, kColumns}, 7))});
+  JudgedWorld world(sampling(dp, tp), {seen(kSampledWeight, numbered({kAllRows, kColumns}, 7))});
   world.cut_as(kSampledWeight, layout);
   return world;
 }
@@ -50,7 +50,7 @@ JudgedWorld weight(int64_t dp, int64_t tp, const Layout& layout) {
 TEST_CASE("the golden holds the drawn rows alone, at the scale of the whole tensor", "[sampled]") {
   at::Tensor full = numbered({kAllRows, kColumns}, 7);
   full[other_row()][0] = -8;
-  const JudgedWorld a_world(sampling(1, 1), {seen(kSampledWeight, full)});
+  const JudgedWorld world(sampling(1, 1), {seen(kSampledWeight, full)});
   const GoldenTensor& golden = world.golden().tensors().at(0);
   CHECK(golden.rows == rows_of_weight());
   CHECK(golden.all_rows == kAllRows);

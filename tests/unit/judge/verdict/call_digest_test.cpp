@@ -105,7 +105,7 @@ TEST_CASE("a member that did not tell is passed over", "[digests]") {
 
 TEST_CASE("endings outrank values, values digests, digests the schedule", "[digests]") {
   CaseSpec spec = spec_of(2, 1);
-  const JudgedWorld a_world(spec, {seen("grad.a", numbered({4}, 2))});
+  const JudgedWorld world(spec, {seen("grad.a", numbered({4}, 2))});
   const auto ended = [&](const JudgedWorld::Plant& plant) {
     std::vector<RankEnding> endings = world.endings(plant);
     endings[0].digests = {member(Op::kAllGather, {0, 1}, 0, {10}, {10, 11})};

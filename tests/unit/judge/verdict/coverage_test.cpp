@@ -134,7 +134,7 @@ TEST_CASE("a tensor of which every rank holds padding alone is not judged", "[co
 
 TEST_CASE("an allowance that is not finite judges nothing", "[coverage]") {
   const CaseSpec spec = spec_of(1, 1);
-  JudgedWorld a_world(spec, {seen("grad.a", numbered({6}))});
+  JudgedWorld world(spec, {seen("grad.a", numbered({6}))});
   GoldenRecord golden = world.golden();
   const_cast<GoldenTensor&>(golden.tensors()[0]).phase_scale =
       std::numeric_limits<double>::infinity();
@@ -144,7 +144,7 @@ TEST_CASE("an allowance that is not finite judges nothing", "[coverage]") {
 
 TEST_CASE("state of steps that only some correct runs skip is unresolved", "[coverage]") {
   const CaseSpec spec = spec_of(1, 1, Precision::kFloat16);
-  JudgedWorld a_world(spec, {seen("exp_avg.a", numbered({6}), Phase::kStep)});
+  JudgedWorld world(spec, {seen("exp_avg.a", numbered({6}), Phase::kStep)});
   GoldenRecord golden = world.golden();
   const_cast<GoldenTensor&>(golden.tensors()[0]).scatter = std::numeric_limits<double>::infinity();
   const RankReport report =

@@ -170,8 +170,8 @@ TEST_CASE("collectives are counted along their axis on every rank", "[verdict]")
 
 TEST_CASE("a match counts what it compared and names what came nearest to an allowance",
           "[verdict]") {
-  const JudgedWorld a_world(spec_of(1, 2), {seen("x.output", numbered({4}), Phase::kForward),
-                                            seen("grad.w", numbered({6}))});
+  const JudgedWorld world(spec_of(1, 2), {seen("x.output", numbered({4}), Phase::kForward),
+                                          seen("grad.w", numbered({6}))});
   const CaseResult result = world.run([](int64_t rank, Observation& seen) {
     if (seen.name == "grad.w") seen.tensor = seen.tensor + 1e-11;
   });
