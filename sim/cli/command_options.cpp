@@ -144,7 +144,8 @@ void add_judge_options(CLI::App& app, CheckArguments& check) {
                  "Of a case folder: safetensors file, named as expected.safetensors");
   app.add_option("--golden", check.golden,
                  "The run of one rank; of a case folder: answers as its expected.safetensors");
-  app.add_flag("--reference", check.reference, "Compare two layouts: the --golden run may have several ranks, too");
+  app.add_flag("--reference", check.reference,
+               "Compare two layouts: the --golden run may have several ranks, too");
   app.add_flag("--no-unresolved", check.no_unresolved,
                "Of a recorded run: exit with 1 when a tensor could not be judged");
   app.add_option("--out", check.out,
