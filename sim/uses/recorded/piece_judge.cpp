@@ -55,8 +55,7 @@ int stage_of(const RecordedPiece& piece) {
   return is_written ? 1 : 0;
 }
 
-// By step, because what is unresolved in one counts in the next. Each rank's are otherwise in the
-// order observed.
+// By step: what is unresolved in one counts in the next. Each rank keeps its order otherwise.
 std::vector<const RecordedPiece*> in_order(const RecordedRun& run) {
   std::vector<const RecordedPiece*> pieces;
   for (const RecordedPiece& piece : run.pieces) pieces.push_back(&piece);
@@ -68,7 +67,8 @@ std::vector<const RecordedPiece*> in_order(const RecordedRun& run) {
 
 class PieceJudge {
  public:
-  PieceJudge(const RecordedRun& run, const CaseSpec& spec, const Reference& reference)
+  PieceJudge(const RecordedRun& run, const CaseSpec& spec, const Reference& reference,
+             WidenedSums& widened)
       : run_(run),
         spec_(spec),
         reference_(reference),
@@ -76,7 +76,8 @@ class PieceJudge {
         scattered_(reference.is_scattered()),
         copies_(copies_of(run)),
         sources_(run, reference),
-        own_steps_(run, reference) {
+        own_steps_(run, reference),
+        widened_(widened) {
     for (const GoldenTensor& tensor : golden_.tensors()) names_.insert(tensor.name);
     reports_.resize(static_cast<size_t>(run.world_size));
     failing_.resize(reports_.size());
@@ -114,7 +115,7 @@ class PieceJudge {
                     (near->second.empty() ? "" : "; the nearest one is " + near->second);
     }
     if (!row.problem.empty()) row.outcome = judge::Outcome::kMismatch;
-    if (row.outcome == judge::Outcome::kUnresolved) sources_.add_unresolved(piece);
+    if (row.outcome == judge::Outcome::kUnresolved && !scattered_) sources_.add_unresolved(piece);
     if (row.outcome == judge::Outcome::kMatch || row.is_wrong()) row.judged = row.count;
     reports_[rank].rows.push_back(std::move(row));
   }
@@ -191,7 +192,6 @@ class PieceJudge {
     return reference_.narrow.contains(record_key(golden.phase, golden.step, golden.name));
   }
 
-  // Of the values as they are held, here or in the reference.
   double eps_of(const TensorView& local, const GoldenTensor& golden) const {
     const double here = judge::eps_of_precision(*find_enum<Precision>(dtype_name(local.dtype())));
     return is_narrow_there(golden) ? std::max(here, judge::eps_of_precision(run_.precision)) : here;
@@ -248,13 +248,17 @@ class PieceJudge {
       return;
     }
     task.padding_is_zero = run_.is_file && golden.name == "logprobs" && golden.value.dim() == 2;
-    const Source source = scattered_ || !is_floating(local.dtype()) ? Source{} : sources_.of(piece);
+    const Source source = is_floating(local.dtype()) ? sources_.of(piece) : Source{};
     if (row.partial) {
       row.outcome = judge::Outcome::kAddend;
-      if (!source.is_judged()) widen(source, golden, task, row);
+      if (!source.is_judged()) {
+        widened_[golden.order] = {task.allowance, row.reason};
+        widen(source, golden, task, row);
+      }
       reports_[static_cast<size_t>(piece.rank)].pieces.push_back(piece_of(piece, row, task));
       return;
     }
+    std::string coarse = row.reason;
     judge::DiffResult result = judge::diff(task);
     std::optional<judge::FreeRunningAllowance> added;
     const bool stepped = result.bad_count > 0 && piece.step > 0 && is_of_optimizer(piece);
@@ -274,7 +278,10 @@ class PieceJudge {
     const bool is_free = stepped && (!added || !source.is_judged());
     if (result.bad_count > 0 && is_free) {
       const double eps = eps_of(local, golden);
-      if (own_steps_.explain(piece, golden, source, added.has_value(), eps, row)) return;
+      if (own_steps_.explain(piece, golden, source, added.has_value(), eps, row)) {
+        sources_.add_unresolved(piece);
+        return;
+      }
     } else if (result.bad_count > 0 && !source.is_judged()) {
       widen(source, golden, task, row);
       result = judge::diff(task);
@@ -283,7 +290,7 @@ class PieceJudge {
         return;
       }
     }
-    row.reason = scattered_ ? row.reason : "";
+    row.reason = std::move(coarse);
     judge::take_result(result, task.plan, row);
     if (row.outcome == judge::Outcome::kMatch) check_factor_of(task, row);
     if (row.outcome != judge::Outcome::kMismatch) return;
@@ -295,7 +302,6 @@ class PieceJudge {
     failing.keep(piece_of(piece, row, task));
   }
 
-  // Sums that are within the exact allowance nevertheless: settle_exact_sums().
   void widen(const Source& source, const GoldenTensor& golden, judge::DiffTask& task,
              judge::ResultRow& row) const {
     task.allowance += source.allowance(golden.scale, phase_scale_of(reference_, golden));
@@ -316,7 +322,6 @@ class PieceJudge {
     return !piece.name.starts_with("grad.") && !is_extra(piece);
   }
 
-  // By which a parameter moves.
   struct Rule {
     bool is_known = false;
     OptimizerSpec optimizer = {};
@@ -359,6 +364,7 @@ class PieceJudge {
   std::map<CopyKey, std::vector<int64_t>> copies_;
   Sources sources_;
   OwnSteps own_steps_;
+  WidenedSums& widened_;
   std::map<int64_t, std::vector<bool>> held_;  // elements, by the golden's order
   std::map<int64_t, uint64_t> coverage_of_;    // of a whole tensor, by its number of elements
   std::set<std::string> names_;
@@ -372,18 +378,21 @@ class PieceJudge {
 
 std::vector<judge::RankReport> judge_pieces(const RecordedRun& run, const CaseSpec& spec,
                                             const Reference& reference,
-                                            const std::function<void(int64_t, int64_t)>& progress) {
-  return PieceJudge(run, spec, reference).judge(progress);
+                                            const std::function<void(int64_t, int64_t)>& progress,
+                                            WidenedSums& widened) {
+  return PieceJudge(run, spec, reference, widened).judge(progress);
 }
 
-void settle_exact_sums(const Reference& reference, std::vector<judge::RankReport>& reports) {
+void settle_widened_sums(const WidenedSums& widened, std::vector<judge::RankReport>& reports) {
   for (judge::RankReport& report : reports) {
     for (judge::ResultRow& row : report.rows) {
-      if (!row.partial || row.outcome != judge::Outcome::kUnresolved) continue;
-      const GoldenTensor* golden = reference.record.find(row.phase, row.step, row.name);
-      if (!golden || !(row.worst_error <= exact_allowance(reference, *golden))) continue;
-      row.outcome = judge::Outcome::kMatch;
-      row.reason.clear();
+      const auto found = widened.find(row.order);
+      const bool is_settled = row.partial && row.outcome == judge::Outcome::kUnresolved;
+      if (!is_settled || found == widened.end()) continue;
+      const auto& [allowance, reason] = found->second;
+      if (!(row.worst_error <= allowance)) continue;
+      row.reason = reason;
+      if (reason.empty()) row.outcome = judge::Outcome::kMatch;
     }
   }
 }

@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/judge/diff/result_row.h"
@@ -11,15 +14,20 @@
 
 namespace shardproof::sim::recorded {
 
+// Of sums that are computed from unresolved values, by the golden's order: the allowance without
+// these, and why it would not resolve the tensor.
+using WidenedSums = std::map<int64_t, std::pair<double, std::string>>;
+
 // One report per rank. `progress` may be empty (recorded_judgement.h). Every piece has a place.
 // Partial pieces are addends, not yet summed. Tensors of the reference that no rank recorded are
 // unobserved; only gradients, parameters and optimizer state are demanded.
 std::vector<judge::RankReport> judge_pieces(const RecordedRun& run, const CaseSpec& spec,
                                             const Reference& reference,
-                                            const std::function<void(int64_t, int64_t)>& progress);
+                                            const std::function<void(int64_t, int64_t)>& progress,
+                                            WidenedSums& widened);
 
-// After settle_addends(), of a run in float64: sums that are right by the rule of float64 match,
-// although they were computed from values that are unresolved.
-void settle_exact_sums(const Reference& reference, std::vector<judge::RankReport>& reports);
+// After settle_addends(): sums that are right by the allowance without their source match, although
+// they were computed from values that are unresolved.
+void settle_widened_sums(const WidenedSums& widened, std::vector<judge::RankReport>& reports);
 
 }  // namespace shardproof::sim::recorded

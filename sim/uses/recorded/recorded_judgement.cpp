@@ -163,10 +163,11 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
   out.mesh = run.mesh;
   judge::CaseResult& result = out.result;
   result.spec = spec_of(run, reference, golden);
-  result.reports = judge_pieces(run, result.spec, golden, progress);
+  WidenedSums widened;
+  result.reports = judge_pieces(run, result.spec, golden, progress, widened);
   const StepMeshes meshes(run.mesh);
   auto addends = judge::settle_addends(meshes, result.reports);
-  if (!golden.is_scattered()) settle_exact_sums(golden, result.reports);
+  settle_widened_sums(widened, result.reports);
   mark_means(run, addends);
   add_totals(result);
   result.divergence = judge::first_divergence(result.spec, meshes, result.reports, addends);

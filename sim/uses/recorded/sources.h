@@ -33,7 +33,7 @@ class Sources {
 
   // After all pieces of earlier steps were judged.
   Source of(const RecordedPiece& piece);
-  // A piece of which the values are unresolved.
+  // A piece of which the values are unresolved, and which no repeats measure.
   void add_unresolved(const RecordedPiece& piece);
 
  private:
