@@ -260,7 +260,8 @@ TEST_CASE("a folder that cannot be made is a sentence", "[report]") {
   const InTemporaryFolder here;
   std::ofstream("taken") << "a file";
   using Catch::Matchers::Contains;
-  CHECK_THROWS_WITH(create_run_folder("taken"), Contains("taken") && Contains("--out"));
+  CHECK_THROWS_WITH(create_run_folder("taken"),
+                    Contains("taken") && Contains("name a folder that can be written"));
   CHECK_THROWS_WITH(create_run_folder("taken/below"), Contains("cannot write"));
   CHECK_THROWS_WITH(create_run_folder("/proc/shardproof"), Contains("cannot write"));
   CHECK_THROWS_AS(write_run_files("not/there", {}, {}), Error);
