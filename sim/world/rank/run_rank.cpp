@@ -126,7 +126,8 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
         [&](CallInProgress& call) { return injection.before_backend_call(call); });
     env.on_tensor = [&, inner = std::move(env.on_tensor)](const Observation& observation) {
       if (observation.token_map.defined()) injection.on_tokens(observation.token_map);
-      if (inner) inner(observation);
+      if (injection.hides(observation.name, observation.step)) return false;
+      return !inner || inner(observation);
     };
   }
   if (!interceptors.empty()) {
@@ -143,12 +144,6 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
     ending.last_call = describe(line);
     tell(line);
   };
-  if (!injection.is_empty()) {
-    env.on_tensor = [&, inner = std::move(env.on_tensor)](const Observation& observation) {
-      if (injection.hides(observation.name, observation.step)) return false;
-      return !inner || inner(observation);
-    };
-  }
   env.on_wait = [&](const Call& call) { tell(numbers.line(call, true)); };
   try {
     if (hooks.on_start) hooks.on_start(rank);
