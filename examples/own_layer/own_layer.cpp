@@ -5,7 +5,8 @@
 #include "sim/program/program.h"
 
 using namespace shardproof;
-using namespace shardproof::sim;
+using namespace shardproof::sim::program;
+using namespace shardproof::sim::proofs;
 
 // The inputs: full tensors from the seed, and how the ranks hold each.
 WorkloadTensors inputs(Draw& draw, const Options& options) {

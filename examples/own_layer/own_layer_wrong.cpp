@@ -9,7 +9,8 @@
 #include "sim/program/program.h"
 
 using namespace shardproof;
-using namespace shardproof::sim;
+using namespace shardproof::sim::program;
+using namespace shardproof::sim::proofs;
 
 namespace {
 

@@ -2,11 +2,31 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <string_view>
+
 #include "sim/case/option.h"
 #include "sim/cli/schedule_runs.h"
 #include "sim/judge/verdict/replay.h"
 
 namespace shardproof::sim::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A program with its own workloads replays its cases itself: `shardproof` does not know them.
+std::string by_this_program(const std::string& command) {
+  constexpr std::string_view kName = "shardproof";
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (error || program.filename().string().starts_with(kName)) return command;
+  const fs::path near = fs::proximate(program, error);
+  const bool is_below = !error && !near.empty() && *near.begin() != "..";
+  const std::string name = is_below && near.has_parent_path() ? near.string() : program.string();
+  return judge::shell_word(name) + command.substr(kName.size());
+}
+
+}  // namespace
 
 std::string with_replay_flags(const std::string& command, const RunArguments& arguments,
                               int64_t schedules) {
@@ -17,7 +37,7 @@ std::string with_replay_flags(const std::string& command, const RunArguments& ar
   if (arguments.schedules > 0 && schedules > 0) flags += fmt::format(" --schedules {}", schedules);
   if (arguments.schedules == kAllSchedules) flags += " --schedules all";
   if (arguments.relations) flags += " --relations";
-  return command + flags;
+  return by_this_program(command) + flags;
 }
 
 std::string with_replay_flags(const std::string& command, const CheckArguments& arguments) {
@@ -29,7 +49,8 @@ std::string with_replay_flags(const std::string& command, const CheckArguments& 
     flags += " " + option.flag_name() + " " + text;
   }
   const std::string& plan = arguments.custom_plan;
-  return command + flags + (plan.empty() ? "" : " --custom-plan " + judge::shell_word(plan));
+  return by_this_program(command) + flags +
+         (plan.empty() ? "" : " --custom-plan " + judge::shell_word(plan));
 }
 
 }  // namespace shardproof::sim::cli

@@ -51,6 +51,7 @@ class OwnLayer(unittest.TestCase):
         self.assertRegex(done.stdout, r"tensor +y ")
         self.assertRegex(done.stdout, r"likely +a bias .* is added once too often")
         self.assertIn("h was right on that rank", done.stdout)
+        self.assertRegex(done.stdout, rf"replay +{self.build}/own_layer_wrong run \S+/bias_in_every_addend\.yaml --only")
 
     def test_a_missing_backward_sum_is_named(self):
         done = self.run_one("own_layer_wrong", "no_sum_in_backward.yaml", "--backend", "emulated")
