@@ -101,8 +101,8 @@ class Limits(cli_test.CommandTest):
         scenario = self.scenario(SMALL + "parallel: {data_parallel_size: 2}\n")
         seen = set()
         for backend in ("gloo", "emulated"):
-            for files in (8, 9, 10, 12, 14, 16, 18, 20, 22, 24, 26):
-                for flag in ((), ("--ignore-limits",)):
+            for files in (8, 9, 10, 12, 16, 18, 20, 22, 26):
+                for flag in ((), ("--ignore-limits",))[:1 + (files == 16)]:
                     with self.subTest(backend=backend, files=files, flag=flag):
                         text = self.call("run", scenario, "--backend", backend, "--no-cache", "--out", self.path("out"),
                                          "--force", *flag, limits=[(resource.RLIMIT_NOFILE, files)])
@@ -131,8 +131,8 @@ class Limits(cli_test.CommandTest):
         os.chmod(self.scratch, 0o777)
         scenario = self.scenario(SMALL + "parallel: {data_parallel_size: 2}\n")
         for words in (("run", scenario, "--backend", "gloo", "--no-cache"), ("validate", "--ranks", "2")):
-            for processes in (0, 1, 2, 3, 5, 6, 8):
-                for flag in ((), ("--ignore-limits",)):
+            for processes in (1, 2, 3, 6, 8):
+                for flag in ((), ("--ignore-limits",))[:1 + (processes == 1)]:
                     with self.subTest(words=words, processes=processes, flag=flag):
                         text = self.call(*words, *flag, "--out", self.path(f"out{processes}{len(flag)}{words[0]}"),
                                          limits=[(resource.RLIMIT_NPROC, processes)], as_nobody=True, status=2)
