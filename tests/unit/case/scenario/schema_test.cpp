@@ -66,7 +66,7 @@ TEST_CASE("Ill-typed values are refused with place, key and what is wanted", "[s
                  {"seed:\n", "seed has no value"},
                  {"parallel: 3\n", "parallel is 3; it must be a map of keys"},
                  {"run: {optimizer: {kwargs: {lr: fast}}}\n", "must be a number"},
-                 {"run: {optimizer: {kwargs: {betas: [0.9]}}}\n", "has 1 numbers; write two"},
+                 {"run: {optimizer: {kwargs: {betas: [0.9]}}}\n", "has 1 number; write two"},
                  {"data: {lengths: 5}\n", "must be a list of integers"},
                  {"tags: [a, 3]\n", "tp/x.yaml:1:11: tags is 3; it must be text"}});
 }

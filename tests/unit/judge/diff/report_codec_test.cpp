@@ -178,8 +178,8 @@ TEST_CASE("the bytes are CBOR that others can read", "[codec]") {
       nlohmann::json::from_cbor(std::vector<uint8_t>(bytes.begin(), bytes.end()));
   REQUIRE(json.is_array());
   CHECK(json.at(1) == 5);
-  CHECK(json.at(2).size() == 4);
-  CHECK(json.at(2).at(1).at(0) == "grad.w");
+  CHECK(json.at(3).size() == 4);
+  CHECK(json.at(3).at(1).at(0) == "grad.w");
 }
 
 TEST_CASE("a report that is cut off or has a wrong byte is our own fault, never a crash",

@@ -83,11 +83,16 @@ TEST_CASE("a golden tensor that no rank observed is missing, at its own place", 
   });
   CHECK(result.kind == ResultKind::kMissing);
   CHECK(result.divergence->tensor == kGrad);
-  CHECK(judge::world()
-            .run([](int64_t rank, Observation& seen) {
-              if (seen.name == "grad.b" && rank > 0) seen.tensor = at::Tensor();
-            })
-            .verdict == Verdict::kMatch);  // one rank holds the whole tensor
+}
+
+TEST_CASE("a tensor that one rank of the mesh did not observe is missing there", "[findings]") {
+  const Divergence part = found(judge::world(), [](int64_t rank, Observation& seen) {
+    if (seen.name == "grad.b" && rank == 2) seen.tensor = at::Tensor();
+  });
+  CHECK(part.kind == ResultKind::kMissing);
+  CHECK(part.tensor == "grad.b");
+  CHECK(part.ranks == Ranks{2});
+  CHECK_THAT(part.pattern, Catch::Contains("not observed on rank 2 only"));
 }
 
 TEST_CASE("every element of a gradient must be held by some rank", "[findings]") {

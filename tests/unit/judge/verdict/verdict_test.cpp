@@ -134,10 +134,10 @@ TEST_CASE("an expectation has a verdict, a kind and a first tensor", "[verdict]"
   const std::vector<Observation> golden{seen("grad.w", numbered({4}))};
   CHECK(JudgedWorld(spec, golden).run(plant).as_expected);
   CHECK_FALSE(JudgedWorld(spec, golden).run().as_expected);
-  CHECK(JudgedWorld(spec, golden).run().unexpected == "expected mismatch, came match");
+  CHECK(JudgedWorld(spec, golden).run().unexpected == "expected mismatch, got match");
   spec.expect.tensor = "grad.v";
   CHECK(JudgedWorld(spec, golden).run(plant).unexpected ==
-        "expected mismatch first in grad.v, came grad.w");
+        "expected mismatch first in grad.v, got grad.w");
   spec.expect.kind = "replicas";
   CHECK_FALSE(JudgedWorld(spec, golden).run(plant).as_expected);
 }
