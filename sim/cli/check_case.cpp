@@ -67,6 +67,9 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   }
   spec.dump_file = output_file("--dump", arguments.dump, inputs, arguments.force);
   spec.save_folder = output_folder("--save", arguments.save, inputs, arguments.force);
+  require_apart("--dump", spec.dump_file, "--save", spec.save_folder);
+  require_apart("--dump", spec.dump_file, "--out", arguments.out);
+  require_apart("--save", spec.save_folder, "--out", arguments.out);
   return spec;
 }
 

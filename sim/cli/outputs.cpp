@@ -121,6 +121,15 @@ std::string output_folder(const std::string& option, const std::string& path,
   return whole.string();
 }
 
+void require_apart(const std::string& option, const std::string& path, const std::string& other,
+                   const std::string& folder) {
+  if (path.empty() || folder.empty()) return;
+  const std::string whole = fs::weakly_canonical(folder).string() + "/";
+  if (!(fs::weakly_canonical(path).string() + "/").starts_with(whole)) return;
+  refuse(option, path, fmt::format("it lies in the folder of {}, {}", other, folder),
+         "name a place outside of that folder");
+}
+
 std::string results_folder(const std::string& path, const std::vector<fs::path>& inputs,
                            bool force) {
   const std::string whole = path.empty() ? "" : fs::weakly_canonical(path).string() + "/";

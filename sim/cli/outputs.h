@@ -34,6 +34,11 @@ std::string output_file(const std::string& option, const std::string& path,
 std::string output_folder(const std::string& option, const std::string& path,
                           const std::vector<std::filesystem::path>& inputs, bool force);
 
+// Throws Error(kBadInput) if `path` of one option lies in the folder that another option of the
+// same command writes, or is that folder; "" is nowhere.
+void require_apart(const std::string& option, const std::string& path, const std::string& other,
+                   const std::string& folder);
+
 // The folder of --out for the results of a run; "" stays for runs/<time>. Throws Error(kBadInput):
 // it cannot be made; it holds one of `inputs`; it holds other files than those of a run, unless
 // `force`.

@@ -28,6 +28,7 @@ void set_dump(const RunArguments& arguments, Selection& selection) {
                     "dump a case that trains or scores one");
   }
   spec.dump_file = output_file("--dump", arguments.dump, inputs_of(spec), arguments.force);
+  require_apart("--dump", spec.dump_file, "--out", arguments.out);
 }
 
 // The arguments of the run, with what may differ: how fast, how long, how strict, how it is shown.

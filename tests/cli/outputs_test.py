@@ -54,6 +54,17 @@ class Outputs(cli_test.CommandTest):
         self.call("logprobs", "a", "b", "--json", "notes.txt")
         self.assertEqual(1, len(json.loads((self.folder / "notes.txt").read_text())))
 
+    def test_two_outputs_of_a_command_are_apart(self):
+        self.write("good.yaml", GOOD)
+        for dump in ("out/results.json", "./out/mine.safetensors"):
+            os.makedirs(self.path("out"), exist_ok=True)
+            self.refuses("it lies in the folder of --out", "run", "good.yaml", "--backend", "emulated", "--out", "out",
+                         "--dump", dump)
+        self.make_case()
+        for words in (("--save", "out", "--dump", "out/model.safetensors"), ("--save", "out", "--out", "out"),
+                      ("--out", "out", "--dump", "out/junit.xml")):
+            self.refuses("it lies in the folder of", "check", self.case, "--mesh", "tp=2", *words)
+
     def test_shrink_replaces_its_own_scenario_and_no_other_file(self):
         self.write("own.yaml", WRONG)
         self.write("other.yaml", GOOD)
