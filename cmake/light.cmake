@@ -4,7 +4,7 @@ file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} src/base/*.cpp 
   src/parallel/tp/plan*.cpp sim/case/*.cpp sim/case/scenario/*.cpp sim/case/record/*.cpp sim/judge/diff/*.cpp
   sim/judge/evidence/*.cpp sim/judge/explain/*.cpp sim/judge/verdict/*.cpp sim/uses/recorded/*.cpp sim/lint/*.cpp
   sim/report/*.cpp)
-list(REMOVE_ITEM sources sim/judge/verdict/result_file.cpp sim/report/compare_runs.cpp)
+list(REMOVE_ITEM sources sim/judge/verdict/result_file.cpp sim/report/compare_runs.cpp sim/report/amounts.cpp)
 list(APPEND sources src/tensor/tensor_view.cpp src/tensor/safetensors_header.cpp src/tensor/safetensors_reader.cpp
   src/model/family.cpp sim/run/case_check.cpp
   sim/cli/arguments.cpp sim/cli/command_options.cpp sim/cli/judge_files.cpp sim/cli/judge_output.cpp

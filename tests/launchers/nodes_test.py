@@ -261,7 +261,7 @@ class Nodes(unittest.TestCase):
         cut = "{kind: cut, rank: 1}"
         for changes, said in [
                 ({"world": "ranks_per_node: 3"}, "2 nodes of 3 ranks do not come to 4 ranks"),
-                ({"faults": "{kind: cut, rank: 4}"}, "but there are 4 ranks"),
+                ({"faults": "{kind: cut, rank: 4}"}, "but the mesh has 4 ranks"),
                 ({"faults": "{kind: slow, rank: 1, gb_per_s: 0}"}, "gb_per_s"),
                 ({"faults": "{kind: cut, rank: 1, heal_s: -1}"}, "heal_s"),
                 ({"faults": "{kind: lose, rank: 1, loss: 1.5}"}, "loss"),

@@ -77,6 +77,12 @@ std::vector<double> Fields::numbers(const std::string& name) const {
   return read;
 }
 
+std::vector<std::string> Fields::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object_.items()) names.push_back(name);
+  return names;
+}
+
 std::vector<std::string> Fields::texts(const std::string& name) const {
   std::vector<std::string> read;
   for (const json& one : list(name)) {

@@ -15,6 +15,7 @@ class Fields {
   Fields(std::string where, nlohmann::json object);
 
   bool has(const std::string& name) const;  // a field that is null counts as absent
+  std::vector<std::string> names() const;
   std::string text(const std::string& name) const;
   int64_t count(const std::string& name, int64_t low, int64_t high) const;
   std::vector<int64_t> counts(const std::string& name) const;  // none is below 0

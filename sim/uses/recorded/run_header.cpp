@@ -113,9 +113,25 @@ void check_places(const Fields& fields, const RecordedRun& run) {
   }
 }
 
+// Keys that the format has (python/shardproof/run.schema.json); what nothing reads is checked too.
+void check_keys(const Fields& fields) {
+  static const std::vector<std::string> known = {
+      "format", "version", "made_by", "world_size", "mesh",  "precision",   "lifted",
+      "steps",  "only",    "noise",   "rows",       "batch", "coordinates", "optimizer"};
+  for (const std::string& name : fields.names()) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    fields.fail(name, "is not a key of a run; " + known_names(name, known));
+  }
+  if (fields.has("lifted")) fields.texts("lifted");
+  if (!fields.has("made_by")) return;
+  const Fields made_by = fields.object("made_by");
+  for (const std::string& name : made_by.names()) made_by.text(name);
+}
+
 }  // namespace
 
 void read_header(const Fields& fields, RecordedRun& run) {
+  check_keys(fields);
   run.world_size = fields.count("world_size", 1, Mesh::kMaxWorldSize);
   run.mesh = mesh_of(fields, run.world_size);
   const std::string precision = fields.text("precision");
