@@ -101,7 +101,7 @@ class Clock(unittest.TestCase):
         for line, words in (
                 ("world: {nodes: 3}", "world.nodes is 3, which does not divide 4 ranks"),
                 ("world: {nodes: 2, ranks_per_node: 4}", "2 nodes of 4 ranks do not come to 4 ranks"),
-                ("world: {stragglers: [{rank: 4}]}", "a straggler is rank 4, but there are 4 ranks"),
+                ("world: {stragglers: [{rank: 4}]}", "a straggler is rank 4, but the mesh has 4 ranks"),
                 ("world: {stragglers: [{compute: 2}]}", "has no rank"),
                 ("world: {links: {in_node: {latency: 3}}}", "latency_us"),
                 ("world: {compute: fast}", "known are measured, fixed")):

@@ -714,7 +714,7 @@ class LogprobsTest(cli_test.CommandTest):
         notes = pathlib.Path(self.scratch, "notes.txt")
         for text in ("my notes", "", "{}", "[]", "[1]"):
             notes.write_text(text, encoding="utf-8")
-            self.expect(self.run_program("logprobs", "a.st", "b.st", "--json", "notes.txt"), 2, "holds no findings",
+            self.expect(self.run_program("logprobs", "a.st", "b.st", "--json", "notes.txt"), 2, "is not findings",
                         "--force")
             self.assertEqual(notes.read_text(encoding="utf-8"), text)
         self.expect(self.run_program("logprobs", "a.st", "b.st", "--json", "notes.txt", "--force"), 0, "EQUAL")

@@ -80,17 +80,6 @@ struct ScenarioKeys {
     name = scenario_name(*base);
     rows = expand_matrix(schema, file, root.find("matrix"));
     for (const MatrixRow& row : rows) check_workload(row.settings, workloads);
-    const nlohmann::json given = base->given_values();
-    for (const auto& [path, value] : given.items()) check_replaced(path);
-  }
-
-  // Throws when every case has another value of the key from the matrix.
-  void check_replaced(const std::string& path) const {
-    const bool is_read = std::any_of(
-        rows.begin(), rows.end(), [&](const MatrixRow& row) { return !row.settings.given(path); });
-    if (is_read) return;
-    base->fail(path, path + " is given here, and every case has another one from the matrix",
-               "remove one of the two");
   }
 
   std::optional<Settings> base;

@@ -281,7 +281,6 @@ class Judge {
     found.phase = missing.phase;
     found.step = missing.step;
     found.kind = ResultKind::kMissing;
-    found.ranks = absence.ranks;
     found.worst.name = missing.name;
     found.worst.phase = missing.phase;
     found.worst.step = missing.step;
@@ -291,6 +290,7 @@ class Judge {
     const Mesh& mesh = meshes_.at(missing.step);
     const bool nobody = static_cast<int64_t>(absence.ranks.size()) == mesh.world_size() &&
                         missing.microbatches.empty();
+    if (!nobody) found.ranks = absence.ranks;
     explain(found,
             nobody ? kUnobserved : words_for_absence(mesh, absence.ranks, missing.microbatches));
     return found;
