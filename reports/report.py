@@ -146,6 +146,16 @@ def render(results, folder=None, everything=False):
         unresolved=unresolved_tensors(views), judged=sum(bool(case.get("tensors")) for case in views))
 
 
+def replace_file(out, page):
+    """A file in place of what is there: a link is replaced, not the file that it leads to. A pipe or device stays."""
+    if out.exists() and not out.is_file():
+        raise run_data.BadRun(f"{out} is not a regular file; name a file with --out, or remove it")
+    part = out.with_name(out.name + ".part")
+    part.unlink(missing_ok=True)
+    part.write_text(page, encoding="utf-8", errors="replace")
+    part.replace(out)
+
+
 def write_validation(options, out):
     """As write_page, of what `shardproof validate` has written."""
     validation = validation_page.read(options.run)
@@ -154,7 +164,7 @@ def write_validation(options, out):
     except NOT_A_RUN as error:
         raise run_data.BadRun(f"{options.run}: the fields of validation.json do not fit together "
                               f"({type(error).__name__}: {error}); run it again") from error
-    out.write_text(page, encoding="utf-8", errors="replace")
+    replace_file(out, page)
     print(out)
     for sentence in validation_page.contradictions(validation):
         print(f"shardproof report: {options.run}/validation.json: {sentence}; the file was changed after the run: run it "
@@ -174,7 +184,7 @@ def write_page(options, out):
     except NOT_A_RUN as error:
         raise run_data.BadRun(f"{options.run}: the fields of its cases do not fit together ({type(error).__name__}: "
                               f"{error}); the files were changed or are incomplete: run it again") from error
-    out.write_text(page, encoding="utf-8", errors="replace")
+    replace_file(out, page)
     print(out)
     if found := run_data.differences(results):
         more = f", and {len(found) - 1} more contradictions" if len(found) > 1 else ""

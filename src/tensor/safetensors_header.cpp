@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/checked.h"
+#include "base/count_of.h"
 #include "base/error.h"
 #include "base/read_text.h"
 #include "base/utf8.h"
@@ -111,7 +112,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
   bool end_array() override {
     if (place_ == Place::kOffsets && offset_count_ != 2) {
-      fail(fmt::format("{}: data_offsets has {} numbers, not 2", where(), offset_count_));
+      fail(fmt::format("{}: data_offsets has {}, not 2", where(),
+                       count_of(static_cast<int64_t>(offset_count_), "number")));
     }
     place_ = Place::kEntry;
     return true;

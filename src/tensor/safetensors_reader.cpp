@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "tensor/safetensors_dtype.h"
 #include "tensor/safetensors_header.h"
@@ -156,7 +157,7 @@ const TensorView& SafetensorsReader::view(const std::string& name) const {
   if (it != tensors_.end()) return it->second;
   const std::string near = nearest_name(name, names_);
   bad_file(path_, fmt::format("has no tensor '{}'", name),
-           near.empty() ? fmt::format("it holds {} tensors", names_.size())
+           near.empty() ? "it holds " + count_of(std::ssize(names_), "tensor")
                         : fmt::format("the nearest name in it is '{}'", near));
 }
 

@@ -782,6 +782,8 @@ class RecordedRunTest(cli_test.CommandTest):
         for places in ("tp", [[0]], [[1], [0]], [{"tp": 0}, {"tp": 1}], [[0], [1], [2]], [[0, 0], [1, 0]]):
             self.expect(broken(head(coordinates=places)), 2, "coordinates")
         self.expect(broken(head(coordinates=[[0], [1]])), 0, "MATCH")
+        self.expect(broken(line(1, partial={"axes": [], "op": "sum"})), 2, "rank1.jsonl:2: partial: axes is empty")
+        self.expect(broken(line(1, partial={"axes": ["tp", "tp"], "op": "sum"})), 2, "axes is [tp, tp], and an axis is")
         self.expect(broken(line(1, partial={"axes": ["zz"], "op": "sum"})), 2, "rank1.jsonl:2: partial: axes has 'zz'",
                     "the axes of the mesh are tp=2")
         self.expect(broken(head(mesh="tp")), 2, "mesh", "list")

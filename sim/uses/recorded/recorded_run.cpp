@@ -118,7 +118,12 @@ void read_place(const Fields& fields, RecordedPiece& piece) {
 void read_partial(const Fields& fields, const Mesh& mesh, RecordedPiece& piece) {
   if (!fields.has("partial")) return;
   const Fields partial = fields.object("partial");
-  for (const std::string& axis : partial.texts("axes")) {
+  const std::vector<std::string> axes = partial.texts("axes");
+  if (axes.empty()) partial.fail("axes", "is empty; leave out \"partial\" where nothing is summed");
+  if (std::set<std::string>(axes.begin(), axes.end()).size() != axes.size()) {
+    partial.fail("axes", fmt::format("is [{}], and an axis is summed once", fmt::join(axes, ", ")));
+  }
+  for (const std::string& axis : axes) {
     const bool known = std::any_of(mesh.axes().begin(), mesh.axes().end(),
                                    [&](const MeshAxis& one) { return one.name == axis; });
     if (known) piece.partial_axes.push_back(axis);  // else it has one rank, and there is no sum

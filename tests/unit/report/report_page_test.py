@@ -4,6 +4,7 @@ import contextlib
 import html.parser
 import io
 import json
+import os
 import random
 import re
 import subprocess
@@ -389,6 +390,34 @@ class Size(unittest.TestCase):
         self.assertEqual(len(page.rows()), 3000)
         self.assertLess(source.count("<tr"), 100)
         self.assertLess(len(source.encode()), 400_000)
+
+
+class FileOfThePage(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.run_folder, self.page = Path(folder.name), Path(folder.name) / "report.html"
+        example_run.write(self.run_folder)
+
+    def draw(self):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+            return report.main([str(self.run_folder)]), said.getvalue()
+
+    def test_a_link_is_replaced_and_not_the_file_that_it_leads_to(self):
+        notes = self.run_folder / "notes"
+        for link in (self.page.symlink_to, self.page.hardlink_to):
+            notes.write_text("mine")
+            self.page.unlink(missing_ok=True)
+            link(notes)
+            self.assertEqual(self.draw(), (0, ""))
+            self.assertEqual(notes.read_text(), "mine")
+            self.assertIn("<html", self.page.read_text())
+
+    def test_a_pipe_is_said_and_not_waited_for(self):
+        os.mkfifo(self.page)
+        status, said = self.draw()
+        self.assertEqual(status, 2)
+        self.assertIn("report.html is not a regular file", said)
 
 
 if __name__ == "__main__":

@@ -279,7 +279,7 @@ TEST_CASE("lying shapes, dtypes and offsets are sentences with their numbers", "
                  {at("[2]", "[16,0]"), "bytes 16 to 0"},
                  {at("[2]", "[-16,0]"), "-16 in data_offsets is negative"},
                  {at("[2]", "[9223372036854775800,9223372036854775807]"), "of 16 bytes of data"},
-                 {at("[2]", "[0]"), "data_offsets has 1 numbers"},
+                 {at("[2]", "[0]"), "data_offsets has 1 number, not 2"},
                  {at("[2]", "[0,8,16]"), "data_offsets has 3 numbers"},
                  {at("[1]", "[0,8]"), "end at byte 8 of 16"},
                  {at("[1]", "[8,16]"), "bytes 0 to 8 of the data belong to no tensor"},
