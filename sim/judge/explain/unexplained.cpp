@@ -15,6 +15,7 @@ namespace shardproof::sim::judge {
 namespace {
 
 constexpr const char* kThroughFloat32 = "computed or stored in float32 somewhere on the way";
+constexpr int64_t kFewestOfShare = 8;    // elements; roundings of fewer may look like one share
 constexpr double kLargestRounding = 20;  // in allowances; a lower precision rounds by less
 
 // "3", "2..5", "1, 4, 6"
@@ -34,6 +35,7 @@ struct Wrong {
   std::vector<std::set<int64_t>> at, seen;  // per dim
   bool zeros = true, golden_zeros = true;
   FactorSums sums;
+  FactorSums off;  // of the differences: they are one share of the golden, or not
 };
 
 Wrong wrong_elements(const Assembled& tensor) {
@@ -52,6 +54,7 @@ Wrong wrong_elements(const Assembled& tensor) {
     wrong.zeros = wrong.zeros && tensor.actual[e] == 0;
     wrong.golden_zeros = wrong.golden_zeros && tensor.golden[e] == 0;
     wrong.sums.add(tensor.actual[e], tensor.golden[e]);
+    wrong.off.add(tensor.actual[e] - tensor.golden[e], tensor.golden[e]);
   }
   return wrong;
 }
@@ -187,7 +190,8 @@ std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh)
     out.likely = "one part was dropped or never filled";
   } else if (wrong.sums.factor() != 0 && wrong.sums.count > 1 && wrong.sums.fits(1e-6)) {
     const double factor = wrong.sums.factor();
-    const bool is_rounding = std::fabs(factor - 1) < 1e-6;
+    const bool is_one_share = wrong.off.count >= kFewestOfShare && wrong.off.fits(0.1);
+    const bool is_rounding = std::fabs(factor - 1) < 1e-6 && !is_one_share;
     const bool is_float64 = tensor.allowance < 1e-9 * tensor.golden_size;
     const std::string times =
         is_near_one(factor) ? times_nearly_one(factor) : fmt::format("{:.6g}", factor);
