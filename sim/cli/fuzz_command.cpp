@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "base/count_of.h"
 #include "base/elapsed.h"
 #include "base/error.h"
 #include "base/seed.h"
@@ -267,10 +268,9 @@ class Fuzz {
 
   std::string text() const {
     const auto failed = static_cast<int64_t>(unexpected_.size());
-    std::string text =
-        fmt::format("\n{} random case{} (seed {}): {} match, {} refused, {} failed\n",
-                    run_count_ + refused_, run_count_ + refused_ == 1 ? "" : "s", explore_.seed,
-                    run_count_ - failed, refused_, failed);
+    std::string text = fmt::format("\n{} (seed {}): {} match, {} refused, {} failed\n",
+                                   count_of(run_count_ + refused_, "random case"), explore_.seed,
+                                   run_count_ - failed, refused_, failed);
     if (explore_.coverage) text += coverage_text();
     for (size_t i = 0; i < std::min(unexpected_.size(), kShownUnexpected); ++i) {
       text += fmt::format("{}: {}\n  replay: {}\n", unexpected_[i]["case"].get<std::string>(),

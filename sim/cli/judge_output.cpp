@@ -90,26 +90,13 @@ void annotate(const recorded::RecordedJudgement& judgement) {
   std::cout << report::annotation(result_of(judgement)) << '\n';
 }
 
-Ticker::Ticker() : thread_([this] { say_until_ended(); }) {}
+Ticker::Ticker()
+    : note_([this](double seconds) { return line(seconds); }, kBetweenWords, kBetweenWords) {}
 
-Ticker::~Ticker() {
-  {
-    const std::lock_guard lock(mutex_);
-    ended_ = true;
-  }
-  end_.notify_one();
-  thread_.join();
-}
-
-void Ticker::say_until_ended() {
-  const auto start = std::chrono::steady_clock::now();
-  std::unique_lock lock(mutex_);
-  while (!end_.wait_for(lock, kBetweenWords, [this] { return ended_; })) {
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    const int64_t all = all_;
-    std::cerr << fmt::format("shardproof: {:.0f} s: {}{}\n", seconds.count(), stage_.load(),
-                             all > 0 ? fmt::format(", {} of {} tensors", done_.load(), all) : "");
-  }
+std::string Ticker::line(double seconds) const {
+  const int64_t all = all_;
+  return fmt::format("{:.0f} s: {}{}", seconds, stage_.load(),
+                     all > 0 ? fmt::format(", {} of {} tensors", done_.load(), all) : "");
 }
 
 }  // namespace shardproof::sim::cli

@@ -3,13 +3,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <string>
-#include <thread>
 
 #include "sim/cli/arguments.h"
+#include "sim/cli/wait_note.h"
 #include "sim/uses/recorded/recorded_judgement.h"
 
 namespace shardproof::sim::cli {
@@ -30,9 +28,6 @@ void annotate(const recorded::RecordedJudgement& judgement);
 class Ticker {
  public:
   Ticker();
-  ~Ticker();
-  Ticker(const Ticker&) = delete;
-  Ticker& operator=(const Ticker&) = delete;
 
   void at(const char* stage) {  // a text of the program
     stage_ = stage;
@@ -44,14 +39,11 @@ class Ticker {
   }
 
  private:
-  void say_until_ended();
+  std::string line(double seconds) const;
 
   std::atomic<const char*> stage_ = "starting";
   std::atomic<int64_t> done_ = 0, all_ = 0;
-  bool ended_ = false;
-  std::mutex mutex_;
-  std::condition_variable end_;
-  std::thread thread_;
+  WaitNote note_;  // the last member: it reads the others
 };
 
 }  // namespace shardproof::sim::cli

@@ -25,6 +25,12 @@ bool same_file(const fs::path& a, const fs::path& b) {
   return fs::equivalent(a, b, error) && !error;
 }
 
+// Or is the folder itself.
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  const std::string whole = fs::weakly_canonical(folder).string() + "/";
+  return (fs::weakly_canonical(path).string() + "/").starts_with(whole);
+}
+
 bool is_dump(const fs::path& file) {
   try {
     const auto& metadata = SafetensorsFile::open(file.string()).metadata();
@@ -123,19 +129,15 @@ std::string output_folder(const std::string& option, const std::string& path,
 
 void require_apart(const std::string& option, const std::string& path, const std::string& other,
                    const std::string& folder) {
-  if (path.empty() || folder.empty()) return;
-  const std::string whole = fs::weakly_canonical(folder).string() + "/";
-  if (!(fs::weakly_canonical(path).string() + "/").starts_with(whole)) return;
+  if (path.empty() || folder.empty() || !lies_in(path, folder)) return;
   refuse(option, path, fmt::format("it lies in the folder of {}, {}", other, folder),
          "name a place outside of that folder");
 }
 
 std::string results_folder(const std::string& path, const std::vector<fs::path>& inputs,
                            bool force) {
-  const std::string whole = path.empty() ? "" : fs::weakly_canonical(path).string() + "/";
   for (const fs::path& input : inputs) {
-    const bool inside = (fs::weakly_canonical(input).string() + "/").starts_with(whole);
-    if (path.empty() || !inside) continue;
+    if (path.empty() || !lies_in(input, path)) continue;
     throw_bad_input(
         fmt::format("--out {} holds {}, which the same command reads", path, input.string()),
         "name another folder with --out");

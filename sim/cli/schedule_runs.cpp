@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/count_of.h"
 #include "sim/case/schedule_search.h"
 #include "sim/judge/verdict/schedules.h"
 
@@ -24,11 +25,8 @@ namespace {
 
 // `stopped`: what ended the search before its end; "": nothing.
 std::string counted(const ScheduleSearch& search, const std::string& stopped) {
-  const auto number = [](int64_t count, const char* noun) {
-    return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-  };
-  const std::string text = fmt::format("{} explored in {}", number(search.explored(), "schedule"),
-                                       number(search.explored() + search.redundant(), "run"));
+  const std::string text = fmt::format("{} explored in {}", count_of(search.explored(), "schedule"),
+                                       count_of(search.explored() + search.redundant(), "run"));
   if (search.complete()) return text + ": all that can differ";
   if (!stopped.empty()) return text + ": NOT ALL that can differ, " + stopped;
   return text + ": NOT ALL that can differ, as some part from the first one at too many calls";

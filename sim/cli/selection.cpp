@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "sim/case/names.h"
 #include "sim/case/option.h"
@@ -201,8 +202,8 @@ Selection select_cases(const RunArguments& given) {
   cases = deal(arguments, cases);
   if (cases.empty() && of_all_shares > 0) {
     selection.empty_share =
-        fmt::format("share {} of {} has none of the {} case{}", arguments.shard,
-                    arguments.shard_count, of_all_shares, of_all_shares == 1 ? "" : "s");
+        fmt::format("share {} of {} has none of the {}", arguments.shard, arguments.shard_count,
+                    count_of(static_cast<int64_t>(of_all_shares), "case"));
   }
   cases = under_schedules(std::move(cases), arguments);
   if (arguments.shuffle) shuffle(cases, *arguments.shuffle);

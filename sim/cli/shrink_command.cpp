@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "base/count_of.h"
 #include "base/elapsed.h"
 #include "base/error.h"
 #include "base/text_file.h"
@@ -190,8 +191,8 @@ class Shrink {
   std::string size_text(const explore::CaseSettings& settings) const {
     const explore::CheckedCase checked = explore::check_settings(settings, file_, world_);
     const int64_t ranks = checked.spec ? checked.spec->parallel.world_size() : 1;
-    return fmt::format("{} rank{} and {} setting{}", ranks, ranks == 1 ? "" : "s", settings.size(),
-                       settings.size() == 1 ? "" : "s");
+    return count_of(ranks, "rank") + " and " +
+           count_of(static_cast<int64_t>(settings.size()), "setting");
   }
 
   // What happened instead, with the numbers that a signature leaves out.
@@ -220,9 +221,9 @@ class Shrink {
     const std::string text = explore::scenario_text(settings, head);
     write_text_file(out_, text);
     std::cout << fmt::format(
-        "shrunk from {} to {} in {:.1f} s: {} smaller cases were tried in {} round{}\n{}",
+        "shrunk from {} to {} in {:.1f} s: {} smaller cases were tried in {}\n{}",
         size_text(before), size_text(shrunk.settings), seconds_since(start_), shrunk.cases_run,
-        shrunk.rounds, shrunk.rounds == 1 ? "" : "s", text);
+        count_of(shrunk.rounds, "round"), text);
     if (!shrunk.in_time) {
       std::cout << fmt::format("the deadline of {} s ended the search; --deadline gives it more\n",
                                deadline_s_);

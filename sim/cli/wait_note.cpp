@@ -2,23 +2,27 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <iostream>
 
 #include "base/elapsed.h"
 
 namespace shardproof::sim::cli {
 
-WaitNote::WaitNote(std::string what)
-    : thread_([this, what = std::move(what)] {
+WaitNote::WaitNote(std::function<std::string(double)> line, std::chrono::seconds first,
+                   std::chrono::seconds then)
+    : thread_([this, line = std::move(line), first, then] {
         const auto start = std::chrono::steady_clock::now();
         std::unique_lock lock(mutex_);
-        auto next = start + std::chrono::seconds(1);
+        auto next = start + first;
         while (!ended_.wait_until(lock, next, [this] { return is_over_; })) {
-          std::cerr << fmt::format("shardproof: {}, {:.0f} s so far\n", what, seconds_since(start));
-          next += std::chrono::seconds(10);
+          std::cerr << "shardproof: " + line(seconds_since(start)) + "\n";
+          next += then;
         }
       }) {}
+
+WaitNote::WaitNote(const std::string& what)
+    : WaitNote([what](double seconds) { return fmt::format("{}, {:.0f} s so far", what, seconds); },
+               std::chrono::seconds(1), std::chrono::seconds(10)) {}
 
 WaitNote::~WaitNote() {
   {

@@ -1,17 +1,22 @@
 // Says on standard error what a command without a pool waits for.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
 
 namespace shardproof::sim::cli {
 
-// Once a second has passed, and again every ten seconds, until it is destroyed.
+// Prints a line when `first` has passed, and again after each `then`, until it is destroyed.
 class WaitNote {
  public:
-  explicit WaitNote(std::string what);
+  // `line` gets the seconds so far. It is called on a thread of the note's own.
+  WaitNote(std::function<std::string(double seconds)> line, std::chrono::seconds first,
+           std::chrono::seconds then);
+  explicit WaitNote(const std::string& what);  // "reading, 11 s so far": after 1 s, then every 10 s
   ~WaitNote();
   WaitNote(const WaitNote&) = delete;
   WaitNote& operator=(const WaitNote&) = delete;

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <limits>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "model/config.h"
 #include "parallel/tp/describe.h"
@@ -330,11 +331,9 @@ std::string crowd_warning(const CaseSpec& spec) {
   const int64_t ranks = spec.parallel.world_size();
   if (ranks <= kRanksPerCore * cores) return "";
   const int64_t samples = batch_sizes(spec).samples;
-  return fmt::format(
-      "warning: {} ranks, {}{} core{}: the ranks share the cores, so this may take "
-      "long\n",
-      ranks, samples == 0 ? "" : fmt::format("{} sample{}, ", samples, samples == 1 ? "" : "s"),
-      cores, cores == 1 ? "" : "s");
+  return fmt::format("warning: {} ranks, {}{}: the ranks share the cores, so this may take long\n",
+                     ranks, samples == 0 ? "" : count_of(samples, "sample") + ", ",
+                     count_of(cores, "core"));
 }
 
 void check_golden_limits(const CaseSpec& spec, const MachineLimits& there) {

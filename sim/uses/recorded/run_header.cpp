@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/count_of.h"
 #include "base/precision.h"
 #include "sim/case/names.h"
 
@@ -48,8 +49,8 @@ void read_rule(const Fields& given, int64_t steps, Target& target) {
   }
   const bool is_list = given.has("lr") && given.value("lr").is_array() && !target.lr.empty();
   if (is_list && std::ssize(target.lr) < steps) {
-    given.fail("lr", fmt::format("has {} learning rate{} for {} steps; write one for each step",
-                                 target.lr.size(), target.lr.size() == 1 ? "" : "s", steps));
+    given.fail("lr", fmt::format("has {} for {} steps; write one for each step",
+                                 count_of(std::ssize(target.lr), "learning rate"), steps));
   }
   if (!target.lr.empty()) optimizer.lr = target.lr.front();
   const std::vector<double> betas = given.numbers("betas");
