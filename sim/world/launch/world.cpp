@@ -205,7 +205,7 @@ void World::note(RankEnding ending) {
   if (matcher_ && kind == ResultKind::kFinished) {
     if (const auto finding = matcher_->ended(static_cast<int64_t>(rank))) found(*finding);
   }
-  if (!running_) return;
+  if (!running_ || settling_) return;  // settle() finishes, once all that arrived is read
   if (all_ended()) return finish();
   if (kind == ResultKind::kAborted) {
     settle_after(kGraceAfterConsequence);
