@@ -263,7 +263,7 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   const LossCounts counts = count(microbatches);
   std::vector<LossMetric> sums;
   std::map<int64_t, Running> running;
-  for (const auto& [kind, i] : styles_.actions(std::ssize(microbatches))) {
+  for (const auto& [kind, i, chunk] : styles_.actions(std::ssize(microbatches))) {
     if (kind == Action::Kind::kForward) {
       const Microbatch& micro = microbatches[i];
       store_->begin_microbatch(/*last=*/i + 1 == std::ssize(microbatches));

@@ -2,34 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <set>
-
 #include "base/error.h"
 
 namespace shardproof {
-
-std::vector<Action> one_at_a_time(int64_t microbatches) {
-  std::vector<Action> actions;
-  for (int64_t i = 0; i < microbatches; ++i) {
-    actions.push_back({Action::Kind::kForward, i});
-    actions.push_back({Action::Kind::kBackward, i});
-  }
-  return actions;
-}
-
-void check_actions(const std::vector<Action>& actions, int64_t microbatches) {
-  std::set<int64_t> forward, backward;
-  for (const auto& [kind, microbatch] : actions) {
-    const bool in_order = kind == Action::Kind::kForward || forward.contains(microbatch);
-    const bool is_new =
-        (kind == Action::Kind::kForward ? forward : backward).insert(microbatch).second;
-    SHARDPROOF_ASSERT(in_order && is_new, fmt::format("microbatch {} out of order", microbatch));
-  }
-  const auto count = static_cast<size_t>(microbatches);
-  SHARDPROOF_ASSERT(forward.size() == count && backward.size() == count,
-                    fmt::format("{} forwards and {} backwards of {} microbatches", forward.size(),
-                                backward.size(), count));
-}
 
 ParallelStyles::ParallelStyles(std::vector<std::shared_ptr<const ParallelStyle>> styles)
     : styles_(std::move(styles)) {

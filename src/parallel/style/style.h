@@ -23,23 +23,11 @@
 
 #include "comm/mesh_comm.h"
 #include "model/decoder.h"
+#include "parallel/style/action.h"
 #include "parallel/style/parameter_store.h"
 #include "parallel/style/token_cuts.h"
 
 namespace shardproof {
-
-// A forward or backward of an optimizer step.
-struct Action {
-  enum class Kind { kForward, kBackward };
-  Kind kind;
-  int64_t microbatch;
-  bool operator==(const Action&) const = default;
-};
-
-// F0 B0 F1 B1 ..: at most one microbatch's activations are kept.
-std::vector<Action> one_at_a_time(int64_t microbatches);
-// Asserts that each microbatch has one forward and then one backward.
-void check_actions(const std::vector<Action>& actions, int64_t microbatches);
 
 class ParallelStyle {
  public:

@@ -1,0 +1,27 @@
+// What a rank does in a pass over its microbatches, one after another.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace shardproof {
+
+// One piece of work on one microbatch and one chunk. A chunk is a part of the model that the rank
+// runs at once (Decoder::set_chunks); without a pipeline there is one, chunk 0.
+struct Action {
+  // kWeights computes the gradients of the linears' matrices that a split backward left out.
+  enum class Kind { kForward, kBackward, kWeights };
+  Kind kind;
+  int64_t microbatch;
+  int64_t chunk = 0;
+  bool operator==(const Action&) const = default;
+};
+
+// F0 B0 F1 B1 ..: at most one microbatch's activations are kept.
+std::vector<Action> one_at_a_time(int64_t microbatches);
+
+// Asserts that each microbatch has one forward in each of `chunks` chunks, then one backward, and
+// then, if there is any kWeights at all, one kWeights.
+void check_actions(const std::vector<Action>& actions, int64_t microbatches, int64_t chunks = 1);
+
+}  // namespace shardproof
