@@ -18,6 +18,7 @@ struct Decoder::Block {
   Slot *input_layernorm, *q_proj, *k_proj, *v_proj, *q_norm, *k_norm, *attention, *o_proj;
   Slot *attention_norm, *attention_residual;
   Slot *mlp_input_norm, *gate_proj, *up_proj, *activation, *down_proj, *mlp_norm, *mlp_residual;
+  std::vector<Slot*> slots;  // all of them
   Region region, mlp_region;
 };
 
@@ -46,6 +47,7 @@ Decoder::Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> wei
       add("model.norm", SlotRole::kStreamNorm, make_layer("model.", "norm", 0, SlotKind::kNorm));
   const ParameterPtr head = config_.tie_word_embeddings ? embedding : parameter("lm_head.weight");
   lm_head_ = add("lm_head", SlotRole::kLmHead, std::make_unique<Linear>(head, nullptr));
+  set_chunks({segments()});
 }
 
 Decoder::~Decoder() = default;
@@ -95,15 +97,15 @@ std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std:
 
 Decoder::Block Decoder::make_block(int64_t index) {
   const std::string layer = fmt::format("model.layers.{}.", index);
+  Block block{};
   for (const auto& [part, role] : layer_slots(config_.traits())) {
-    add(layer + part, role, make_layer(layer, part, index, kind_of(role)));
+    block.slots.push_back(add(layer + part, role, make_layer(layer, part, index, kind_of(role))));
   }
   const auto part = [&](const char* name) {
     const auto found = by_name_.find(layer + name);
     return found == by_name_.end() ? nullptr : found->second;
   };
   const bool output_norms = config_.traits().output_norms;
-  Block block{};
   block.sliding = config_.window_of_layer(index) > 0;
   block.input_layernorm = part("input_layernorm");
   block.q_proj = part("self_attn.q_proj");
@@ -139,13 +141,62 @@ Slot& Decoder::slot(const std::string& name) {
 }
 
 Region& Decoder::region(const std::string& name) {
-  if (name == "model") return model_region_;
+  for (size_t c = 0; c < chunk_regions_.size(); ++c) {
+    if (name == fmt::format("chunk.{}", c) || (c == 0 && name == "model")) return chunk_regions_[c];
+  }
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const std::string layer = fmt::format("model.layers.{}", i);
     if (name == layer) return blocks_[i].region;
     if (name == layer + ".mlp") return blocks_[i].mlp_region;
   }
   SHARDPROOF_ASSERT(false, "the model has no region " + name);
+}
+
+std::vector<Segment> Decoder::segments() const {
+  std::vector<Segment> all = {{Segment::Part::kEmbed}};
+  for (int64_t i = 0; i < std::ssize(blocks_); ++i) all.push_back({Segment::Part::kLayer, i});
+  all.push_back({Segment::Part::kNorm});
+  all.push_back({Segment::Part::kHead});
+  return all;
+}
+
+std::vector<Slot*> Decoder::slots_of(const Segment& segment) {
+  switch (segment.part) {
+    case Segment::Part::kEmbed:
+      return {embed_tokens_};
+    case Segment::Part::kLayer:
+      return blocks_.at(segment.layer).slots;
+    case Segment::Part::kNorm:
+      return {norm_};
+    default:
+      return {lm_head_};
+  }
+}
+
+std::vector<Slot*> Decoder::slots_of(int64_t chunk) {
+  std::vector<Slot*> all;
+  for (const Segment& segment : chunks_.at(chunk)) {
+    const std::vector<Slot*> more = slots_of(segment);
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
+void Decoder::set_chunks(std::vector<std::vector<Segment>> chunks) {
+  SHARDPROOF_ASSERT(!materialised_, "set_chunks() comes before materialise()");
+  SHARDPROOF_ASSERT(!chunks.empty(), "a rank without segments has one empty chunk");
+  const std::vector<Segment> all = segments();
+  std::vector<bool> taken(all.size());
+  for (const std::vector<Segment>& chunk : chunks) {
+    auto next = chunk.empty() ? all.end() : std::find(all.begin(), all.end(), chunk.front());
+    for (const Segment& segment : chunk) {
+      SHARDPROOF_ASSERT(next != all.end() && *next == segment && !taken[next - all.begin()],
+                        "a chunk is a run of segments that no other chunk has");
+      taken[next++ - all.begin()] = true;
+    }
+  }
+  chunks_ = std::move(chunks);
+  chunk_regions_ = std::vector<Region>(chunks_.size());
 }
 
 std::vector<ParameterPtr> Decoder::parameters() const {
@@ -196,24 +247,50 @@ void Decoder::materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, 
 }
 
 at::Tensor Decoder::forward(const at::Tensor& input_ids, const StepContext& context) {
+  SHARDPROOF_ASSERT(chunk_count() == 1, "a model in several chunks has no forward as a whole");
+  return forward(0, input_ids, context);
+}
+
+at::Tensor Decoder::forward(int64_t chunk, const at::Tensor& x, const StepContext& context) {
   SHARDPROOF_ASSERT(materialised_, "materialise() comes before forward()");
-  const RegionBody whole = [this](const at::Tensor& ids, const StepContext& step) {
-    const at::Tensor rotary = rotary_table(step.positions, inverse_frequencies_);
-    const at::Tensor sliding_rotary =
-        sliding_inverse_frequencies_.defined()
-            ? rotary_table(step.positions, sliding_inverse_frequencies_)
-            : at::Tensor();
-    at::Tensor x = scaled_embedding((*embed_tokens_)({ids}, step), config_.embedding_scale());
-    for (const Block& block : blocks_) {
-      const at::Tensor table = block.sliding ? sliding_rotary : rotary;
-      x = block.region.run(x, step, [this, &block, table](const auto& stream, const auto& at) {
-        return run_block(block, stream, at, table);
-      });
-    }
-    x = (*norm_)({x}, step);
-    return (*lm_head_)({x}, step);
+  StepContext own = context;
+  own.chunk = chunk;
+  return chunk_regions_.at(chunk).run(x, own, [this, chunk](const auto& input, const auto& step) {
+    return run_chunk(chunk, input, step);
+  });
+}
+
+at::Tensor Decoder::run_chunk(int64_t chunk, at::Tensor x, const StepContext& context) const {
+  const auto table = [&context](const at::Tensor& frequencies) {
+    return frequencies.defined() ? rotary_table(context.positions, frequencies) : at::Tensor();
   };
-  return model_region_.run(input_ids, context, whole);
+  at::Tensor rotary, sliding_rotary;
+  for (const Segment& segment : chunks_[chunk]) {
+    switch (segment.part) {
+      case Segment::Part::kEmbed:
+        x = scaled_embedding((*embed_tokens_)({x}, context), config_.embedding_scale());
+        break;
+      case Segment::Part::kLayer: {
+        if (!rotary.defined()) {
+          rotary = table(inverse_frequencies_);
+          sliding_rotary = table(sliding_inverse_frequencies_);
+        }
+        const Block& block = blocks_[segment.layer];
+        const at::Tensor own = block.sliding ? sliding_rotary : rotary;
+        x = block.region.run(x, context, [this, &block, own](const auto& stream, const auto& at) {
+          return run_block(block, stream, at, own);
+        });
+        break;
+      }
+      case Segment::Part::kNorm:
+        x = (*norm_)({x}, context);
+        break;
+      case Segment::Part::kHead:
+        x = (*lm_head_)({x}, context);
+        break;
+    }
+  }
+  return x;
 }
 
 // x [b, s, E] -> [b, s, E]. Under a plan the residual stream may be a shard of the sequence, so the

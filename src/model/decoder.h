@@ -2,6 +2,10 @@
 // plan replaces the layers in the slots. Shapes below are those of one device; forward reads head
 // counts and widths from the local tensors. One definition serves all families; family.h has the
 // differences.
+//
+//   segments    embed | layer 0 | layer 1 | .. | norm | head
+//   chunk       a run of consecutive segments that a rank computes at once; a pipeline gives each
+//               of its ranks other chunks, everywhere else chunk 0 is the whole model
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,6 +23,13 @@
 
 namespace shardproof {
 
+struct Segment {
+  enum class Part { kEmbed, kLayer, kNorm, kHead };
+  Part part;
+  int64_t layer = 0;  // for kLayer: its number in the whole model
+  bool operator==(const Segment&) const = default;
+};
+
 class Decoder {
  public:
   // Slots with plain layers over read-only full weights. materialise() sets dtype and device.
@@ -34,6 +45,15 @@ class Decoder {
   std::vector<Slot*> slots();
   Slot& slot(const std::string& name);
   Region& region(const std::string& name);  // region.h has the names; asserts that it exists
+
+  std::vector<Segment> segments() const;  // all, in forward order
+  std::vector<Slot*> slots_of(const Segment& segment);
+  std::vector<Slot*> slots_of(int64_t chunk);
+  // The chunks of this rank, each a run of consecutive segments or empty; no segment stands twice
+  // (asserted). Call it before regions are wrapped and before materialise().
+  void set_chunks(std::vector<std::vector<Segment>> chunks);
+  int64_t chunk_count() const { return std::ssize(chunks_); }
+
   // Every parameter once, including tied ones, in forward order.
   std::vector<ParameterPtr> parameters() const;
 
@@ -45,8 +65,13 @@ class Decoder {
   // that already have a master belong to fsdp and stay unchanged.
   void materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, at::Device device);
 
-  // input_ids [b, s] int64, context.positions [b, s] -> logits [b, s, V]; under a plan they may be
-  // [b, s, V_tp].
+  // Runs the segments of a chunk, with context.positions [b, s] and with context.chunk = chunk.
+  //
+  //   x         [b, s] int64 ids for a chunk that begins with kEmbed, else the stream [b, s, E]
+  //   returns   logits [b, s, V] from a chunk that ends with kHead, else the stream; an empty chunk
+  //             returns x. Under a plan logits may be [b, s, V_tp].
+  at::Tensor forward(int64_t chunk, const at::Tensor& x, const StepContext& context);
+  // The whole model: input_ids [b, s] -> logits. Asserts that there is one chunk.
   at::Tensor forward(const at::Tensor& input_ids, const StepContext& context);
 
  private:
@@ -57,6 +82,7 @@ class Decoder {
   std::unique_ptr<Layer> make_layer(const std::string& prefix, const std::string& part,
                                     int64_t index, SlotKind kind) const;
   Block make_block(int64_t index);
+  at::Tensor run_chunk(int64_t chunk, at::Tensor x, const StepContext& context) const;
   at::Tensor run_attention(const Block& block, const at::Tensor& x, const StepContext& context,
                            const at::Tensor& rotary) const;
   at::Tensor run_block(const Block& block, const at::Tensor& x, const StepContext& context,
@@ -69,9 +95,10 @@ class Decoder {
   std::map<std::string, Slot*> by_name_;
   Slot* embed_tokens_ = nullptr;
   std::vector<Block> blocks_;
-  Region model_region_;
   Slot* norm_ = nullptr;
   Slot* lm_head_ = nullptr;
+  std::vector<std::vector<Segment>> chunks_;
+  std::vector<Region> chunk_regions_;
   bool materialised_ = false;
   // [head_dim / 2], in the wider type; those of sliding layers only if there are any.
   at::Tensor inverse_frequencies_, sliding_inverse_frequencies_;

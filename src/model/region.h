@@ -1,7 +1,8 @@
 // A part of the model with one input and one output tensor. Activation checkpointing and units of
 // fsdp are wrapped around it from outside.
 //
-//   model                   input_ids -> logits
+//   chunk.<c>               the input of chunk c -> its output (decoder.h)
+//   model                   another name of chunk.0: without a pipeline input_ids -> logits
 //   model.layers.<i>        the residual stream before a layer -> after it
 //   model.layers.<i>.mlp    the input of the layer's MLP -> its output
 #pragma once

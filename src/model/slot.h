@@ -48,6 +48,7 @@ struct StepContext {
   Probe& probe;
   int64_t step = 0;
   int64_t microbatch = 0;
+  int64_t chunk = 0;  // which of the rank's chunks runs; Decoder::forward sets it
   Phase forward_phase = Phase::kForward;
   at::Tensor token_map = {};  // [b, s], see Observation
   at::Tensor positions = {};  // [b, s] int64 RoPE positions of the tokens that attention sees

@@ -55,12 +55,15 @@ at::Tensor some_ids() {
   return seeded_batch({.batch_size = 3, .seq_len = 5, .vocab_size = 23, .seed = 2}).input_ids;
 }
 
+StepContext context_of(const at::Tensor& ids, Probe& probe) {
+  return {.probe = probe,
+          .step = 1,
+          .token_map = at::arange(ids.numel(), at::kLong).view(ids.sizes()),
+          .positions = at::arange(ids.size(1), at::kLong).expand_as(ids)};
+}
+
 at::Tensor run(Decoder& model, const at::Tensor& ids, Probe& probe) {
-  const StepContext context{.probe = probe,
-                            .step = 1,
-                            .token_map = at::arange(ids.numel(), at::kLong).view(ids.sizes()),
-                            .positions = at::arange(ids.size(1), at::kLong).expand_as(ids)};
-  return model.forward(ids, context);
+  return model.forward(ids, context_of(ids, probe));
 }
 
 Decoder ready(const ModelConfig& config, at::ScalarType dtype = at::kDouble) {
@@ -160,6 +163,96 @@ TEST_CASE("In bfloat16 attention computes in float32 and rounds once", "[model]"
   };
   const auto narrow = output_and_gradients(at::kBFloat16), wide = output_and_gradients(at::kFloat);
   for (size_t i = 0; i < wide.size(); ++i) CHECK(at::equal(narrow[i], wide[i]));
+}
+
+using Part = Segment::Part;
+using Chunks = std::vector<std::vector<Segment>>;
+
+// Counts the calls of a region.
+class CountedRegion : public RegionWrap {
+ public:
+  explicit CountedRegion(std::vector<int64_t>& chunks) : chunks_(chunks) {}
+  at::Tensor run(const at::Tensor& x, const StepContext& context, const RegionBody& body) override {
+    chunks_.push_back(context.chunk);
+    return body(x, context);
+  }
+
+ private:
+  std::vector<int64_t>& chunks_;
+};
+
+TEST_CASE("Chunks on one device give the bits of the whole model", "[model]") {
+  const std::string family = GENERATE("llama", "qwen2", "gemma3");
+  ModelConfig config = small_of(family);
+  config.num_hidden_layers = 3;
+  config.tie_word_embeddings = GENERATE(false, true);
+  if (!config.sliding_layers.empty()) config.sliding_layers = {true, false, true};
+  const Segment embed{Part::kEmbed}, norm{Part::kNorm}, head{Part::kHead};
+  const Segment first{Part::kLayer, 0}, second{Part::kLayer, 1}, third{Part::kLayer, 2};
+  const Chunks chunks = GENERATE_COPY(values<Chunks>({
+      {{embed, first}, {second, third, norm, head}},
+      {{embed}, {}, {first, second, third}, {norm}, {head}},
+      {{embed, first, second, third, norm, head}},
+  }));
+  INFO(family << " in " << chunks.size() << " chunks, tied: " << config.tie_word_embeddings);
+  Decoder whole = ready(config), parts(config, seeded_weights(config, 3));
+  parts.set_chunks(chunks);
+  REQUIRE(parts.chunk_count() == std::ssize(chunks));
+  std::vector<int64_t> called;
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    parts.region(c == 0 ? "model" : "chunk." + std::to_string(c))
+        .wrap(std::make_unique<CountedRegion>(called));
+  }
+  parts.materialise(Mesh(), 0, at::kDouble, at::kCPU);
+
+  Recorder of_whole, of_parts;
+  const at::Tensor logits = run(whole, some_ids(), of_whole);
+  const StepContext context = context_of(some_ids(), of_parts);
+  std::vector<at::Tensor> inputs = {some_ids()}, outputs;
+  std::vector<int64_t> numbers;
+  for (int64_t c = 0; c < parts.chunk_count(); ++c) {
+    outputs.push_back(parts.forward(c, inputs.back(), context));
+    inputs.push_back(outputs.back().detach().requires_grad_());
+    numbers.push_back(c);
+  }
+  CHECK(called == numbers);
+  CHECK(at::equal(outputs.back(), logits));
+  at::Tensor grad = uneven_like(logits);
+  logits.backward(grad);
+  for (size_t c = outputs.size(); c-- > 0;) {
+    outputs[c].backward(grad);
+    grad = inputs[c].grad();
+  }
+  const auto expected = whole.parameters(), actual = parts.parameters();
+  REQUIRE(actual.size() == expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    INFO(expected[i]->name);
+    CHECK(at::equal(actual[i]->tensor.grad(), expected[i]->tensor.grad()));
+  }
+  // A layer keeps its number, and every value that is observed keeps its bits and its place.
+  REQUIRE(of_parts.seen.size() == of_whole.seen.size());
+  for (size_t i = 0; i < of_whole.seen.size(); ++i) {
+    INFO(of_whole.seen[i].name);
+    CHECK(of_parts.seen[i].name == of_whole.seen[i].name);
+    CHECK(at::equal(of_parts.seen[i].tensor, of_whole.seen[i].tensor));
+  }
+}
+
+TEST_CASE("The slots of the segments are the slots of the model in their order", "[model]") {
+  Decoder model(small_of("gemma3"), seeded_weights(small_of("gemma3"), 3));
+  const std::vector<Segment> all = model.segments();
+  REQUIRE(all.size() == 5);
+  CHECK(model.slots_of(0) == model.slots());
+  std::vector<Slot*> joined;
+  for (const Segment& segment : all) {
+    for (Slot* slot : model.slots_of(segment)) joined.push_back(slot);
+  }
+  CHECK(joined == model.slots());
+  CHECK(model.slots_of(all[2]).front()->name == "model.layers.1.input_layernorm");
+  model.set_chunks({{all[4]}, {}, {all[1], all[2]}});
+  CHECK(model.slots_of(0) == std::vector<Slot*>{&model.slot("lm_head")});
+  CHECK(model.slots_of(1).empty());
+  CHECK(model.slots_of(2).size() == 2 * 17);
 }
 
 TEST_CASE("A batch without samples goes through forward and backward", "[model]") {
