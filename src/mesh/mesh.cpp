@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <set>
 
 #include "base/checked.h"
@@ -49,6 +50,16 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
+void check_parts(const std::vector<MeshPart>& parts, int64_t world_size) {
+  for (const MeshPart& part : parts) {
+    const auto ranks = checked_multiply(part.stride, part.size);
+    if (part.stride >= 1 && part.size >= 1 && ranks && world_size % *ranks == 0) continue;
+    refuse_mesh(fmt::format("mesh part {} of {} ranks, {} apart, does not divide {} ranks",
+                            part.name, part.size, part.stride, world_size),
+                "choose sizes whose product divides the ranks");
+  }
+}
+
 int64_t parse_size(std::string_view axis, std::string_view text) {
   int64_t size = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), size);
@@ -59,33 +70,6 @@ int64_t parse_size(std::string_view axis, std::string_view text) {
     refuse_mesh(fmt::format("mesh size '{}={}' is no whole number", axis, text));
   }
   return size;
-}
-
-// An axis made of others, or a part of it (see mesh.h).
-struct FlattenedAxis {
-  enum class Part { kWhole, kWithinBlock, kBlock };
-  std::vector<std::string> axes;
-  Part part = Part::kWhole;
-  int64_t block = 1;
-};
-
-bool is_flattened(std::string_view axis) {
-  return axis.find_first_of("+%/") != std::string_view::npos;
-}
-
-FlattenedAxis parse_flattened(std::string_view text) {
-  FlattenedAxis flat;
-  const size_t end = std::min(text.find_first_of("%/"), text.size());
-  if (end < text.size()) {
-    flat.part = text[end] == '%' ? FlattenedAxis::Part::kWithinBlock : FlattenedAxis::Part::kBlock;
-    flat.block = parse_size(text, text.substr(text.find_first_not_of("%/", end)));
-  }
-  for (size_t begin = 0; begin <= end;) {
-    const size_t plus = std::min(text.find('+', begin), end);
-    flat.axes.emplace_back(text.substr(begin, plus - begin));
-    begin = plus + 1;
-  }
-  return flat;
 }
 
 const TrainingAxis& training_axis(std::string_view name) {
@@ -102,7 +86,11 @@ const TrainingAxis& training_axis(std::string_view name) {
 
 }  // namespace
 
-Mesh::Mesh(std::vector<MeshAxis> axes) : axes_(std::move(axes)) { check_axes(axes_); }
+Mesh::Mesh(std::vector<MeshAxis> axes, std::vector<MeshPart> parts)
+    : axes_(std::move(axes)), parts_(std::move(parts)) {
+  check_axes(axes_);
+  check_parts(parts_, world_size());
+}
 
 Mesh Mesh::training(const AxisSizes& sizes) {
   std::vector<MeshAxis> axes;
@@ -136,46 +124,77 @@ int64_t Mesh::world_size() const {
   return product;
 }
 
-int64_t Mesh::size(std::string_view axis) const {
-  for (const auto& candidate : axes_) {
-    if (candidate.name == axis) return candidate.size;
+std::vector<std::string> Mesh::names() const {
+  std::vector<std::string> names;
+  for (const MeshAxis& axis : axes_) {
+    if (axis.size > 1) names.push_back(axis.name);
   }
-  if (!is_flattened(axis)) return 1;
-  const FlattenedAxis flat = parse_flattened(axis);
+  for (const MeshPart& part : parts_) {
+    if (part.size > 1) names.push_back(part.name);
+  }
+  return names;
+}
+
+std::vector<Mesh::Digit> Mesh::digits_of(std::string_view name) const {
+  for (const MeshPart& part : parts_) {
+    if (part.name == name) return {{part.stride, part.size}};
+  }
+  const size_t end = std::min(name.find_first_of("%/"), name.size());
+  const auto is_named = [&, axes = name.substr(0, end)](const std::string& axis) {
+    const size_t at = axes.find(axis);
+    return at != axes.npos && (at == 0 || axes[at - 1] == '+') &&
+           (at + axis.size() == axes.size() || axes[at + axis.size()] == '+');
+  };
+  std::vector<Digit> digits;  // inner to outer; neighbors become one
+  int64_t stride = 1;
+  for (auto axis = axes_.rbegin(); axis != axes_.rend(); stride *= axis++->size) {
+    if (axis->size == 1 || !is_named(axis->name)) continue;
+    if (!digits.empty() && digits.back().stride * digits.back().size == stride) {
+      digits.back().size *= axis->size;
+    } else {
+      digits.push_back({stride, axis->size});
+    }
+  }
+  for (const MeshPart& part : parts_) {
+    if (part.size > 1 && is_named(part.name)) digits.push_back({part.stride, part.size});
+  }
+  if (end < name.size()) {
+    const bool within = name[end] == '%';
+    int64_t block = parse_size(name, name.substr(name.find_first_not_of("%/", end)));
+    std::vector<Digit> inner, outer;
+    for (const Digit& digit : digits) {
+      const int64_t taken = std::gcd(block, digit.size);
+      SHARDPROOF_ASSERT(taken == block || taken == digit.size,
+                        fmt::format("{} of {}", name, describe()));
+      if (taken > 1) inner.push_back({digit.stride, taken});
+      if (taken < digit.size) outer.push_back({digit.stride * taken, digit.size / taken});
+      block /= taken;
+    }
+    SHARDPROOF_ASSERT(block == 1, fmt::format("{} of {}", name, describe()));
+    digits = within ? inner : outer;
+  }
+  std::reverse(digits.begin(), digits.end());
+  return digits;
+}
+
+int64_t Mesh::size(std::string_view axis) const {
   int64_t product = 1;
-  for (const std::string& name : flat.axes) product *= size(name);
-  if (flat.part == FlattenedAxis::Part::kWhole) return product;
-  SHARDPROOF_ASSERT(product % flat.block == 0, fmt::format("{} of {}", axis, describe()));
-  return flat.part == FlattenedAxis::Part::kWithinBlock ? flat.block : product / flat.block;
+  for (const auto& [stride, size] : digits_of(axis)) product *= size;
+  return product;
 }
 
 int64_t Mesh::coordinate(std::string_view axis, int64_t rank) const {
   SHARDPROOF_ASSERT(rank >= 0 && rank < world_size(),
                     fmt::format("rank {} of {}", rank, describe()));
-  if (is_flattened(axis)) return flattened_coordinate(axis, rank);
-  for (auto it = axes_.rbegin(); it != axes_.rend(); ++it) {
-    if (it->name == axis) return rank % it->size;
-    rank /= it->size;
+  int64_t stride_of_axis = 1;  // most names are those of an axis
+  for (auto it = axes_.rbegin(); it != axes_.rend(); stride_of_axis *= it++->size) {
+    if (it->name == axis) return rank / stride_of_axis % it->size;
   }
-  return 0;
-}
-
-int64_t Mesh::flattened_coordinate(std::string_view axis, int64_t rank) const {
-  const FlattenedAxis flat = parse_flattened(axis);
-  int64_t coordinate_of_all = 0;
-  for (const auto& candidate : axes_) {
-    if (std::find(flat.axes.begin(), flat.axes.end(), candidate.name) == flat.axes.end()) continue;
-    coordinate_of_all = coordinate_of_all * candidate.size + coordinate(candidate.name, rank);
+  int64_t coordinate = 0;
+  for (const auto& [stride, size] : digits_of(axis)) {
+    coordinate = coordinate * size + rank / stride % size;
   }
-  switch (flat.part) {
-    case FlattenedAxis::Part::kWhole:
-      return coordinate_of_all;
-    case FlattenedAxis::Part::kWithinBlock:
-      return coordinate_of_all % flat.block;
-    case FlattenedAxis::Part::kBlock:
-      return coordinate_of_all / flat.block;
-  }
-  return 0;
+  return coordinate;
 }
 
 int64_t Mesh::rank_at(const std::vector<int64_t>& coordinates) const {
@@ -192,36 +211,31 @@ int64_t Mesh::rank_at(const std::vector<int64_t>& coordinates) const {
 }
 
 std::vector<int64_t> Mesh::peers_along(std::string_view axis, int64_t rank) const {
-  if (!is_flattened(axis)) return peers_along(std::vector<std::string>{std::string(axis)}, rank);
-  const FlattenedAxis flat = parse_flattened(axis);
-  std::vector<int64_t> peers = peers_along(flat.axes, rank);
-  if (flat.part == FlattenedAxis::Part::kWhole) return peers;
-  const std::string fixed =
-      fmt::format("{}{}{}", fmt::join(flat.axes, "+"),
-                  flat.part == FlattenedAxis::Part::kWithinBlock ? "//" : "%", flat.block);
-  const int64_t own = coordinate(fixed, rank);
-  std::erase_if(peers, [&](int64_t peer) { return coordinate(fixed, peer) != own; });
-  return peers;
-}
-
-std::vector<int64_t> Mesh::peers_along(const std::vector<std::string>& axes, int64_t rank) const {
   SHARDPROOF_ASSERT(rank >= 0 && rank < world_size(),
                     fmt::format("rank {} of {}", rank, describe()));
-  const auto varies = [&](const MeshAxis& axis) {
-    return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
-  };
-  std::vector<int64_t> peers = {0};  // built from outer to inner, so in ascending order
-  for (const auto& axis : axes_) {
-    const int64_t own = coordinate(axis.name, rank);
+  std::vector<int64_t> peers = {rank};
+  for (const auto& [stride, size] : digits_of(axis)) {
     std::vector<int64_t> next;
     for (const int64_t peer : peers) {
-      for (int64_t c = varies(axis) ? 0 : own; c < (varies(axis) ? axis.size : own + 1); ++c) {
-        next.push_back(peer * axis.size + c);
-      }
+      const int64_t first = peer - peer / stride % size * stride;
+      for (int64_t c = 0; c < size; ++c) next.push_back(first + c * stride);
     }
     peers = std::move(next);
   }
   return peers;
+}
+
+std::vector<int64_t> Mesh::peers_along(const std::vector<std::string>& axes, int64_t rank) const {
+  std::set<int64_t> peers = {rank};
+  for (const std::string& axis : axes) {
+    std::set<int64_t> next;
+    for (const int64_t peer : peers) {
+      const std::vector<int64_t> along = peers_along(axis, peer);
+      next.insert(along.begin(), along.end());
+    }
+    peers = std::move(next);
+  }
+  return {peers.begin(), peers.end()};
 }
 
 std::string Mesh::describe() const {
