@@ -53,6 +53,7 @@ class Decoder {
   // (asserted). Call it before regions are wrapped and before materialise().
   void set_chunks(std::vector<std::vector<Segment>> chunks);
   int64_t chunk_count() const { return std::ssize(chunks_); }
+  const std::vector<Segment>& chunk(int64_t chunk) const { return chunks_.at(chunk); }
 
   // Every parameter once, including tied ones, in forward order.
   std::vector<ParameterPtr> parameters() const;

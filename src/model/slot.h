@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,14 +20,20 @@ namespace shardproof {
 class SequenceLayout;
 
 // How the gradients that a backward leaves on the ranks become the parameter's gradient: their sum
-// over some axes, and their mean over the axes of tokens. That mean cancels a factor of the loss.
+// over some ranks, and their mean over others. The loss has the number of ranks with other tokens
+// (TokenCuts::token_axes) as a factor, which a mean over all of them cancels; where the mean is
+// over fewer ranks, the gradient is multiplied by their number and divided by that factor.
 struct GradientRule {
   // Axes over which this rank's gradient is one addend although the ranks hold equal copies:
   // sequence-parallel norms {"tp"}; kv heads that k neighbors share {"tp%k"}.
   std::vector<std::string> sum_over = {};
-  // Axes of tokens over which the backward itself has summed, so that no mean is left to take: an
-  // expert gets the tokens of all ranks of its axis.
-  std::vector<std::string> summed_over = {};
+  // The axis on which several coordinates hold the parameter (Cut::held_by), each with one addend:
+  // a tied embedding on the first and the last stage of "pp". Only the holders take the sum.
+  std::string sum_over_holders = {};
+  // The axes over which the gradient's mean is taken. Unset: all axes of tokens. Fewer, where the
+  // backward itself sums over the others: an expert, which gets the tokens of all ranks of "ep", on
+  // the ranks of "edp" that hold it.
+  std::optional<std::vector<std::string>> mean_over = {};
 };
 
 // A parameter of the model. Before Decoder::materialise it is a read-only view of the full tensor,

@@ -15,8 +15,6 @@ namespace shardproof {
 struct GradNormOptions {
   double type = 2;  // p > 0, or infinity: the largest magnitude
   NormCopies copies = NormCopies::kOnce;
-  // The axes over which ranks compute the same tokens: tp. At least one.
-  std::vector<std::string> model_axes = {"tp"};
   // The device on which the communicators move tensors; none: that of the gradients.
   std::optional<at::Device> device = {};
 };
@@ -26,9 +24,12 @@ struct GradNormOptions {
 //   grads     one per parameter, this rank's shard, reduced; may have no elements
 //   returns   scalar in the gradients' dtype, on `device`, the same on every rank
 //
-// Forward   all_reduce(sum; max for infinity) of one number over each axis of tokens that cuts a
-//           parameter, then over model_axes. Every rank makes all calls, even if it holds no
-//           element.
+// Each element counts on the first of the ranks that hold it. The sums of the parameters are added
+// in the order of `parameters`, so that a model has the same norm to the bit however whole
+// parameters are spread over ranks.
+//
+// Forward   all_reduce(sum; max for infinity) of one number per parameter over all ranks. Every
+//           rank makes the call, even if it holds no element.
 at::Tensor grad_norm(const std::vector<ParameterPtr>& parameters,
                      const std::vector<at::Tensor>& grads, MeshComm& comm,
                      const GradNormOptions& options = {});

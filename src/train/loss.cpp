@@ -131,6 +131,16 @@ std::vector<LossMetric> loss_metrics(const LossInputs& inputs, const LossCounts&
   return metrics;
 }
 
+std::vector<LossMetric> no_metrics(const LossOptions& options, at::Device device) {
+  const at::Tensor none = at::zeros({2, 1}, at::TensorOptions().dtype(at::kDouble).device(device));
+  return loss_metrics({.logprobs = none,
+                       .mask = none,
+                       .prev_logprobs = none,
+                       .reference_logprobs = none,
+                       .advantages = none},
+                      {.tokens = 1, .sequences = 1, .pairs = 1}, options);
+}
+
 LossCounts counts_of(const at::Tensor& mask) {
   const at::Tensor valid = mask.ne(0).any(1);
   LossCounts counts{.tokens = mask.sum().item<double>(), .sequences = valid.sum().item<double>()};

@@ -52,6 +52,9 @@ struct LossMetric {
 std::vector<LossMetric> loss_metrics(const LossInputs& inputs, const LossCounts& counts,
                                      const LossOptions& options);
 
+// The same metrics, all 0: of a rank that has no logprobs.
+std::vector<LossMetric> no_metrics(const LossOptions& options, at::Device device);
+
 // This microbatch's addends of LossCounts, from its mask [b, s].
 LossCounts counts_of(const at::Tensor& mask);
 

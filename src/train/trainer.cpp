@@ -6,7 +6,6 @@
 #include <iterator>
 
 #include "base/error.h"
-#include "logprob/vocab_parallel_logprob.h"
 #include "model/precision.h"
 #include "parallel/style/gradient_rules.h"
 #include "train/discarded_outputs.h"
@@ -15,22 +14,6 @@
 
 namespace shardproof {
 namespace {
-
-// ids[next], and 0 where `next` is -1 because the sequence ends.
-at::Tensor next_tokens(const at::Tensor& ids, const at::Tensor& next) {
-  return ids.gather(1, next.clamp_min(0)).masked_fill_(next.lt(0), 0);
-}
-
-// The axes whose ranks compute the same tokens; an axis of one rank if there is no other.
-std::vector<std::string> model_axes(const Mesh& mesh, const std::vector<std::string>& token_axes) {
-  std::vector<std::string> axes;
-  for (const auto& [axis, size] : mesh.axes()) {
-    const bool tokens = std::find(token_axes.begin(), token_axes.end(), axis) != token_axes.end();
-    if (size > 1 && !tokens) axes.push_back(axis);
-  }
-  if (axes.empty()) axes.push_back("tp");
-  return axes;
-}
 
 void add_up(std::vector<LossMetric>& sums, const at::Tensor& loss,
             const std::vector<LossMetric>& metrics) {
@@ -57,7 +40,6 @@ Trainer::Trainer(const RankSetup& setup, Decoder& model, const ParallelStyles& s
       styles_(styles),
       tokens_(styles.token_cuts(setup.mesh)) {
   options_.norm.device = setup.device;
-  options_.norm.model_axes = model_axes(setup.mesh, tokens_.token_axes(setup.mesh));
   discard_outputs(model, options.discarded);
   apply_activation_checkpointing(model, options.checkpointed);
   store_ = styles.store({.model = model,
@@ -65,6 +47,7 @@ Trainer::Trainer(const RankSetup& setup, Decoder& model, const ParallelStyles& s
                          .dtype = setup.dtype,
                          .device = setup.device,
                          .token_axes = tokens_.token_axes(setup.mesh)});
+  runner_ = std::make_unique<StepRunner>(setup_, model, styles_, *store_);
   model.materialise(setup.mesh, setup.rank, setup.dtype, setup.device);
   for (const ParameterPtr& parameter : parameters_) masters_.push_back(master_of(*parameter));
   states_.resize(parameters_.size());
@@ -85,77 +68,28 @@ std::vector<Microbatch> Trainer::microbatches(const Batch& batch, Pass pass) con
   return microbatches_of(batch, setup_.mesh, setup_.rank, tokens_, options_, pass);
 }
 
-// [b, S]: the logprob of each token given those before it. The shift comes before the cut because
-// the successor of a rank's last token is on another rank. Each sequence of a packed row is shifted
-// separately.
-at::Tensor Trainer::sequence_logprobs(const Microbatch& micro, const ContextCut& cut,
-                                      const StepContext& context) {
-  const at::Tensor ids = micro.input_ids.to(setup_.device);
-  const at::Tensor logits = model_.forward(cut.local(ids), context);
-  const LogprobOptions scoring{.temperature = options_.temperature};
-  const int64_t vocab_size = model_.config().vocab_size, seq_len = micro.batch.seq_len();
-  Communicator& tp = setup_.comm.along("tp");
-  // [b, n] to [b, S]: rows shorter than the batch's have no scored token after their end.
-  const auto to_batch = [seq_len](const at::Tensor& rows) {
-    return at::constant_pad_nd(rows, {0, seq_len - rows.size(1)}, 0);
-  };
-  if (cut.whole() && !micro.plan) {
-    return to_batch(next_token_logprobs(logits, ids, tp, vocab_size, scoring));
-  }
-  const at::Tensor targets =
-      micro.plan ? next_tokens(ids, packed_next(*micro.plan).to(setup_.device))
-                 : at::constant_pad_nd(ids.narrow(1, 1, ids.size(1) - 1), {0, 1}, 0);
-  const at::Tensor local =
-      vocab_parallel_logprob(logits, cut.local(targets), tp, vocab_size, scoring);
-  const at::Tensor gathered = cut.gather(local, setup_.comm, "logprobs");
-  if (micro.plan) return at::constant_pad_nd(unpack(gathered, *micro.plan, seq_len - 1), {1, 0}, 0);
-  return to_batch(at::constant_pad_nd(gathered.narrow(1, 0, gathered.size(1) - 1), {1, 0}, 0));
-}
-
-at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t step) {
-  return logprobs_of(micro, index, step, context_cut_of(micro, setup_.mesh, setup_.rank, tokens_));
-}
-
-at::Tensor Trainer::logprobs_of(const Microbatch& micro, int64_t index, int64_t step,
-                                const ContextCut& cut) {
-  const StepContext context{
-      .probe = setup_.probe,
-      .step = step,
-      .microbatch = index,
-      .token_map = cut.local(micro.token_map),
-      .positions = cut.local(micro.positions).to(setup_.device),
-      .grad_scale = grad_factor() / loss_scale_.scale(),
-      .sequence_ids = micro.plan ? packed_sequence_ids(*micro.plan).squeeze(0) : at::Tensor(),
-      .sequence_layout = &cut.ring()};
-  held_.push_back({.rows = micro.token_map, .held = context.token_map});
-  at::Tensor logprobs = sequence_logprobs(micro, cut, context);
-  logprobs = at::where(micro.scored.to(setup_.device), logprobs, at::zeros_like(logprobs));
-  if (setup_.probe.listens(Phase::kForward)) {
-    setup_.probe.observe({.name = "logprobs",
-                          .phase = Phase::kForward,
-                          .step = step,
-                          .microbatch = index,
-                          .tensor = logprobs,
-                          .token_map = micro.result_map});
-  }
-  return logprobs;
+StepRunner::Options Trainer::pass(int64_t step, bool backward) const {
+  return {.step = step,
+          .backward = backward,
+          .temperature = options_.temperature,
+          .grad_scale = grad_factor() / loss_scale_.scale()};
 }
 
 at::Tensor Trainer::score(const Batch& batch) {
   const at::NoGradGuard no_grad;
-  held_.clear();
   const auto microbatches = this->microbatches(batch, Pass::kScoring);
   const at::Tensor all =
       at::zeros({batch.size(), batch.seq_len()},
                 at::TensorOptions().dtype(wider_type(setup_.dtype)).device(setup_.device));
-  const std::shared_ptr<void> whole = store_->hold_whole();
-  for (size_t i = 0; i < microbatches.size(); ++i) {
-    const at::Tensor logprobs = logprobs_of(microbatches[i], static_cast<int64_t>(i), /*step=*/0);
-    const at::Tensor place = microbatches[i].result_map.to(setup_.device);
-    const at::Tensor real = place.ge(0);  // empty for a dummy
-    all.view({-1}).index_copy_(0, place.masked_select(real), logprobs.masked_select(real));
-  }
-  return all;
+  runner_->run(microbatches, pass(/*step=*/0, /*backward=*/false),
+               [&](size_t i, const at::Tensor& logprobs) {
+                 const at::Tensor place = microbatches[i].result_map.to(setup_.device);
+                 const at::Tensor real = place.ge(0);  // empty for a dummy
+                 all.view({-1}).index_copy_(0, place.masked_select(real),
+                                            logprobs.masked_select(real));
+                 return at::Tensor();
+               });
+  return runner_->from_last(all, "scores");
 }
 
 LossCounts Trainer::count(const std::vector<Microbatch>& microbatches) {
@@ -191,9 +125,9 @@ LossInputs Trainer::loss_inputs(const Microbatch& micro, const at::Tensor& logpr
 StepMetrics Trainer::reduce_metrics(const std::vector<LossMetric>& sums, const LossCounts& counts) {
   std::vector<at::Tensor> addends;
   for (const LossMetric& sum : sums) addends.push_back(sum.addend.to(at::kDouble));
-  const at::Tensor global = setup_.comm.along(tokens_.sample_axes)
-                                .all_reduce(at::stack(addends), ReduceOp::kSum, "loss")
-                                .cpu();
+  const at::Tensor summed =
+      setup_.comm.along(tokens_.sample_axes).all_reduce(at::stack(addends), ReduceOp::kSum, "loss");
+  const at::Tensor global = runner_->from_last(summed, "loss").cpu();
   StepMetrics metrics{
       .loss = global[0].item<double>(), .tokens = counts.tokens, .sequences = counts.sequences};
   for (size_t i = 1; i < sums.size(); ++i) {
@@ -202,20 +136,31 @@ StepMetrics Trainer::reduce_metrics(const std::vector<LossMetric>& sums, const L
   return metrics;
 }
 
+// The microbatches' losses, and in a pass with backwards their gradients, which are later averaged
+// over the axes of tokens: the factor cancels that mean.
+std::vector<LossMetric> Trainer::run_with_loss(const std::vector<Microbatch>& microbatches,
+                                               const LossCounts& counts,
+                                               const StepRunner::Options& options) {
+  std::vector<LossMetric> sums;
+  runner_->run(microbatches, options, [&](size_t i, const at::Tensor& logprobs) {
+    const LossInputs inputs = loss_inputs(microbatches[i], logprobs);
+    const at::Tensor addend = loss_addend(inputs, counts, options_.loss);
+    add_up(sums, addend.detach(), loss_metrics(inputs, counts, options_.loss));
+    return options.backward ? addend * grad_factor() : at::Tensor();
+  });
+  if (!runner_->holds_last()) {
+    const at::Tensor none = at::zeros({}, at::TensorOptions().device(setup_.device));
+    add_up(sums, none, no_metrics(options_.loss, setup_.device));
+  }
+  return sums;
+}
+
 StepMetrics Trainer::evaluate(const Batch& batch) {
   const at::NoGradGuard no_grad;
-  held_.clear();
   const auto microbatches = this->microbatches(batch, Pass::kTraining);
   const LossCounts counts = count(microbatches);
-  const std::shared_ptr<void> whole = store_->hold_whole();
-  std::vector<LossMetric> sums;
-  for (size_t i = 0; i < microbatches.size(); ++i) {
-    const LossInputs inputs = loss_inputs(
-        microbatches[i], logprobs_of(microbatches[i], static_cast<int64_t>(i), /*step=*/0));
-    add_up(sums, loss_addend(inputs, counts, options_.loss),
-           loss_metrics(inputs, counts, options_.loss));
-  }
-  const StepMetrics metrics = reduce_metrics(sums, counts);
+  const StepMetrics metrics = reduce_metrics(
+      run_with_loss(microbatches, counts, pass(/*step=*/0, /*backward=*/false)), counts);
   observe_scalar("loss", Phase::kForward, /*step=*/0, metrics.loss);
   observe_metrics(metrics, /*step=*/0);
   return metrics;
@@ -244,6 +189,7 @@ void Trainer::abandon_step() {
   for (const ParameterPtr& parameter : parameters_) {
     parameter->tensor.mutable_grad() = at::Tensor();
   }
+  runner_->abandon();
   store_->abandon_step();
 }
 
@@ -258,28 +204,10 @@ StepMetrics Trainer::step(const Batch& batch) {
 
 StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   UnfinishedStep unfinished(*this);
-  held_.clear();
   const auto microbatches = this->microbatches(batch, Pass::kTraining);
   const LossCounts counts = count(microbatches);
-  std::vector<LossMetric> sums;
-  std::map<int64_t, Running> running;
-  for (const auto& [kind, i, chunk] : styles_.actions(std::ssize(microbatches))) {
-    if (kind == Action::Kind::kForward) {
-      const Microbatch& micro = microbatches[i];
-      store_->begin_microbatch(/*last=*/i + 1 == std::ssize(microbatches));
-      const auto cut = std::make_shared<const ContextCut>(
-          context_cut_of(micro, setup_.mesh, setup_.rank, tokens_));
-      const LossInputs inputs = loss_inputs(micro, logprobs_of(micro, i, step_, *cut));
-      const at::Tensor addend = loss_addend(inputs, counts, options_.loss);
-      add_up(sums, addend.detach(), loss_metrics(inputs, counts, options_.loss));
-      running[i] = {.loss = addend, .cut = cut};
-    } else {
-      // Gradients are later averaged over the axes of tokens; the factor cancels that mean.
-      (running.at(i).loss * grad_factor()).backward();
-      running.erase(i);
-      store_->finish_backward();
-    }
-  }
+  const std::vector<LossMetric> sums =
+      run_with_loss(microbatches, counts, pass(step_, /*backward=*/true));
   for (Slot* slot : model_.slots()) slot->layer->finish_backward();
   // Finishes before the ranks wait for each other elsewhere: all ranks hold at once what one holds
   // while it waits.
@@ -317,7 +245,8 @@ void Trainer::observe_metrics(const StepMetrics& metrics, int64_t step) {
 std::vector<at::Tensor> Trainer::finish_gradients() {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> grads = store_->take_gradients();
-  apply_gradient_rules(parameters_, grads, setup_.comm, setup_.device);
+  apply_gradient_rules(parameters_, grads, setup_.comm, tokens_.token_axes(setup_.mesh),
+                       setup_.device);
   store_->average(grads);
   if (loss_scale_.enabled()) {
     observe_scalar("metric.loss_scale", Phase::kStep, step_, loss_scale_.scale());

@@ -25,18 +25,9 @@
 #include "train/loss.h"
 #include "train/loss_scale.h"
 #include "train/microbatch.h"
+#include "train/step_runner.h"
 
 namespace shardproof {
-
-// One rank's environment, made once and passed by reference.
-struct RankSetup {
-  const Mesh& mesh;
-  int64_t rank;
-  MeshComm& comm;
-  Probe& probe;
-  at::ScalarType dtype;  // of parameters and activations
-  at::Device device;
-};
 
 struct TrainOptions {
   LossOptions loss = {};
@@ -125,7 +116,7 @@ class Trainer {
   at::Tensor score(const Batch& batch);
 
   // The tokens of each microbatch of the last step or scoring pass.
-  const std::vector<HeldTokens>& held() const { return held_; }
+  const std::vector<HeldTokens>& held() const { return runner_->held(); }
   // The tensors that the optimizer updates: one per parameter, this rank's shard in the wider type.
   const std::vector<at::Tensor>& masters() const { return masters_; }
   const std::vector<OptimizerState>& states() const { return states_; }
@@ -159,20 +150,14 @@ class Trainer {
 
  private:
   class UnfinishedStep;
-  // A microbatch between its forward and its backward.
-  struct Running {
-    at::Tensor loss;
-    std::shared_ptr<const ContextCut> cut;  // a checkpointed region reads it in the backward
-  };
   void abandon_step();
   std::vector<Microbatch> microbatches(const Batch& batch, Pass pass) const;
-  at::Tensor logprobs_of(const Microbatch& micro, int64_t index, int64_t step,
-                         const ContextCut& cut);
-  at::Tensor logprobs_of(const Microbatch& micro, int64_t index, int64_t step);
-  at::Tensor sequence_logprobs(const Microbatch& micro, const ContextCut& cut,
-                               const StepContext& context);
+  StepRunner::Options pass(int64_t step, bool backward) const;
   LossCounts count(const std::vector<Microbatch>& microbatches);
   LossInputs loss_inputs(const Microbatch& micro, const at::Tensor& logprobs) const;
+  std::vector<LossMetric> run_with_loss(const std::vector<Microbatch>& microbatches,
+                                        const LossCounts& counts,
+                                        const StepRunner::Options& options);
   StepMetrics reduce_metrics(const std::vector<LossMetric>& addends, const LossCounts& counts);
   void observe_metrics(const StepMetrics& metrics, int64_t step);
   std::vector<at::Tensor> finish_gradients();
@@ -196,7 +181,7 @@ class Trainer {
   ParallelStyles styles_;
   TokenCuts tokens_;
   std::unique_ptr<ParameterStore> store_;
-  std::vector<HeldTokens> held_;
+  std::unique_ptr<StepRunner> runner_;
   int64_t gradient_bytes_ = 0;
 };
 

@@ -2,115 +2,205 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
+#include "parallel/style/gradient_rules.h"
 
 namespace shardproof {
 namespace {
 
-std::string layer_name(int64_t index) { return fmt::format("model.layers.{}", index); }
-
-bool is_in_layer(const Parameter& parameter, int64_t index) {
-  return parameter.name.starts_with(layer_name(index) + ".");
+std::vector<ParameterPtr> parameters_of(const std::vector<Slot*>& slots) {
+  std::vector<ParameterPtr> parameters;
+  for (const Slot* slot : slots) {
+    for (const ParameterPtr& parameter : slot->layer->parameters()) parameters.push_back(parameter);
+  }
+  return parameters;
 }
 
 }  // namespace
 
-// Calls the unit before and after the computation of its region, forward and backward.
-class FullyShardedModel::UnitRegion : public RegionWrap {
+// Calls the store before and after the computation of a region, forward and backward.
+class FullyShardedModel::RegionHooks : public RegionWrap {
  public:
-  UnitRegion(FullyShardedModel& model, size_t unit) : model_(model), unit_(unit) {}
+  RegionHooks(FullyShardedModel& model, UnitRegion& region) : model_(model), region_(region) {}
 
   at::Tensor run(const at::Tensor& x, const StepContext& context, const RegionBody& body) override {
-    model_.before_forward(unit_);
+    model_.before_forward(region_);
     FullyShardedModel* model = &model_;
+    UnitRegion* region = &region_;
     at::Tensor own = x;
     if (at::GradMode::is_enabled() && x.requires_grad()) {
       // Its gradient is complete when the whole region has added its part.
       own = at::alias(x);
-      own.register_hook([model, unit = unit_](const at::Tensor&) { model->after_backward(unit); });
+      own.register_hook([model, region](const at::Tensor&) { model->after_backward(*region); });
     }
     const at::Tensor y = body(own, context);
     if (at::GradMode::is_enabled() && y.requires_grad()) {
-      y.register_hook([model, unit = unit_](const at::Tensor&) { model->before_backward(unit); });
-      model_.awaits_backward_[unit_] = true;
+      y.register_hook([model, region](const at::Tensor&) { model->before_backward(*region); });
+      ++region_.open;
     }
-    model_.after_forward(unit_);
+    model_.after_forward(region_);
     return y;
   }
 
  private:
   FullyShardedModel& model_;
-  size_t unit_;
+  UnitRegion& region_;
 };
 
-FullyShardedModel::FullyShardedModel(const StoreSetup& setup, const ShardAxes& axes,
-                                     const FsdpOptions& options)
+FullyShardedModel::FullyShardedModel(const StoreSetup& setup, const FsdpOptions& options)
     : options_(options) {
-  const std::vector<ParameterPtr> all = setup.model.parameters();
-  const int64_t layer_count = setup.model.config().num_hidden_layers;
-  std::vector<std::vector<ParameterPtr>> groups(static_cast<size_t>(layer_count) + 1);
-  for (const ParameterPtr& parameter : all) {
-    size_t unit = 0;
-    for (int64_t i = 0; i < layer_count && unit == 0; ++i) {
-      if (is_in_layer(*parameter, i)) unit = static_cast<size_t>(i) + 1;
+  Decoder& model = setup.model;
+  const std::vector<ParameterPtr> all = model.parameters();
+  places_.resize(all.size(), {SIZE_MAX, 0});
+  for (int64_t chunk = 0; chunk < model.chunk_count(); ++chunk) {
+    std::vector<ParameterPtr> outside;  // of all layers
+    std::vector<Segment> layers;
+    for (const Segment& segment : model.chunk(chunk)) {
+      if (segment.part == Segment::Part::kLayer) {
+        layers.push_back(segment);
+        continue;
+      }
+      for (const ParameterPtr& parameter : parameters_of(model.slots_of(segment))) {
+        if (std::find(outside.begin(), outside.end(), parameter) == outside.end()) {
+          outside.push_back(parameter);
+        }
+      }
     }
-    places_.emplace_back(unit, groups[unit].size());
-    groups[unit].push_back(parameter);
+    const std::string root = chunk == 0 ? "model" : fmt::format("chunk.{}", chunk);
+    add_region(setup, root, {.chunk = chunk, .is_root = true}, outside);
+    for (const Segment& layer : layers) {
+      add_region(setup, fmt::format("model.layers.{}", layer.layer),
+                 {.chunk = chunk, .is_root = false}, parameters_of(model.slots_of(layer)));
+    }
   }
-  for (size_t unit = 0; unit < groups.size(); ++unit) {
-    const std::string name = unit == 0 ? "model" : layer_name(static_cast<int64_t>(unit) - 1);
-    units_.push_back(std::make_unique<FsdpUnit>(name, groups[unit], setup.comm, axes,
-                                                options.cpu_offload, setup.dtype, setup.device));
-    setup.model.region(name).wrap(std::make_unique<UnitRegion>(*this, unit));
+  std::vector<ParameterPtr> elsewhere;  // on other ranks
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (places_[i].first == SIZE_MAX) elsewhere.push_back(all[i]);
   }
-  awaits_backward_.resize(units_.size(), false);
+  add_units(setup, "elsewhere", elsewhere);
 }
 
 FullyShardedModel::~FullyShardedModel() = default;
 
-void FullyShardedModel::before_forward(size_t unit) {
-  if (held_) return;
-  units_[unit]->gather();
-  if (options_.prefetch && unit + 1 < units_.size()) units_[unit + 1]->start_gather();
+void FullyShardedModel::add_region(const StoreSetup& setup, const std::string& name,
+                                   UnitRegion region, const std::vector<ParameterPtr>& parameters) {
+  region.units = add_units(setup, name, parameters);
+  regions_.push_back(std::make_unique<UnitRegion>(std::move(region)));
+  setup.model.region(name).wrap(std::make_unique<RegionHooks>(*this, *regions_.back()));
 }
 
-void FullyShardedModel::after_forward(size_t unit) {
-  if (held_) return;
-  const bool goes_backward = awaits_backward_[unit];
-  if (goes_backward && (unit == 0 || !options_.reshard_after_forward)) return;
-  units_[unit]->reshard();
+std::vector<FsdpUnit*> FullyShardedModel::add_units(const StoreSetup& setup,
+                                                    const std::string& name,
+                                                    const std::vector<ParameterPtr>& parameters) {
+  std::map<std::vector<std::string>, std::vector<ParameterPtr>> groups;
+  for (const ParameterPtr& parameter : parameters) {
+    groups[mean_axes(parameter->rule, setup.token_axes)].push_back(parameter);
+  }
+  const std::vector<ParameterPtr> all = setup.model.parameters();
+  std::vector<FsdpUnit*> added;
+  for (const auto& [axes, group] : groups) {
+    for (size_t i = 0; i < group.size(); ++i) {
+      auto& place = places_[std::find(all.begin(), all.end(), group[i]) - all.begin()];
+      if (place.first != SIZE_MAX) {
+        throw_refused(group[i]->name + " is used by two chunks of one rank",
+                      "set data_parallel to replicate, or tie_word_embeddings to false");
+      }
+      place = {units_.size(), i};
+    }
+    const bool dense = axes == setup.token_axes;
+    units_.push_back(std::make_unique<FsdpUnit>(
+        dense ? name : fmt::format("{} over {}", name, fmt::join(axes, "+")), group, setup.comm,
+        shard_axes(setup.comm.mesh(), axes, options_), options_.cpu_offload, setup.dtype,
+        setup.device));
+    added.push_back(units_.back().get());
+  }
+  return added;
 }
 
-void FullyShardedModel::before_backward(size_t unit) {
-  units_[unit]->gather();
+// The region before or after this one in its chunk, or null.
+FullyShardedModel::UnitRegion* FullyShardedModel::next_in_chunk(const UnitRegion& region,
+                                                                int64_t step) {
+  const auto here = std::find_if(regions_.begin(), regions_.end(),
+                                 [&](const auto& other) { return other.get() == &region; });
+  const int64_t place = (here - regions_.begin()) + step;
+  if (place < 0 || place >= std::ssize(regions_)) return nullptr;
+  UnitRegion* next = regions_[static_cast<size_t>(place)].get();
+  return next->chunk == region.chunk ? next : nullptr;
+}
+
+void FullyShardedModel::start_gather(UnitRegion* region) {
+  if (region == nullptr) return;
+  for (FsdpUnit* unit : region->units) unit->start_gather();
+}
+
+void FullyShardedModel::before_forward(UnitRegion& region) {
+  if (held_) return;
+  for (FsdpUnit* unit : region.units) unit->gather();
+  if (options_.prefetch) start_gather(next_in_chunk(region, 1));
+}
+
+void FullyShardedModel::after_forward(UnitRegion& region) {
+  if (held_) return;
+  if (region.open > 0 && (region.is_root || !options_.reshard_after_forward)) return;
+  for (FsdpUnit* unit : region.units) unit->reshard();
+}
+
+void FullyShardedModel::before_backward(UnitRegion& region) {
+  for (FsdpUnit* unit : region.units) unit->gather();
   if (!options_.prefetch) return;
-  // Unit 0, the root, comes first in a backward.
-  const size_t next = unit == 0 ? units_.size() - 1 : unit - 1;
-  if (next != 0 && awaits_backward_[next]) units_[next]->start_gather();
+  // The root comes first in a backward, and then the last layer.
+  UnitRegion* next = next_in_chunk(region, -1);
+  if (region.is_root) {
+    for (next = &region; next_in_chunk(*next, 1) != nullptr;) next = next_in_chunk(*next, 1);
+  }
+  if (next != nullptr && !next->is_root && next->in_backward) start_gather(next);
 }
 
-void FullyShardedModel::after_backward(size_t unit) {
-  if (!awaits_backward_[unit]) return;
-  awaits_backward_[unit] = false;
+void FullyShardedModel::after_backward(UnitRegion& region) {
+  if (!region.in_backward) return;
+  region.in_backward = false;
+  const bool stays = --region.open > 0 && (region.is_root || !options_.reshard_after_forward);
   // First, so that its parameters and the buffer of its gradients never exist together.
-  units_[unit]->reshard();
-  if (!reduces_) return units_[unit]->keep_gradients();
-  // One at a time, so that only one unit's whole gradients are in transit.
-  for (const auto& other : units_) other->finish_reduce();
-  units_[unit]->start_reduce();
+  for (FsdpUnit* unit : region.units) {
+    if (!stays) unit->reshard();
+  }
+  finish_gradients(region);
 }
 
-void FullyShardedModel::begin_microbatch(bool last) {
-  SHARDPROOF_ASSERT(std::count(awaits_backward_.begin(), awaits_backward_.end(), true) == 0,
-                    "fsdp finishes a microbatch's backward before the next one's forward");
-  reduces_ = last || options_.reduce_each_microbatch;
+void FullyShardedModel::finish_gradients(UnitRegion& region) {
+  for (FsdpUnit* unit : region.units) {
+    if (!reduces_) {
+      unit->keep_gradients();
+      continue;
+    }
+    // One at a time, so that only one unit's whole gradients are in transit.
+    for (const auto& other : units_) other->finish_reduce();
+    unit->start_reduce();
+  }
 }
 
-void FullyShardedModel::finish_backward() {
-  for (size_t unit = units_.size(); unit-- > 0;) after_backward(unit);
+void FullyShardedModel::before(const Action& action, Complete complete) {
+  reduces_ = complete == Complete::kStep ||
+             (complete == Complete::kMicrobatch && options_.reduce_each_microbatch);
+  if (action.kind != Action::Kind::kBackward) return;
+  for (const auto& region : regions_) {
+    region->in_backward = region->chunk == action.chunk && region->open > 0;
+  }
+}
+
+void FullyShardedModel::after(const Action& action, Complete) {
+  if (action.kind == Action::Kind::kForward) return;
+  for (size_t i = regions_.size(); i-- > 0;) {
+    UnitRegion& region = *regions_[i];
+    if (region.chunk != action.chunk) continue;
+    if (action.kind == Action::Kind::kBackward) after_backward(region);
+    if (action.kind == Action::Kind::kWeights) finish_gradients(region);
+  }
   for (const auto& unit : units_) unit->finish_reduce();
 }
 
@@ -123,7 +213,10 @@ std::vector<at::Tensor> FullyShardedModel::take_gradients() {
 }
 
 void FullyShardedModel::abandon_step() {
-  awaits_backward_.assign(units_.size(), false);
+  for (const auto& region : regions_) {
+    region->open = 0;
+    region->in_backward = false;
+  }
   for (const auto& unit : units_) unit->abandon_step();
 }
 

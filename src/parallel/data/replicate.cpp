@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "parallel/style/gradient_rules.h"
 
 namespace shardproof {
 
@@ -64,13 +65,18 @@ void average_gradients(std::vector<at::Tensor>& grads, const std::vector<std::st
   }
 }
 
-// Whether the gradient has one size on all ranks that are not averaged with each other.
+// Whether the gradient has one size on all ranks that are not averaged with each other, apart from
+// those that hold nothing of it.
 bool is_equal_elsewhere(const Parameter& parameter, const MeshComm& comm,
                         const std::vector<std::string>& averaged) {
   const Mesh& mesh = comm.mesh();
+  const std::vector<Cut>& cuts = parameter.layout.cuts();
   std::vector<std::string> others;
   for (const MeshAxis& axis : mesh.axes()) {
-    if (std::find(averaged.begin(), averaged.end(), axis.name) == averaged.end()) {
+    const bool holds = std::none_of(cuts.begin(), cuts.end(), [&](const Cut& cut) {
+      return cut.kind == Cut::Kind::kHeldBy && cut.axis == axis.name;
+    });
+    if (holds && std::find(averaged.begin(), averaged.end(), axis.name) == averaged.end()) {
       others.push_back(axis.name);
     }
   }
@@ -91,8 +97,7 @@ void average_parameter_gradients(const std::vector<ParameterPtr>& parameters,
   // Every rank makes the buckets in the same order.
   std::map<std::pair<std::vector<std::string>, bool>, std::vector<size_t>> buckets;
   for (size_t i = 0; i < grads.size(); ++i) {
-    std::vector<std::string> axes = token_axes;
-    for (const std::string& summed : parameters[i]->rule.summed_over) std::erase(axes, summed);
+    const std::vector<std::string> axes = mean_axes(parameters[i]->rule, token_axes);
     buckets[{axes, !is_equal_elsewhere(*parameters[i], comm, axes)}].push_back(i);
   }
   for (const auto& [key, places] : buckets) {

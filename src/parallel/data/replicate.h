@@ -24,11 +24,10 @@ struct SampleRange {
 SampleRange samples_of(int64_t batch_size, int64_t dp_size, int64_t dp_rank);
 
 // Replaces a model's gradients, one per parameter and of one dtype, by their averages over
-// `token_axes` without those over which the backward has summed (GradientRule::summed_over). They
-// are averaged in buckets of at most 16 MiB; those of one bucket then share its memory, without
-// overlap. Gradients whose sizes differ among the other ranks of the mesh go into separate buckets.
-// The other buckets are then the same on every rank, so that copies over tp stay equal to the last
-// bit: Gloo sums a buffer's chunks in different orders.
+// mean_axes(). They are averaged in buckets of at most 16 MiB; those of one bucket then share its
+// memory, without overlap. Gradients whose sizes differ among the other ranks of the mesh go into
+// separate buckets. The other buckets are then the same on every rank, so that copies over tp stay
+// equal to the last bit: Gloo sums a buffer's chunks in different orders.
 //
 //   forward   all_reduce(avg), one call per bucket, labeled with its first and last name
 //   backward  none: these are gradients already

@@ -33,7 +33,8 @@ ReplicatedModel::ReplicatedModel(const StoreSetup& setup, GradientPlace gradient
   if (gradients == GradientPlace::kMain) use_main_gradients(setup.model);
 }
 
-void ReplicatedModel::begin_microbatch(bool) {
+void ReplicatedModel::before(const Action& action, Complete) {
+  if (action.kind != Action::Kind::kForward) return;
   for (const ParameterPtr& parameter : parameters_) {
     if (!parameter->main_gradient || parameter->main_gradient->sum.defined()) continue;
     const at::Tensor leaf = parameter->tensor.detach();
@@ -42,8 +43,12 @@ void ReplicatedModel::begin_microbatch(bool) {
   }
 }
 
+void ReplicatedModel::after(const Action& action, Complete) {
+  if (action.kind != Action::Kind::kForward) keep_gradients();
+}
+
 // Leaves of the wider type keep their gradients.
-void ReplicatedModel::finish_backward() {
+void ReplicatedModel::keep_gradients() {
   const at::NoGradGuard no_grad;
   kept_.resize(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -67,7 +72,7 @@ void ReplicatedModel::finish_backward() {
 
 std::vector<at::Tensor> ReplicatedModel::take_gradients() {
   const at::NoGradGuard no_grad;
-  finish_backward();
+  keep_gradients();
   std::vector<at::Tensor> grads;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (const auto& main = parameters_[i]->main_gradient) kept_[i] = main->sum;

@@ -9,11 +9,11 @@ namespace shardproof {
 
 class ReplicatedModel : public ParameterStore {
  public:
-  // With kMain, the weights of linears get main gradients. Their buffers have memory from the
-  // beginning of a step's first microbatch until its gradients are taken.
+  // With kMain, the weights of linears get main gradients. Their buffers have memory from a step's
+  // first forward until its gradients are taken.
   ReplicatedModel(const StoreSetup& setup, GradientPlace gradients);
-  void begin_microbatch(bool) override;
-  void finish_backward() override;
+  void before(const Action& action, Complete complete) override;
+  void after(const Action& action, Complete complete) override;
   std::vector<at::Tensor> take_gradients() override;
   // all_reduce(avg) in buckets (average_parameter_gradients)
   void average(std::vector<at::Tensor>& grads) override;
@@ -23,6 +23,7 @@ class ReplicatedModel : public ParameterStore {
   std::shared_ptr<void> hold_whole() override { return nullptr; }
 
  private:
+  void keep_gradients();
   std::vector<ParameterPtr> parameters_;
   MeshComm& comm_;
   std::vector<std::string> token_axes_;

@@ -34,7 +34,7 @@ std::unique_ptr<ParameterStore> DataParallel::store(const StoreSetup& setup) con
   const ShardAxes axes = shard_axes(setup.comm.mesh(), setup.token_axes, options_);
   check_main_gradients(options_, axes, setup.comm.mesh(), setup.dtype);
   if (axes.shard.empty()) return std::make_unique<ReplicatedModel>(setup, options_.gradients);
-  return std::make_unique<FullyShardedModel>(setup, axes, options_);
+  return std::make_unique<FullyShardedModel>(setup, options_);
 }
 
 }  // namespace shardproof

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -27,16 +28,6 @@ at::Tensor wait_for(std::optional<PendingCollective>& pending) {
   return call.wait();
 }
 
-void refuse_own_means(const std::vector<ParameterPtr>& parameters) {
-  for (const ParameterPtr& parameter : parameters) {
-    if (parameter->rule.summed_over.empty()) continue;
-    throw_refused(parameter->name +
-                      " has a gradient that is no mean over all axes of "
-                      "tokens, which fsdp takes",
-                  "set data_parallel to replicate");
-  }
-}
-
 }  // namespace
 
 FsdpUnit::FsdpUnit(std::string name, std::vector<ParameterPtr> parameters, MeshComm& comm,
@@ -46,12 +37,12 @@ FsdpUnit::FsdpUnit(std::string name, std::vector<ParameterPtr> parameters, MeshC
       comm_(comm),
       cpu_offload_(cpu_offload),
       flat_({}, 1) {
-  SHARDPROOF_ASSERT(!axes.shard.empty(), "one rank has nothing to shard");
-  refuse_own_means(parameters_);
   make_shards(axes, dtype, device);
   shard_axis_ = &comm.along(axes.shard);
   replicate_axis_ = axes.replicate.empty() ? nullptr : &comm.along(axes.replicate);
   flat_ = flat_layout();
+  is_empty_ = std::all_of(whole_.begin(), whole_.end(),
+                          [](const at::Tensor& leaf) { return leaf.numel() == 0; });
   kept_.resize(parameters_.size());
   gradients_.resize(parameters_.size());
 }
@@ -62,7 +53,7 @@ void FsdpUnit::make_shards(const ShardAxes& axes, at::ScalarType dtype, at::Devi
     const at::Tensor full = parameter->tensor;
     const std::vector<int64_t> shape =
         parameter->layout.local_shape(parameter->global_shape, comm_.mesh(), comm_.rank());
-    parameter->layout.append(Cut::chunk(0, axes.shard));
+    if (!axes.shard.empty()) parameter->layout.append(Cut::chunk(0, axes.shard));
     parameter->master = cut(full, parameter->layout, comm_.mesh(), comm_.rank())
                             .to(at::TensorOptions().device(home).dtype(wider_type(dtype)));
     parameter->tensor = at::empty(shape, at::TensorOptions().dtype(dtype).device(device))
@@ -86,14 +77,14 @@ at::Tensor FsdpUnit::packed_shards() const {
 }
 
 void FsdpUnit::start_gather() {
-  if (state_ != State::kSharded || parameters_.empty()) return;
+  if (state_ != State::kSharded || is_empty_) return;
   const at::NoGradGuard no_grad;
   gathering_ = shard_axis_->all_gather_async(packed_shards(), 0, name_ + " gather", flat_.sizes());
   state_ = State::kGathering;
 }
 
 void FsdpUnit::gather() {
-  if (state_ == State::kWhole || parameters_.empty()) return;
+  if (state_ == State::kWhole || is_empty_) return;
   const at::NoGradGuard no_grad;
   at::Tensor flat;
   if (state_ == State::kGathering) {
@@ -145,7 +136,7 @@ at::Tensor FsdpUnit::packed_gradients() {
 }
 
 void FsdpUnit::start_reduce() {
-  if (parameters_.empty()) return;
+  if (is_empty_) return;
   const at::NoGradGuard no_grad;
   finish_reduce();
   reducing_ = shard_axis_->reduce_scatter_async(packed_gradients(), 0, ReduceOp::kAvg,

@@ -26,7 +26,8 @@ class FsdpUnit {
  public:
   // Cuts `parameters`, which must still be views of the full tensors: appends the cut to their
   // layouts and makes shards and leaves. Leaves have `dtype` and are on `device`. No communication.
-  // Throws Error(kRefused) for a parameter whose gradient is no mean over all axes of tokens.
+  // A unit without elements on this rank makes no calls, and one without a shard axis makes them
+  // with itself.
   FsdpUnit(std::string name, std::vector<ParameterPtr> parameters, MeshComm& comm,
            const ShardAxes& axes, bool cpu_offload, at::ScalarType dtype, at::Device device);
 
@@ -70,6 +71,7 @@ class FsdpUnit {
   MeshComm& comm_;
   bool cpu_offload_;
   std::vector<at::Tensor> whole_;  // the leaves' memory, without autograd
+  bool is_empty_;                  // has no elements
   Communicator* shard_axis_;
   Communicator* replicate_axis_;  // null: no copies
   FlatShards flat_;

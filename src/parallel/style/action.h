@@ -20,8 +20,17 @@ struct Action {
 // F0 B0 F1 B1 ..: at most one microbatch's activations are kept.
 std::vector<Action> one_at_a_time(int64_t microbatches);
 
-// Asserts that each microbatch has one forward in each of `chunks` chunks, then one backward, and
-// then, if there is any kWeights at all, one kWeights.
+// F0 F1 ..: a pass without gradients.
+std::vector<Action> forwards_only(int64_t microbatches);
+
+// Asserts that each microbatch has one forward in each of `chunks` chunks, then one backward if
+// there is any, and then one kWeights if there is any.
 void check_actions(const std::vector<Action>& actions, int64_t microbatches, int64_t chunks = 1);
+
+// Which gradients of an action's chunk are complete when the action ends: those of its microbatch,
+// or also those of all other microbatches.
+enum class Complete { kNothing, kMicrobatch, kStep };
+// One for each action.
+std::vector<Complete> completed_by(const std::vector<Action>& actions);
 
 }  // namespace shardproof

@@ -9,6 +9,7 @@
 
 #include "comm/mesh_comm.h"
 #include "model/decoder.h"
+#include "parallel/style/action.h"
 
 namespace shardproof {
 
@@ -26,15 +27,14 @@ class ParameterStore {
  public:
   virtual ~ParameterStore() = default;
 
-  // Call begin_microbatch before a microbatch's forward and finish_backward after its backward.
-  // `last` marks the last microbatch of the optimizer step.
-  virtual void begin_microbatch(bool last) = 0;
-  virtual void finish_backward() = 0;
+  // Call these around each action of a pass with backwards (completed_by).
+  virtual void before(const Action& action, Complete complete) = 0;
+  virtual void after(const Action& action, Complete complete) = 0;
   // This rank's gradients since the last call, one per parameter of the model, in its order and in
   // the wider type; zeros where no backward left any.
   virtual std::vector<at::Tensor> take_gradients() = 0;
-  // Replaces each gradient by its mean over the ranks that hold different tokens, where
-  // take_gradients() has not already given that. Axes of GradientRule::summed_over are left out.
+  // Replaces each gradient by its mean over mean_axes() (gradient_rules.h), where take_gradients()
+  // has not already given that.
   virtual void average(std::vector<at::Tensor>& grads) = 0;
   // Makes what the forward reads equal to the masters, which have changed. No communication.
   virtual void refresh() = 0;

@@ -35,10 +35,14 @@ TokenCuts ParallelStyles::token_cuts(const Mesh& mesh) const {
   return cuts;
 }
 
-std::vector<Action> ParallelStyles::actions(int64_t microbatches) const {
-  std::vector<Action> actions = one_at_a_time(microbatches);
-  for (const auto& style : styles_) style->order_actions(actions);
-  check_actions(actions, microbatches);
+std::vector<Action> ParallelStyles::actions(const Mesh& mesh, int64_t rank, int64_t microbatches,
+                                            int64_t chunks, bool backward) const {
+  std::vector<Action> actions =
+      backward ? one_at_a_time(microbatches) : forwards_only(microbatches);
+  for (const auto& style : styles_) {
+    if (auto own = style->schedule(mesh, rank, microbatches, backward)) actions = *std::move(own);
+  }
+  check_actions(actions, microbatches, chunks);
   return actions;
 }
 
@@ -50,6 +54,16 @@ std::unique_ptr<ParameterStore> ParallelStyles::store(const StoreSetup& setup) c
     if (store) found = std::move(store);
   }
   SHARDPROOF_ASSERT(found, "no style stores the parameters");
+  return found;
+}
+
+std::unique_ptr<StageLink> ParallelStyles::link(Decoder& model, MeshComm& comm) const {
+  std::unique_ptr<StageLink> found;
+  for (const auto& style : styles_) {
+    std::unique_ptr<StageLink> link = style->link(model, comm);
+    SHARDPROOF_ASSERT(!link || !found, "two styles link the chunks of the model");
+    if (link) found = std::move(link);
+  }
   return found;
 }
 

@@ -10,12 +10,13 @@
 //
 // The plain model knows no style, and the trainer no axis. What pipeline stages and experts need
 // has a place too: a parameter that some ranks do not hold (Cut::held_by), gradients that a
-// backward has already summed over an axis of tokens (GradientRule), and the order of forwards and
-// backwards (Action). tests/unit/parallel/style has a style with an axis of its own that uses
-// all three.
+// backward has already summed over an axis of tokens (GradientRule), the order of forwards and
+// backwards (Action), and chunks of the model on other ranks (StageLink). tests/unit/parallel/style
+// has styles with axes of their own that use all of it.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@
 #include "model/decoder.h"
 #include "parallel/style/action.h"
 #include "parallel/style/parameter_store.h"
+#include "parallel/style/stage_link.h"
 #include "parallel/style/token_cuts.h"
 
 namespace shardproof {
@@ -42,9 +44,16 @@ class ParallelStyle {
   // outlive the model, but does not communicate.
   virtual void install(Decoder&, MeshComm&) const {}
   virtual void cut_tokens(TokenCuts&, const Mesh&) const {}
-  virtual void order_actions(std::vector<Action>&) const {}
-  // Only one style has a store; null: not this one.
+  // The order in which the rank works on its microbatches, with backwards or without. Only one
+  // style has one; null: not this one.
+  virtual std::optional<std::vector<Action>> schedule(const Mesh&, int64_t /*rank*/,
+                                                      int64_t /*microbatches*/,
+                                                      bool /*backward*/) const {
+    return std::nullopt;
+  }
+  // Only one style has a store, and one a link; null: not this one.
   virtual std::unique_ptr<ParameterStore> store(const StoreSetup&) const { return nullptr; }
+  virtual std::unique_ptr<StageLink> link(Decoder&, MeshComm&) const { return nullptr; }
 };
 
 // The styles of one model, in the order in which they are applied. Copies share the styles.
@@ -59,10 +68,13 @@ class ParallelStyles {
   // Places and installs all. Call it before Decoder::materialise, which cuts the parameters.
   void apply(Decoder& model, MeshComm& comm) const;
   TokenCuts token_cuts(const Mesh& mesh) const;
-  // The forwards and backwards of a step, in order.
-  std::vector<Action> actions(int64_t microbatches) const;
+  // What the rank does in a pass, in order. Without a style that says so one microbatch follows
+  // another.
+  std::vector<Action> actions(const Mesh& mesh, int64_t rank, int64_t microbatches, int64_t chunks,
+                              bool backward) const;
   // Asserts that exactly one style has a store.
   std::unique_ptr<ParameterStore> store(const StoreSetup& setup) const;
+  std::unique_ptr<StageLink> link(Decoder& model, MeshComm& comm) const;  // null: no style has one
 
  private:
   std::vector<std::shared_ptr<const ParallelStyle>> styles_;

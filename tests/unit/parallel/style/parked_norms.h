@@ -55,7 +55,7 @@ class ParkedNorms : public ParallelStyle {
     for (Slot* slot : norms(model)) {
       Parameter& weight = *dynamic_cast<RmsNorm&>(*slot->layer).weight;
       weight.layout.append(Cut::held_by("xp", {layer_of(*slot) % size}));
-      weight.rule.summed_over = {"xp"};
+      weight.rule.mean_over = {"dp", "cp", "ulysses"};
     }
   }
 
@@ -69,10 +69,14 @@ class ParkedNorms : public ParallelStyle {
 
   void cut_tokens(TokenCuts& cuts, const Mesh&) const override { cuts.sample_axes.push_back("xp"); }
 
-  void order_actions(std::vector<Action>& actions) const override {
+  std::optional<std::vector<Action>> schedule(const Mesh&, int64_t, int64_t microbatches,
+                                              bool backward) const override {
+    std::vector<Action> actions =
+        backward ? one_at_a_time(microbatches) : forwards_only(microbatches);
     std::stable_partition(actions.begin(), actions.end(), [](const Action& action) {
       return action.kind == Action::Kind::kForward;
     });
+    return actions;
   }
 
  private:

@@ -131,11 +131,17 @@ TEST_CASE("the actions of a step", "[parallel][style]") {
   const std::vector<Action> forwards_first = {
       {Kind::kForward, 0}, {Kind::kForward, 1}, {Kind::kBackward, 0}, {Kind::kBackward, 1}};
   CHECK((one_at_a_time(2) == alternating));
-  CHECK((make_styles({}).actions(2) == alternating));
-  CHECK((ParallelStyles(all_styles()).actions(2) == forwards_first));
+  const auto actions = [](const ParallelStyles& styles, bool backward) {
+    return styles.actions(Mesh(), /*rank=*/0, /*microbatches=*/2, /*chunks=*/1, backward);
+  };
+  CHECK((actions(make_styles({}), true) == alternating));
+  CHECK((actions(make_styles({}), false) == forwards_only(2)));
+  CHECK((actions(ParallelStyles(all_styles()), true) == forwards_first));
   CHECK_THROWS(check_actions({{Kind::kBackward, 0}, {Kind::kForward, 0}}, 1));
   CHECK_THROWS(check_actions({{Kind::kForward, 0}}, 1));
   CHECK_THROWS(check_actions(one_at_a_time(2), 3));
+  CHECK_THROWS(check_actions(one_at_a_time(2), 2, /*chunks=*/2));
+  CHECK_THROWS(check_actions({{Kind::kForward, 0}, {Kind::kBackward, 0}, {Kind::kForward, 1}}, 2));
 }
 
 TEST_CASE("a style of the tests trains on an axis of its own, with all others beside it",
@@ -151,19 +157,41 @@ TEST_CASE("a style of the tests trains on an axis of its own, with all others be
   CHECK(difference(expected, train(with_parked_norms(mesh_of(2, 1, 2, 3), sp)), 1e-10) == "");
 }
 
+TEST_CASE("the last action that leaves gradients of a chunk completes them", "[parallel][style]") {
+  using Kind = Action::Kind;
+  using C = Complete;
+  CHECK((completed_by(one_at_a_time(2)) ==
+         std::vector<C>{C::kNothing, C::kMicrobatch, C::kNothing, C::kStep}));
+  CHECK((completed_by(forwards_only(2)) == std::vector<C>{C::kNothing, C::kNothing}));
+  // A split backward: only kWeights completes.
+  CHECK((completed_by({{Kind::kForward, 0, 0},
+                       {Kind::kForward, 0, 1},
+                       {Kind::kBackward, 0, 1},
+                       {Kind::kWeights, 0, 1},
+                       {Kind::kBackward, 0, 0},
+                       {Kind::kWeights, 0, 0}}) ==
+         std::vector<C>{C::kNothing, C::kNothing, C::kNothing, C::kStep, C::kNothing, C::kStep}));
+}
+
 TEST_CASE("without its rule a weight that some ranks do not hold is averaged by no two ranks alike",
           "[parallel][style]") {
   Trial trial = with_parked_norms(mesh_of(2, 2, 1, 1));
   trial.prepare = [](Decoder& model, int64_t) {
-    for (const ParameterPtr& parameter : model.parameters()) parameter->rule.summed_over.clear();
+    for (const ParameterPtr& parameter : model.parameters()) parameter->rule.mean_over.reset();
   };
   CHECK_THROWS_WITH(train(trial), Catch::Contains("disagree on call"));
 }
 
-TEST_CASE("fsdp refuses a parameter whose gradient is no mean over all axes of tokens",
-          "[parallel][style][fsdp]") {
-  const Trial trial = with_parked_norms(mesh_of(2, 2, 1, 1), {.data = fsdp()});
-  CHECK_THROWS_WITH(train(trial), Catch::Contains("a gradient that is no mean over all axes of"));
+TEST_CASE("fsdp shards each parameter over the axes of its own mean", "[parallel][style][fsdp]") {
+  const Trained expected = train({.mesh = Mesh(), .options = {.micro_batch_size = 1}});
+  for (const bool each : {true, false}) {
+    FsdpOptions options = fsdp();
+    options.reduce_each_microbatch = each;
+    for (const Mesh& mesh : {mesh_of(2, 2, 1, 1), mesh_of(2, 3, 1, 1), mesh_of(2, 2, 1, 3)}) {
+      INFO(mesh.describe() << (each ? "" : ", reduced once"));
+      CHECK(difference(expected, train(with_parked_norms(mesh, {.data = options})), 1e-10) == "");
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,46 @@
+// What a chunk of the model reads, and where its result goes, where the chunks of a model lie on
+// several ranks. The trainer knows no axis: it asks the link of the one style that has one.
+//
+//   forward    first chunk: token ids    others: input(), a leaf     -> output(), or the logits
+//   backward   last chunk: the loss      others: output_grad()       -> input_grad()
+//
+// A pass calls begin(), then for each action in order what the table above names, then finish().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "parallel/style/action.h"
+
+namespace shardproof {
+
+class StageLink {
+ public:
+  virtual ~StageLink() = default;
+  virtual bool is_first(int64_t chunk) const = 0;  // reads token ids
+  virtual bool is_last(int64_t chunk) const = 0;   // gives logits
+
+  // `actions` are all of this rank's pass; stream_shapes[i] is the shape that the residual stream
+  // of microbatch i has on this rank.
+  virtual void begin(const std::vector<Action>& actions,
+                     std::vector<std::vector<int64_t>> stream_shapes) = 0;
+  // Waits for all that was sent.
+  virtual void finish() = 0;
+  // Call it after a step that threw: forgets the pass, and waits for no rank.
+  virtual void drop() = 0;
+
+  // The stream that a forward reads: a new leaf, with a gradient in a pass that has backwards.
+  virtual at::Tensor input(const Action& forward) = 0;
+  virtual void output(const Action& forward, const at::Tensor& stream) = 0;
+  virtual at::Tensor output_grad(const Action& backward) = 0;
+  virtual void input_grad(const Action& backward, const at::Tensor& grad) = 0;
+
+  // The value of the ranks that hold the last chunk, on all ranks. The others pass zeros of its
+  // shape.
+  virtual at::Tensor from_last(const at::Tensor& value, std::string_view label) = 0;
+};
+
+}  // namespace shardproof

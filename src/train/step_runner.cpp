@@ -1,0 +1,158 @@
+#include "train/step_runner.h"
+
+#include <ATen/ATen.h>
+
+#include "base/error.h"
+#include "logprob/vocab_parallel_logprob.h"
+#include "train/held_tokens.h"
+
+namespace shardproof {
+namespace {
+
+// ids[next], and 0 where `next` is -1 because the sequence ends.
+at::Tensor next_tokens(const at::Tensor& ids, const at::Tensor& next) {
+  return ids.gather(1, next.clamp_min(0)).masked_fill_(next.lt(0), 0);
+}
+
+}  // namespace
+
+StepRunner::StepRunner(const RankSetup& setup, Decoder& model, const ParallelStyles& styles,
+                       ParameterStore& store)
+    : setup_(setup),
+      model_(model),
+      styles_(styles),
+      store_(store),
+      tokens_(styles.token_cuts(setup.mesh)),
+      link_(styles.link(model, setup.comm)) {}
+
+bool StepRunner::is_first(int64_t chunk) const { return !link_ || link_->is_first(chunk); }
+bool StepRunner::is_last(int64_t chunk) const { return !link_ || link_->is_last(chunk); }
+
+bool StepRunner::holds_last() const {
+  for (int64_t chunk = 0; chunk < model_.chunk_count(); ++chunk) {
+    if (is_last(chunk)) return true;
+  }
+  return false;
+}
+
+at::Tensor StepRunner::from_last(const at::Tensor& value, std::string_view label) {
+  return link_ ? link_->from_last(value, label) : value;
+}
+
+ContextCut StepRunner::cut_of(const Microbatch& micro) const {
+  return context_cut_of(micro, setup_.mesh, setup_.rank, tokens_);
+}
+
+void StepRunner::run(const std::vector<Microbatch>& microbatches, const Options& options,
+                     const AtLogprobs& at_logprobs) {
+  held_.clear();
+  const std::vector<Action> actions = styles_.actions(
+      setup_.mesh, setup_.rank, std::ssize(microbatches), model_.chunk_count(), options.backward);
+  std::vector<std::vector<int64_t>> shapes;
+  for (const Microbatch& micro : microbatches) {
+    held_.push_back({.rows = micro.token_map, .held = cut_of(micro).local(micro.token_map)});
+    const at::Tensor& held = held_.back().held;
+    shapes.push_back(
+        {held.size(0), held.size(1) / tokens_.row_multiple, model_.config().hidden_size});
+  }
+  if (link_) link_->begin(actions, std::move(shapes));
+  const std::shared_ptr<void> whole = options.backward ? nullptr : store_.hold_whole();
+  const std::vector<Complete> complete = completed_by(actions);
+  for (size_t i = 0; i < actions.size(); ++i) {
+    const Action& action = actions[i];
+    if (options.backward) store_.before(action, complete[i]);
+    switch (action.kind) {
+      case Action::Kind::kForward:
+        forward(action, microbatches[static_cast<size_t>(action.microbatch)], options, at_logprobs);
+        break;
+      case Action::Kind::kBackward:
+        backward(action);
+        break;
+      case Action::Kind::kWeights:
+        SHARDPROOF_ASSERT(false, "no layer leaves gradients of its weights for later");
+    }
+    if (options.backward) store_.after(action, complete[i]);
+  }
+  if (link_) link_->finish();
+}
+
+void StepRunner::forward(const Action& action, const Microbatch& micro, const Options& options,
+                         const AtLogprobs& at_logprobs) {
+  Running here{.cut = std::make_shared<const ContextCut>(cut_of(micro))};
+  const ContextCut& cut = *here.cut;
+  const StepContext context{
+      .probe = setup_.probe,
+      .step = options.step,
+      .microbatch = action.microbatch,
+      .token_map = held_[static_cast<size_t>(action.microbatch)].held,
+      .positions = cut.local(micro.positions).to(setup_.device),
+      .grad_scale = options.grad_scale,
+      .sequence_ids = micro.plan ? packed_sequence_ids(*micro.plan).squeeze(0) : at::Tensor(),
+      .sequence_layout = &cut.ring()};
+  if (!is_first(action.chunk)) here.input = link_->input(action);
+  const at::Tensor x =
+      here.input.defined() ? here.input : cut.local(micro.input_ids.to(setup_.device));
+  here.output = model_.forward(action.chunk, x, context);
+  if (is_last(action.chunk)) {
+    at::Tensor logprobs = logprobs_of(here.output, micro, cut, options.temperature);
+    logprobs = at::where(micro.scored.to(setup_.device), logprobs, at::zeros_like(logprobs));
+    if (setup_.probe.listens(Phase::kForward)) {
+      setup_.probe.observe({.name = "logprobs",
+                            .phase = Phase::kForward,
+                            .step = options.step,
+                            .microbatch = action.microbatch,
+                            .tensor = logprobs,
+                            .token_map = micro.result_map});
+    }
+    here.output = at_logprobs(static_cast<size_t>(action.microbatch), logprobs);
+  } else {
+    link_->output(action, here.output);
+  }
+  if (options.backward) running_[{action.chunk, action.microbatch}] = std::move(here);
+}
+
+void StepRunner::backward(const Action& action) {
+  const auto found = running_.find({action.chunk, action.microbatch});
+  SHARDPROOF_ASSERT(found != running_.end(), "a backward comes after its forward");
+  const Running& running = found->second;
+  if (is_last(action.chunk)) {
+    running.output.backward();
+  } else {
+    running.output.backward(link_->output_grad(action));
+  }
+  if (running.input.defined()) link_->input_grad(action, running.input.grad());
+  running_.erase(found);
+}
+
+void StepRunner::abandon() {
+  running_.clear();
+  if (link_) link_->drop();
+}
+
+// [b, S]: the logprob of each token given those before it. The shift comes before the cut because
+// the successor of a rank's last token is on another rank. Each sequence of a packed row is shifted
+// separately.
+at::Tensor StepRunner::logprobs_of(const at::Tensor& logits, const Microbatch& micro,
+                                   const ContextCut& cut, double temperature) {
+  const at::Tensor ids = micro.input_ids.to(setup_.device);
+  const LogprobOptions scoring{.temperature = temperature};
+  const int64_t vocab_size = model_.config().vocab_size, seq_len = micro.batch.seq_len();
+  Communicator& tp = setup_.comm.along("tp");
+  // [b, n] to [b, S]: rows shorter than the batch's have no scored token after their end.
+  const auto to_batch = [seq_len](const at::Tensor& rows) {
+    return at::constant_pad_nd(rows, {0, seq_len - rows.size(1)}, 0);
+  };
+  if (cut.whole() && !micro.plan) {
+    return to_batch(next_token_logprobs(logits, ids, tp, vocab_size, scoring));
+  }
+  const at::Tensor targets =
+      micro.plan ? next_tokens(ids, packed_next(*micro.plan).to(setup_.device))
+                 : at::constant_pad_nd(ids.narrow(1, 1, ids.size(1) - 1), {0, 1}, 0);
+  const at::Tensor local =
+      vocab_parallel_logprob(logits, cut.local(targets), tp, vocab_size, scoring);
+  const at::Tensor gathered = cut.gather(local, setup_.comm, "logprobs");
+  if (micro.plan) return at::constant_pad_nd(unpack(gathered, *micro.plan, seq_len - 1), {1, 0}, 0);
+  return to_batch(at::constant_pad_nd(gathered.narrow(1, 0, gathered.size(1) - 1), {1, 0}, 0));
+}
+
+}  // namespace shardproof

@@ -1,0 +1,91 @@
+// Runs the forwards and backwards of one rank over its microbatches: for a training step, for
+// scoring and for evaluation.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/mesh_comm.h"
+#include "model/decoder.h"
+#include "observe/probe.h"
+#include "parallel/style/style.h"
+#include "train/context_cut.h"
+#include "train/microbatch.h"
+
+namespace shardproof {
+
+// One rank's environment, made once and passed by reference.
+struct RankSetup {
+  const Mesh& mesh;
+  int64_t rank;
+  MeshComm& comm;
+  Probe& probe;
+  at::ScalarType dtype;  // of parameters and activations
+  at::Device device;
+};
+
+class StepRunner {
+ public:
+  struct Options {
+    int64_t step = 0;
+    bool backward = false;     // false: forwards alone, with the store's parameters held whole
+    double temperature = 1.0;  // divides the logits
+    double grad_scale = 1.0;   // StepContext::grad_scale
+  };
+  // Gets the logprobs [b, S] of a microbatch, where the rank holds the model's last chunk, and
+  // returns the scalar from which its backward starts; undefined in a pass without backwards.
+  using AtLogprobs = std::function<at::Tensor(size_t microbatch, const at::Tensor& logprobs)>;
+
+  // The model, the store and what `setup` refers to outlive the runner.
+  StepRunner(const RankSetup& setup, Decoder& model, const ParallelStyles& styles,
+             ParameterStore& store);
+
+  // Makes the actions of the styles' schedule, in order.
+  //
+  // Forward   those of the model and of the stage link; all_gather of the logprobs over the
+  // position
+  //           axes
+  // Backward  those of the model, of the stage link and of the store
+  void run(const std::vector<Microbatch>& microbatches, const Options& options,
+           const AtLogprobs& at_logprobs);
+  // Call it after a pass that threw. It waits for no rank.
+  void abandon();
+
+  // The value that the ranks of the model's last chunk have, on all ranks; the others pass zeros.
+  at::Tensor from_last(const at::Tensor& value, std::string_view label);
+  bool holds_last() const;  // whether this rank holds the model's last chunk
+  // The tokens of each microbatch of the last pass.
+  const std::vector<HeldTokens>& held() const { return held_; }
+
+ private:
+  // A microbatch in a chunk between its forward and its backward.
+  struct Running {
+    at::Tensor input = {};                       // the leaf of a chunk that is not the first
+    at::Tensor output = {};                      // the stream, or the scalar of AtLogprobs
+    std::shared_ptr<const ContextCut> cut = {};  // a checkpointed region reads it in the backward
+  };
+  void forward(const Action& action, const Microbatch& micro, const Options& options,
+               const AtLogprobs& at_logprobs);
+  void backward(const Action& action);
+  at::Tensor logprobs_of(const at::Tensor& logits, const Microbatch& micro, const ContextCut& cut,
+                         double temperature);
+  ContextCut cut_of(const Microbatch& micro) const;
+  bool is_first(int64_t chunk) const;
+  bool is_last(int64_t chunk) const;
+
+  RankSetup setup_;
+  Decoder& model_;
+  ParallelStyles styles_;
+  ParameterStore& store_;
+  TokenCuts tokens_;
+  std::unique_ptr<StageLink> link_;                         // null: this rank holds the whole model
+  std::map<std::pair<int64_t, int64_t>, Running> running_;  // by chunk and microbatch
+  std::vector<HeldTokens> held_;
+};
+
+}  // namespace shardproof
