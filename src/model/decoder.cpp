@@ -98,7 +98,7 @@ std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std:
 Decoder::Block Decoder::make_block(int64_t index) {
   const std::string layer = fmt::format("model.layers.{}.", index);
   Block block{};
-  for (const auto& [part, role] : layer_slots(config_.traits())) {
+  for (const auto& [part, role] : layer_slots(config_, index)) {
     block.slots.push_back(add(layer + part, role, make_layer(layer, part, index, kind_of(role))));
   }
   const auto part = [&](const char* name) {

@@ -40,7 +40,7 @@ class Decoder {
   Decoder& operator=(Decoder&&) noexcept;
 
   const ModelConfig& config() const { return config_; }
-  // In forward order: model.embed_tokens, model.layers.<i>.<layer_slots()>, model.norm,
+  // In forward order: model.embed_tokens, model.layers.<i>.<layer_slots(i)>, model.norm,
   // lm_head.
   std::vector<Slot*> slots();
   Slot& slot(const std::string& name);

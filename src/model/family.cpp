@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "model/config.h"
 
 namespace shardproof {
 namespace {
@@ -64,8 +65,10 @@ std::vector<Architecture> known_architectures() {
   };
 }
 
-std::vector<SlotName> layer_slots(const FamilyTraits& family) {
+std::vector<SlotName> layer_slots(const ModelConfig& config, int64_t layer) {
+  SHARDPROOF_ASSERT(layer >= 0 && layer < config.num_hidden_layers, "the model has this layer");
   using Role = SlotRole;
+  const FamilyTraits& family = config.traits();
   std::vector<SlotName> slots = {{"input_layernorm", Role::kStreamNorm},
                                  {"self_attn.q_proj", Role::kQuery},
                                  {"self_attn.k_proj", Role::kKey},

@@ -30,6 +30,8 @@ enum class WindowRule {
   kPattern,     // all but every sliding_window_pattern-th layer
 };
 
+struct ModelConfig;  // config.h
+
 struct FamilyTraits {
   const char* name;  // "qwen2"
   bool attention_bias_option = false, mlp_bias_option = false;
@@ -64,7 +66,8 @@ struct Architecture {
 };
 std::vector<Architecture> known_architectures();
 
-// The slots of one decoder layer, in forward order: "input_layernorm", "self_attn.q_proj", ..
-std::vector<SlotName> layer_slots(const FamilyTraits& family);
+// The slots of layer `layer` of a decoder, in forward order: "input_layernorm", "self_attn.q_proj",
+// .. Layers of one decoder may have different slots.
+std::vector<SlotName> layer_slots(const ModelConfig& config, int64_t layer);
 
 }  // namespace shardproof

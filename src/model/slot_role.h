@@ -64,6 +64,7 @@ constexpr bool is_on_stream(SlotRole role) {
 struct SlotName {
   std::string name;  // "self_attn.q_proj", or with the layer before it
   SlotRole role;
+  bool operator==(const SlotName&) const = default;
 };
 
 }  // namespace shardproof

@@ -130,7 +130,7 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
   Shapes shapes;
   shapes["model.embed_tokens.weight"] = {config.vocab_size, hidden};
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    for (const auto& [part, role] : layer_slots(config.traits())) {
+    for (const auto& [part, role] : layer_slots(config, i)) {
       const std::string name = fmt::format("model.layers.{}.{}", i, part);
       if (const auto linear = linears.find(part); linear != linears.end()) {
         shapes[name + ".weight"] = linear->second;

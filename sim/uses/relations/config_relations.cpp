@@ -185,7 +185,9 @@ void drop_layer(const Variant&, const Variant&, Values&, Values& b) {
 // --- Relations of windows, which a llama takes as a qwen2 with biases of 0.
 std::string may_have_windows(const CaseSpec& spec, const ModelConfig& config) {
   if (config.traits().window != WindowRule::kNone) return "";
-  const bool fits_qwen2 = have_equal_slots(config.traits(), family_traits("qwen2"));
+  ModelConfig qwen2 = config;
+  qwen2.family = "qwen2";
+  const bool fits_qwen2 = have_equal_slots(config, qwen2);
   if (!fits_qwen2 || config.attention_bias || config.mlp_bias) return "the family has no windows";
   return spec.parallel.custom_plan.is_null() ? "" : "the plan is of another family";
 }
@@ -321,12 +323,12 @@ void change_unused_rope(Variant& first, Variant& second) {
 
 }  // namespace
 
-bool have_equal_slots(const FamilyTraits& a, const FamilyTraits& b) {
-  const std::vector<SlotName> slots = layer_slots(a), others = layer_slots(b);
-  return std::equal(slots.begin(), slots.end(), others.begin(), others.end(),
-                    [](const SlotName& slot, const SlotName& other) {
-                      return slot.name == other.name && slot.role == other.role;
-                    });
+bool have_equal_slots(const ModelConfig& a, const ModelConfig& b) {
+  if (a.num_hidden_layers != b.num_hidden_layers) return false;
+  for (int64_t layer = 0; layer < a.num_hidden_layers; ++layer) {
+    if (layer_slots(a, layer) != layer_slots(b, layer)) return false;
+  }
+  return true;
 }
 
 std::vector<Relation> config_relations() {

@@ -28,8 +28,8 @@ struct Relation {
   bool exact = false;          // equal to the bit
 };
 
-// Whether the layers of both families have the same slots, and so weights of the same names.
-bool have_equal_slots(const FamilyTraits& a, const FamilyTraits& b);
+// Whether each layer of both models has the same slots, and so weights of the same names.
+bool have_equal_slots(const ModelConfig& a, const ModelConfig& b);
 
 std::vector<Relation> batch_relations();
 std::vector<Relation> weight_relations();

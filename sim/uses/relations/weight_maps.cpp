@@ -96,8 +96,7 @@ TensorMap turned_heads(int64_t head_dim, const std::function<double(int64_t, int
           [=](const at::Tensor& g) { return turned(g, -1); }};
 }
 
-WeightMaps::WeightMaps(const Variant& variant)
-    : layers_(variant.config.num_hidden_layers), slots_(layer_slots(variant.config.traits())) {
+WeightMaps::WeightMaps(const Variant& variant) : config_(variant.config) {
   for (const auto& [name, weight] : variant.weights) names_.insert(name);
 }
 
@@ -107,7 +106,7 @@ void WeightMaps::add(const std::string& name, const TensorMap& map) {
 }
 
 void WeightMaps::add_rows(const std::string& part, const TensorMap& map) {
-  for (int64_t layer = 0; layer < layers_; ++layer) {
+  for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     add(layer_part(layer, part) + ".weight", map);
     const std::string bias = layer_part(layer, part) + ".bias";
     if (has(bias)) add(bias, map);
@@ -115,12 +114,14 @@ void WeightMaps::add_rows(const std::string& part, const TensorMap& map) {
 }
 
 void WeightMaps::add_columns(const std::string& part, const TensorMap& map) {
-  for (int64_t layer = 0; layer < layers_; ++layer) add(layer_part(layer, part) + ".weight", map);
+  for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+    add(layer_part(layer, part) + ".weight", map);
+  }
 }
 
 void WeightMaps::add_norms(const TensorMap& map) {
-  for (int64_t layer = 0; layer < layers_; ++layer) {
-    for (const auto& [part, role] : slots_) {
+  for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+    for (const auto& [part, role] : layer_slots(config_, layer)) {
       if (role == SlotRole::kStreamNorm) add(layer_part(layer, part) + ".weight", map);
     }
   }

@@ -56,8 +56,7 @@ class WeightMaps {
  private:
   bool has(const std::string& name) const { return names_.count(name) != 0; }
 
-  int64_t layers_;
-  std::vector<SlotName> slots_;  // of a layer
+  ModelConfig config_;
   std::set<std::string> names_;
   std::map<std::string, std::vector<TensorMap>> maps_;
 };

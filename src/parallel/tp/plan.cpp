@@ -50,7 +50,7 @@ std::vector<PlanRow> custom_rows(const nlohmann::json& plan) {
 std::vector<SlotName> decoder_slots(const ModelConfig& config) {
   std::vector<SlotName> slots = {{"model.embed_tokens", SlotRole::kEmbedding}};
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    for (const auto& [part, role] : layer_slots(config.traits())) {
+    for (const auto& [part, role] : layer_slots(config, i)) {
       slots.push_back({fmt::format("model.layers.{}.{}", i, part), role});
     }
   }
@@ -63,10 +63,12 @@ std::vector<SlotName> decoder_slots(const ModelConfig& config) {
 std::vector<std::string> likely_patterns(const ModelConfig& config) {
   std::vector<std::string> likely;
   for (const SlotName& slot : decoder_slots(config)) likely.push_back(slot.name);
-  for (const auto& [part, role] : layer_slots(config.traits())) {
-    likely.push_back("*." + part);
-    likely.push_back("model.layers.*." + part);
-    likely.push_back("*." + part.substr(part.rfind('.') + 1));
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    for (const auto& [part, role] : layer_slots(config, i)) {
+      likely.push_back("*." + part);
+      likely.push_back("model.layers.*." + part);
+      likely.push_back("*." + part.substr(part.rfind('.') + 1));
+    }
   }
   return likely;
 }

@@ -126,11 +126,16 @@ TEST_CASE("every relation fits some family, and each has a name of its own") {
 }
 
 TEST_CASE("windows are given as those of a qwen2 to a family with the same slots alone") {
-  FamilyTraits family = family_traits("llama");
-  CHECK(have_equal_slots(family, family_traits("qwen2")));
-  family.output_norms = true;
-  CHECK_FALSE(have_equal_slots(family, family_traits("qwen2")));
-  CHECK_FALSE(have_equal_slots(family_traits("qwen2"), family));
+  const auto of = [](const char* family, int64_t layers) {
+    ModelConfig config;
+    config.family = family;
+    config.num_hidden_layers = layers;
+    return config;
+  };
+  CHECK(have_equal_slots(of("llama", 2), of("qwen2", 2)));
+  CHECK_FALSE(have_equal_slots(of("llama", 2), of("qwen2", 1)));
+  CHECK_FALSE(have_equal_slots(of("gemma3", 2), of("qwen2", 2)));
+  CHECK_FALSE(have_equal_slots(of("qwen2", 2), of("gemma3", 2)));
   CHECK(relation_called("window_of_all").why_not(small_llama(), ModelConfig{}).empty());
 }
 
