@@ -32,9 +32,9 @@ SHOWN_LINES = 60
 EXIT_STATUS = 99  # of a process with a finding: no status of the program's own
 
 ASAN_TESTS = """unit_base unit_mesh unit_tensor unit_random unit_comm unit_collective unit_sequence unit_model
-unit_optim unit_logprob unit_parallel_tp unit_parallel_cp unit_parallel_ulysses unit_parallel_data unit_parallel_hf
-unit_train unit_policy unit_case unit_golden unit_judge unit_world unit_world_launch unit_proofs unit_report unit_cli
-fuzz_corpus multirank_worlds""".split()
+unit_optim unit_logprob unit_parallel_tp unit_parallel_cp unit_parallel_ulysses unit_parallel_pp
+unit_parallel_data unit_parallel_hf unit_train unit_policy unit_case unit_golden unit_judge unit_world
+unit_world_launch unit_proofs unit_report unit_cli fuzz_corpus multirank_worlds""".split()
 # Whole where it is small; of wide sweeps a share, which a sanitizer slows down three to ten times.
 ASAN_RUNS = """scenarios/smoke scenarios/smoke@gloo scenarios/layers scenarios/faults scenarios/clock
 scenarios/random scenarios/policy scenarios/refused scenarios/fsdp:1/4 scenarios/train:1/4 scenarios/cp:1/8
