@@ -1,0 +1,205 @@
+// The posts of every small pipeline on a transport without tags.
+#include "parallel/pp/messages.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "tests/unit/parallel/pp/message_transport.h"
+#include "tests/unit/parallel/pp/tables_text.h"
+
+namespace shardproof::tests {
+namespace {
+
+using Schedule = PipelineSchedule;
+using Sends = MessageTransport::Sends;
+using AllPosts = std::vector<std::vector<ActionPosts>>;
+
+std::string short_text(const BoundaryTensor& tensor) {
+  return fmt::format("{}{}@{}", tensor.kind == BoundaryTensor::Kind::kActivation ? "a" : "g",
+                     tensor.microbatch, tensor.boundary);
+}
+
+// "a0@1" is the activation of microbatch 0 over boundary 1, "g0@1" its gradient; "?" posts a
+// receive and "!" a send. The action is between them, in the notation of tables_text.h.
+std::string posts_text(const std::vector<Action>& actions, const std::vector<ActionPosts>& posts) {
+  std::string text;
+  for (size_t i = 0; i < actions.size(); ++i) {
+    for (const Post& post : posts[i].receives) text += " ?" + short_text(post.tensor);
+    text += " " + text_of(actions[i]);
+    for (const Post& post : posts[i].sends) text += " !" + short_text(post.tensor);
+  }
+  return text.substr(1);
+}
+
+AllPosts posts_of(const Pipeline& pipeline, int64_t microbatches,
+                  BoundaryShapes shapes = BoundaryShapes::kKnown) {
+  return pipeline_posts(pipeline.placement(), pipeline_tables(pipeline, microbatches), shapes);
+}
+
+std::string text_of_rank(const Pipeline& pipeline, int64_t microbatches, size_t rank) {
+  return posts_text(pipeline_tables(pipeline, microbatches)[rank],
+                    posts_of(pipeline, microbatches)[rank]);
+}
+
+// Each receive directly before the action that reads it.
+AllPosts posted_where_read(AllPosts posts) {
+  for (auto& actions : posts) {
+    std::vector<Post> receives;
+    for (ActionPosts& action : actions) {
+      receives.insert(receives.end(), action.receives.begin(), action.receives.end());
+      action.receives.clear();
+      for (const Post& post : receives) {
+        if (action.reads == post.tensor) action.receives.push_back(post);
+      }
+    }
+  }
+  return posts;
+}
+
+// Messages of a step, by the boundaries that are between two ranks.
+int64_t messages_in(const Pipeline& pipeline, int64_t microbatches, int64_t directions) {
+  const bool v = pipeline.placement().shape == Placement::Shape::kV;
+  const int64_t boundaries =
+      pipeline.ranks == 1 ? 0 : pipeline.ranks * pipeline.chunks - (v ? 2 : 1);
+  return boundaries * microbatches * directions;
+}
+
+TEST_CASE("posts of 1f1b and zbv with 2 ranks", "[pp]") {
+  const Pipeline simple{Schedule::k1F1B, 2, 1};
+  CHECK(text_of_rank(simple, 2, 0) == "F0 !a0@0 F1 !a1@0 ?g0@0 B0 ?g1@0 B1");
+  CHECK(text_of_rank(simple, 2, 1) == "?a0@0 F0 B0 !g0@0 ?a1@0 F1 B1 !g1@0");
+  // Rank 0 sends the activation of microbatch 2 before a gradient that rank 1 needs earlier, so
+  // that rank 1 posts ?a2@0 before it reads g0@2. Boundary 1 is within rank 1.
+  const Pipeline v{Schedule::kZbV, 2, 2};
+  CHECK(text_of_rank(v, 3, 0) ==
+        "F0 !a0@0 F1 !a1@0 F2 !a2@0 ?a0@2 F0' B0' !g0@2 W0' ?a1@2 F1' B1' !g1@2 W1' "
+        "?g0@0 B0 W0 ?a2@2 F2' B2' !g2@2 W2' ?g1@0 B1 W1 ?g2@0 B2 W2");
+  CHECK(text_of_rank(v, 3, 1) ==
+        "?a0@0 F0 F0' !a0@2 ?a1@0 F1 F1' !a1@2 ?a2@0 ?g0@2 B0' W0' F2 B0 !g0@0 W0 F2' !a2@2 "
+        "?g1@2 B1' W1' B1 !g1@0 ?g2@2 B2' B2 !g2@0 W1 W2' W2");
+}
+
+TEST_CASE("every receive pairs with its own message on a transport without tags", "[pp]") {
+  each_pipeline([](const Pipeline& pipeline, int64_t microbatches) {
+    INFO(text_of(pipeline, microbatches));
+    for (const auto shapes : {BoundaryShapes::kKnown, BoundaryShapes::kExchanged}) {
+      const int64_t parts = shapes == BoundaryShapes::kExchanged ? 2 : 1;
+      const auto step =
+          MessageTransport().play(posts_of(pipeline, microbatches, shapes), Sends::kFree);
+      CHECK(step.finished);
+      CHECK(step.wrong.empty());
+      CHECK(step.messages == parts * messages_in(pipeline, microbatches, 2));
+      const auto forwards = MessageTransport().play(
+          pipeline_posts(pipeline.placement(), forward_tables(pipeline, microbatches), shapes),
+          Sends::kFree);
+      CHECK(forwards.finished);
+      CHECK(forwards.wrong.empty());
+      CHECK(forwards.messages == parts * messages_in(pipeline, microbatches, 1));
+    }
+  });
+}
+
+TEST_CASE("receives that are posted where they are read pair wrongly in some tables", "[pp]") {
+  std::set<std::string> wrong_in;
+  each_pipeline([&](const Pipeline& pipeline, int64_t microbatches) {
+    INFO(text_of(pipeline, microbatches));
+    const auto [schedule, p, v, configured] = pipeline;
+    const int64_t group = configured == 0 ? p : configured;
+    bool expected = false;
+    if (schedule == Schedule::kZbV) expected = p > 1 && microbatches > p;
+    if (schedule == Schedule::kDualPipeV) expected = p >= 3;
+    if (schedule == Schedule::kZb1p) expected = p == 2 && v >= 2 && microbatches >= 3;
+    if (schedule == Schedule::kInterleaved) expected = p == 2 && group > p && microbatches > 3;
+    const auto result =
+        MessageTransport().play(posted_where_read(posts_of(pipeline, microbatches)), Sends::kFree);
+    CHECK(result.wrong.empty() == !expected);
+    if (expected) wrong_in.insert(name_of(schedule));
+  });
+  CHECK(wrong_in == std::set<std::string>{"zbv", "dualpipev", "zb1p", "interleaved"});
+  const auto result =
+      MessageTransport().play(posted_where_read(posts_of({Schedule::kZbV, 2, 2}, 3)), Sends::kFree);
+  REQUIRE(result.wrong.size() == 2);
+  CHECK(result.wrong[0] ==
+        "rank 1 receives pp activation of microbatch 2 from stage 0 to 1, pass 0 as pp gradient of "
+        "microbatch 0 from stage 3 to 2, pass 0");
+}
+
+TEST_CASE("sends that block make ranks wait for one another in every schedule but gpipe", "[pp]") {
+  std::set<std::string> stuck;
+  each_pipeline([&](const Pipeline& pipeline, int64_t microbatches) {
+    const auto result = MessageTransport().play(posts_of(pipeline, microbatches), Sends::kBlocking);
+    if (!result.finished) stuck.insert(name_of(pipeline.schedule));
+  });
+  CHECK(stuck == std::set<std::string>{"1f1b", "interleaved", "bfs", "zb1p", "zbv", "dualpipev"});
+}
+
+TEST_CASE("sizes precede each tensor", "[pp]") {
+  const auto posts = posts_of({Schedule::kGPipe, 2, 1}, 1, BoundaryShapes::kExchanged);
+  const BoundaryTensor activation{BoundaryTensor::Kind::kActivation, 0, 0};
+  CHECK((posts[0][0].sends == std::vector<Post>{{activation, 1, true}, {activation, 1, false}}));
+  CHECK((posts[1][0].receives == std::vector<Post>{{activation, 0, true}, {activation, 0, false}}));
+  CHECK((posts[1][0].reads == activation));
+}
+
+TEST_CASE("no gradient goes to a stage without a backward", "[pp]") {
+  const Pipeline pipeline{Schedule::k1F1B, 3, 1};
+  auto tables = pipeline_tables(pipeline, 2);
+  std::erase_if(tables[0],
+                [](const Action& action) { return action.kind == Action::Kind::kBackward; });
+  const auto posts = pipeline_posts(pipeline.placement(), tables);
+  CHECK(posts_text(tables[0], posts[0]) == "F0 !a0@0 F1 !a1@0");
+  CHECK(posts_text(tables[1], posts[1]) == "?a0@0 F0 !a0@1 ?a1@0 F1 !a1@1 ?g0@1 B0 ?g1@1 B1");
+  CHECK(posts_text(tables[2], posts[2]) == "?a0@1 F0 B0 !g0@1 ?a1@1 F1 B1 !g1@1");
+}
+
+TEST_CASE("tables that cannot be run have no posts", "[pp]") {
+  auto tables = pipeline_tables({Schedule::k1F1B, 2, 1}, 2);
+  const Placement placement{2, 1, Placement::Shape::kLoop};
+  std::swap(tables[1][0], tables[1][1]);
+  CHECK_THROWS_WITH(pipeline_posts(placement, tables),
+                    Catch::Contains("the tables of the pipeline cannot be run: B of microbatch 0 "
+                                    "in chunk 0 on rank 1 needs F of microbatch 0 in chunk 0 on "
+                                    "rank 1"));
+  // A message that nobody receives.
+  tables = pipeline_tables({Schedule::kGPipe, 2, 1}, 2);
+  tables[1] = {tables[1][0], tables[1][2]};
+  tables[0].pop_back();
+  CHECK_THROWS_WITH(pipeline_posts(placement, tables),
+                    Catch::Contains("rank 1 receives 1 of 2 messages of rank 0"));
+}
+
+TEST_CASE("each message has a tag and a label of its own", "[pp]") {
+  const Pipeline pipeline{Schedule::kInterleaved, 2, 3, 3};
+  std::set<int> tags;
+  std::set<std::string> labels;
+  size_t sends = 0;
+  const auto posts = posts_of(pipeline, 5, BoundaryShapes::kExchanged);
+  for (const int64_t pass : {0, 1, 2, 1'000'000'000}) {
+    for (const auto& actions : posts) {
+      for (const ActionPosts& action : actions) {
+        for (const Post& post : action.sends) {
+          const int tag = message_tag(post, pipeline.placement(), 5, pass);
+          CHECK(tag >= 0);
+          tags.insert(tag);
+          labels.insert(message_label(post, pass));
+          ++sends;
+        }
+      }
+    }
+  }
+  CHECK(sends == 4 * 2 * 2 * 5 * 5);
+  CHECK(tags.size() == sends);
+  CHECK(labels.size() == sends);
+  const BoundaryTensor gradient{BoundaryTensor::Kind::kGradient, 1, 3};
+  CHECK(message_label({gradient, 0, false}, 7) ==
+        "pp gradient of microbatch 3 from stage 2 to 1, pass 7");
+  CHECK(message_label({gradient, 0, true}, 7) ==
+        "pp sizes of gradient of microbatch 3 from stage 2 to 1, pass 7");
+  // Both ends, whose peers differ, have one tag.
+  CHECK(message_tag({gradient, 0, true}, pipeline.placement(), 5, 3) ==
+        message_tag({gradient, 1, true}, pipeline.placement(), 5, 3));
+}
+
+}  // namespace
+}  // namespace shardproof::tests
