@@ -301,9 +301,10 @@ bool takes_microbatches(const Pipeline& pipeline, int64_t microbatches) {
 
 int64_t next_microbatches(const Pipeline& pipeline, int64_t microbatches) {
   check_schedule(pipeline);
-  int64_t count = std::max<int64_t>(microbatches, 1);
-  while (!takes_microbatches(pipeline, count)) ++count;
-  return count;
+  const int64_t count = std::max(microbatches, fewest_microbatches(pipeline));
+  if (takes_microbatches(pipeline, count)) return count;
+  const int64_t group = group_or_ranks(pipeline);
+  return count < group ? group : count - count % group + pipeline.ranks;
 }
 
 void check_microbatches(const Pipeline& pipeline, int64_t microbatches) {

@@ -223,6 +223,16 @@ TEST_CASE("numbers of microbatches that a schedule does not take are refused", "
   CHECK(next_microbatches({Schedule::kInterleaved, 4, 2}, 5) == 8);
   CHECK(next_microbatches({Schedule::kInterleaved, 2, 2, 5}, 6) == 7);
   CHECK(next_microbatches({Schedule::kDualPipeV, 3, 2}, 2) == 6);
+  CHECK(next_microbatches({Schedule::kInterleaved, 2, 2, 1'000'000'000'000}, 6) ==
+        1'000'000'000'000);
+  for (int64_t group = 3; group <= 7; ++group) {
+    const Pipeline pipeline{Schedule::kInterleaved, 3, 2, group};
+    for (int64_t microbatches = 1; microbatches <= 20; ++microbatches) {
+      int64_t next = microbatches;
+      while (!takes_microbatches(pipeline, next)) ++next;
+      CHECK(next_microbatches(pipeline, microbatches) == next);
+    }
+  }
 }
 
 }  // namespace
