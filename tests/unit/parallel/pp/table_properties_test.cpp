@@ -192,5 +192,20 @@ TEST_CASE("a table that waits for itself is named, action by action", "[pp]") {
          std::vector<BlockedAction>{{1, forward(0, 0), 0, forward(0, 0)}}));
 }
 
+// For tests/frameworks/pipelining_test.py. "F3@2" is the forward of microbatch 3 on stage 2.
+TEST_CASE("print every table", "[.print]") {
+  each_pipeline([](const Pipeline& pipeline, int64_t microbatches) {
+    for (int64_t rank = 0; rank < pipeline.ranks; ++rank) {
+      fmt::print("table {} {} {} {} {} rank {}:", pipeline.schedule, pipeline.ranks,
+                 pipeline.chunks, microbatches, pipeline.group, rank);
+      for (const Action& action : pipeline_actions(pipeline, microbatches, rank)) {
+        fmt::print(" {}{}@{}", text_of(action).front(), action.microbatch,
+                   pipeline.placement().stage_of({rank, action.chunk}));
+      }
+      fmt::print("\n");
+    }
+  });
+}
+
 }  // namespace
 }  // namespace shardproof::tests
