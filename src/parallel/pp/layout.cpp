@@ -58,7 +58,7 @@ class LayoutReader {
     if (nested_) fail("'(' inside of another '('", "write the inner repetition out");
     ++at_;
     nested_ = true;
-    const std::string row = read_row();
+    std::string row = read_row();
     nested_ = false;
     if (!sees(')')) fail("a ')' is missing", "give each '(' a ')' behind it");
     ++at_;

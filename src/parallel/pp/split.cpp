@@ -13,7 +13,7 @@ namespace {
 
 // "4 stages (2 ranks with 2 chunks)"
 std::string stages_text(const Placement& placement) {
-  const std::string stages = count_of(placement.stages(), "stage");
+  std::string stages = count_of(placement.stages(), "stage");
   if (placement.chunks == 1) return stages;
   return fmt::format("{} ({} with {})", stages, count_of(placement.ranks, "rank"),
                      count_of(placement.chunks, "chunk"));
@@ -157,7 +157,7 @@ void check_extra_heads(const SplitRules& rules, const std::vector<std::string>& 
 
 std::vector<std::string> checked_layout(int64_t layers, const Placement& placement,
                                         const SplitRules& rules, int64_t extra_heads) {
-  const std::vector<std::string> entries = read_layout(rules.layout);
+  std::vector<std::string> entries = read_layout(rules.layout);
   check_layout_order(rules, entries);
   check_extra_heads(rules, entries);
   const auto stages = std::ssize(entries);

@@ -32,7 +32,7 @@ struct SplitRules {
 
 struct StageParts {
   bool embedding = false;
-  int64_t first_layer = 0;  // its number in the model; without layers that of the next stages'
+  int64_t first_layer = 0;  // number in the model; without layers, that of the next stage's
   int64_t layers = 0;
   bool norm = false;  // the final one, before the head and the extra heads
   int64_t extra_heads = 0;
