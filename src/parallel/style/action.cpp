@@ -26,10 +26,11 @@ std::vector<Action> forwards_only(int64_t microbatches) {
   return actions;
 }
 
-void check_actions(const std::vector<Action>& actions, int64_t microbatches, int64_t chunks) {
+void check_actions(const std::vector<Action>& actions, int64_t microbatches, int64_t chunks,
+                   bool backward) {
   // How many actions each microbatch has had in each chunk.
   std::map<std::pair<int64_t, int64_t>, int64_t> done;
-  int64_t all = 0;
+  int64_t all = backward ? 2 : 1;
   for (const Action& action : actions) {
     int64_t& before = done[{action.microbatch, action.chunk}];
     SHARDPROOF_ASSERT(before++ == static_cast<int64_t>(action.kind),

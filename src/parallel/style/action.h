@@ -23,9 +23,10 @@ std::vector<Action> one_at_a_time(int64_t microbatches);
 // F0 F1 ..: a pass without gradients.
 std::vector<Action> forwards_only(int64_t microbatches);
 
-// Asserts that each microbatch has one forward in each of `chunks` chunks, then one backward if
-// there is any, and then one kWeights if there is any.
-void check_actions(const std::vector<Action>& actions, int64_t microbatches, int64_t chunks = 1);
+// Asserts that each microbatch has one forward in each of `chunks` chunks, then, with `backward`,
+// one backward, and then one kWeights if there is any.
+void check_actions(const std::vector<Action>& actions, int64_t microbatches, int64_t chunks = 1,
+                   bool backward = true);
 
 // Which gradients of an action's chunk are complete when the action ends: those of its microbatch,
 // or also those of all other microbatches.

@@ -42,7 +42,7 @@ std::vector<Action> ParallelStyles::actions(const Mesh& mesh, int64_t rank, int6
   for (const auto& style : styles_) {
     if (auto own = style->schedule(mesh, rank, microbatches, backward)) actions = *std::move(own);
   }
-  check_actions(actions, microbatches, chunks);
+  check_actions(actions, microbatches, chunks, backward);
   return actions;
 }
 

@@ -35,6 +35,21 @@ std::string parse_refusal(const std::string& text) {
   return "accepted";
 }
 
+TEST_CASE("a part is a stride and a size over the ranks", "[mesh]") {
+  const Mesh mesh({{"pp", 2}, {"dp", 2}, {"cp", 2}, {"tp", 2}}, {{"ep", 2, 4}, {"etp", 1, 1}});
+  CHECK(mesh.world_size() == 16);
+  CHECK(mesh.size("ep") == 4);
+  CHECK(mesh.coordinate("ep", 5) == 2);
+  CHECK(mesh.coordinate("ep", 13) == 2);  // the same on the other stage
+  CHECK(mesh.peers_along("ep", 13) == std::vector<int64_t>{9, 11, 13, 15});
+  CHECK(mesh.peers_along("ep%2", 13) == std::vector<int64_t>{13, 15});
+  CHECK(mesh.peers_along("ep//2", 13) == std::vector<int64_t>{9, 13});
+  CHECK(mesh.peers_along({"ep", "dp"}, 0) == std::vector<int64_t>{0, 2, 4, 6});
+  CHECK(mesh.names() == std::vector<std::string>{"pp", "dp", "cp", "tp", "ep"});
+  CHECK_THROWS_WITH(Mesh({{"dp", 6}}, {{"ep", 1, 4}}),
+                    Catch::Contains("4 ranks, 1 apart, does not divide 6 ranks"));
+}
+
 }  // namespace
 
 TEST_CASE("peers_along returns the ranks that differ on that axis only", "[mesh]") {
