@@ -42,7 +42,8 @@ shardproof_folder(src/policy src/base src/tensor src/random src/comm src/model
 # --- A case: what is run and what is kept of it. The first three take no LibTorch.
 shardproof_folder(sim/case src/base src/mesh fmt json)
 shardproof_folder(sim/case/scenario src/base src/mesh sim/case fmt json yaml)
-shardproof_folder(sim/case/record src/base src/tensor/tensor_view.h src/observe/phase.h fmt)
+shardproof_folder(sim/case/record src/base src/tensor/tensor_view.h src/observe/phase.h
+  src/observe/observation_kind.h fmt)
 shardproof_folder(sim/case/recorder src/base src/tensor src/observe src/model sim/case/record fmt torch)
 shardproof_folder(sim/case/inputs src/model sim/case)
 
@@ -53,7 +54,7 @@ shardproof_folder(golden src/base src/tensor src/observe src/model sim/case sim/
 # --- The judge: diff and evidence on ranks, explain and verdict in control. Who judges does not communicate, and needs
 # LibTorch only where it watches a rank (probe).
 shardproof_folder(sim/judge/diff src/base src/mesh src/tensor/tensor_view.h src/observe/phase.h
-  sim/case sim/case/record fmt json)
+  src/observe/observation_kind.h sim/case sim/case/record fmt json)
 shardproof_folder(sim/judge/evidence src/base src/tensor/tensor_view.h sim/case/record
   sim/judge/diff fmt)
 shardproof_folder(sim/judge/probe src/base src/mesh src/tensor src/observe sim/case sim/case/record
@@ -83,7 +84,7 @@ shardproof_folder(sim/world/rank src/base src/tensor src/observe src/comm src/mo
 
 # --- Runs that programs of PyTorch recorded.
 shardproof_folder(sim/uses/recorded src/base src/mesh src/tensor/tensor_view.h
-  src/tensor/safetensors_reader.h src/observe/phase.h sim/case
+  src/tensor/safetensors_reader.h src/observe/phase.h src/observe/observation_kind.h sim/case
   sim/case/record sim/judge/diff sim/judge/evidence sim/judge/verdict fmt json)
 
 # --- Two files of logprobs, and the cause of their difference.
@@ -94,7 +95,7 @@ shardproof_folder(sim/uses/proofs src/base src/mesh src/tensor src/observe src/r
   src/collective src/model src/logprob src/parallel/tp src/parallel/ulysses src/parallel/registry src/train src/policy
   sim/case sim/case/scenario sim/case/record sim/case/recorder sim/judge/probe sim/world/clock sim/world/calls
   sim/world/rank fmt json torch)
-shardproof_folder(sim/report src/base src/tensor sim/case sim/judge/verdict fmt json crc)
+shardproof_folder(sim/report src/base src/tensor src/observe/observation_kind.h sim/case sim/judge/verdict fmt json crc)
 shardproof_folder(sim/describe src/base src/mesh src/tensor src/model src/comm src/train src/policy sim/case
   sim/world/calls sim/world/rank fmt torch)
 shardproof_folder(sim/run src/base src/tensor src/model src/parallel/tp sim/case sim/case/record
@@ -103,7 +104,7 @@ shardproof_folder(sim/run src/base src/tensor src/model src/parallel/tp sim/case
 # Reads and checks scenario files.
 shardproof_folder(sim/lint src/base sim/case sim/case/scenario sim/run/case_check.h fmt json)
 # Cases and changed cases whose values follow from one another; who runs them is sim/cli.
-shardproof_folder(sim/uses/relations src/base src/tensor src/model sim/case sim/case/inputs sim/case/record
+shardproof_folder(sim/uses/relations src/base src/tensor src/observe/observation_kind.h src/model sim/case sim/case/inputs sim/case/record
   sim/judge/diff fmt json torch)
 # Draws cases and makes failing ones smaller; who runs them is sim/cli.
 shardproof_folder(sim/uses/explore src/base sim/case sim/case/scenario sim/judge/verdict

@@ -74,7 +74,7 @@ void PlainModel::add_noise(double std, int64_t seed) {
       masters_[i].copy_(masters_[i] + (drawn * std).to(masters_[i].scalar_type()));
     }
     refresh_leaf(*parameters_[i]);
-    observe("param." + name, Phase::kStep, /*step=*/0, masters_[i]);
+    observe(ObservationKind::kParameter, "param." + name, Phase::kStep, /*step=*/0, masters_[i]);
   }
 }
 
@@ -85,7 +85,8 @@ at::Tensor PlainModel::score(const Batch& batch, int64_t step) {
 
 void PlainModel::evaluate(const Batch& batch, int64_t step) {
   const at::Tensor now = score(batch, step);
-  observe("loss", Phase::kForward, step, dense_loss(now, batch, spec_.loss));
+  observe(ObservationKind::kLoss, "loss", Phase::kForward, step,
+          dense_loss(now, batch, spec_.loss));
   observe_metrics(now, batch, step);
 }
 
@@ -93,9 +94,11 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
   const at::Tensor now = logprobs(batch, step, probe_);
   const at::Tensor doubt = perturbation_ ? perturbation_->doubt(now, step) : at::Tensor();
   const at::Tensor loss = dense_loss(now, batch, spec_.loss, doubt);
-  observe("loss", Phase::kForward, step, loss);
+  observe(ObservationKind::kLoss, "loss", Phase::kForward, step, loss);
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
-  if (skips_.active()) observe("metric.loss_scale", Phase::kStep, step, scalar(skips_.scale()));
+  if (skips_.active())
+    observe(ObservationKind::kLossScale, "metric.loss_scale", Phase::kStep, step,
+            scalar(skips_.scale()));
   if (terms_) terms_->reset();
   (loss * skips_.scale()).backward();
   std::vector<at::Tensor> grads = take_gradients(step);
@@ -103,17 +106,20 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
     parted_skips_->push_back(step);
   }
   const bool skipped = skips_.unscale(grads);
-  if (skips_.active()) observe("metric.skipped", Phase::kStep, step, scalar(skipped ? 1 : 0));
+  if (skips_.active())
+    observe(ObservationKind::kSkipped, "metric.skipped", Phase::kStep, step,
+            scalar(skipped ? 1 : 0));
   if (!skipped) {
     for (size_t i = parameters_.size(); i-- > 0;) {
       if (!grads[i].defined()) continue;
       const std::string& name = parameters_[i]->name;
-      observe("grad." + name, Phase::kStep, step, grads[i]);
+      observe(ObservationKind::kGradient, "grad." + name, Phase::kStep, step, grads[i]);
       if (perturbation_) grads[i] = perturbation_->doubted_gradient(grads[i], name, step);
     }
     const double norm = optimizer.step(std::move(grads), rate);
-    observe("grad_norm", Phase::kStep, step, scalar(norm));
-    if (!spec_.optimizer.schedulers.empty()) observe("lr", Phase::kStep, step, scalar(rate));
+    observe(ObservationKind::kGradNorm, "grad_norm", Phase::kStep, step, scalar(norm));
+    if (!spec_.optimizer.schedulers.empty())
+      observe(ObservationKind::kRate, "lr", Phase::kStep, step, scalar(rate));
   }
   for (const ParameterPtr& parameter : parameters_) refresh_leaf(*parameter);
   observe_state(step, optimizer);
@@ -122,10 +128,11 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
 
 void PlainModel::observe_state(int64_t step, const WitnessOptimizer& optimizer) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    for (const auto& [name, state] : optimizer.state_of(i)) {
-      observe(name + "." + parameters_[i]->name, Phase::kStep, step, state);
+    const std::string& name = parameters_[i]->name;
+    for (const auto& [kind, state] : optimizer.state_of(i)) {
+      observe(kind, observed_name(kind, name), Phase::kStep, step, state);
     }
-    observe("param." + parameters_[i]->name, Phase::kStep, step, masters_[i]);
+    observe(ObservationKind::kParameter, "param." + name, Phase::kStep, step, masters_[i]);
   }
 }
 
@@ -134,8 +141,8 @@ void PlainModel::observe_metrics(const at::Tensor& logprobs, const Batch& batch,
     // In lower precisions roundings change the decision whether a token is clipped.
     const bool counts = metric.name == "tokens" || metric.name == "sequences";
     if (!counts && spec_.precision != Precision::kFloat64) continue;
-    observe("metric." + metric.name, Phase::kStep, step,
-            at::scalar_tensor(metric.value, at::kDouble));
+    observe(counts ? ObservationKind::kCount : ObservationKind::kMetric, "metric." + metric.name,
+            Phase::kStep, step, at::scalar_tensor(metric.value, at::kDouble));
   }
 }
 
@@ -150,7 +157,8 @@ at::Tensor PlainModel::logprobs(const Batch& batch, int64_t step, Probe& probe) 
   const at::Tensor logits = narrow.to(wider_type(narrow.scalar_type())) / spec_.loss.temperature;
   const at::Tensor logprobs = dense_logprobs(logits, batch);
   if (probe.listens(Phase::kForward)) {
-    probe.observe({.name = "logprobs",
+    probe.observe({.kind = ObservationKind::kLogprobs,
+                   .name = "logprobs",
                    .phase = Phase::kForward,
                    .step = step,
                    .tensor = logprobs,
@@ -218,10 +226,10 @@ std::vector<at::Tensor> PlainModel::take_gradients(int64_t step) {
   return grads;
 }
 
-void PlainModel::observe(const std::string& name, Phase phase, int64_t step,
+void PlainModel::observe(ObservationKind kind, const std::string& name, Phase phase, int64_t step,
                          const at::Tensor& tensor) {
   if (!probe_.listens(phase)) return;
-  probe_.observe({.name = name, .phase = phase, .step = step, .tensor = tensor});
+  probe_.observe({.kind = kind, .name = name, .phase = phase, .step = step, .tensor = tensor});
 }
 
 }  // namespace shardproof::golden

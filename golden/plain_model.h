@@ -36,7 +36,8 @@ class PlainModel {
   void train(const Batch& batch, int64_t step, WitnessOptimizer& optimizer, double rate);
   void observe_state(int64_t step, const WitnessOptimizer& optimizer);
   // Observes a value under the given name.
-  void observe(const std::string& name, Phase phase, int64_t step, const at::Tensor& tensor);
+  void observe(ObservationKind kind, const std::string& name, Phase phase, int64_t step,
+               const at::Tensor& tensor);
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }
   // Changes only in a float16 run.
   const OverflowSkips::State& loss_scale() const { return skips_.state(); }

@@ -53,12 +53,13 @@ class Life {
     if (stage.kind == sim::StageKind::kTrain) return train(stage);
     if (stage.kind == sim::StageKind::kScore) return score();
     if (stage.kind == sim::StageKind::kReference) return refer();
-    if (stage.kind == sim::StageKind::kRefit) return observe_weights("refit.", dtype_);
+    if (stage.kind == sim::StageKind::kRefit)
+      return observe_weights(ObservationKind::kRefit, dtype_);
     if (stage.kind == sim::StageKind::kSave) return save();
     if (stage.kind == sim::StageKind::kLoad) return load(stage);
     if (stage.kind == sim::StageKind::kDraw) return draw();
     if (stage.kind == sim::StageKind::kExport) {
-      return observe_weights("param.", model_.masters().front().scalar_type());
+      return observe_weights(ObservationKind::kParameter, model_.masters().front().scalar_type());
     }
     SHARDPROOF_ASSERT(stage.kind == sim::StageKind::kOffload,
                       "no stage '" + name_of(stage.kind) + "'");
@@ -81,7 +82,8 @@ class Life {
 
   void score() {
     batch_.prev_logprobs = model_.score(batch_, moment_).to(at::kDouble);
-    model_.observe("scores", Phase::kStep, moment_++, batch_.prev_logprobs);
+    model_.observe(ObservationKind::kScores, "scores", Phase::kStep, moment_++,
+                   batch_.prev_logprobs);
   }
 
   void refer() {
@@ -89,12 +91,13 @@ class Life {
     model_.set_masters(reference_);
     batch_.reference_logprobs = model_.score(batch_, moment_).to(at::kDouble);
     model_.set_masters(policy);
-    model_.observe("reference_scores", Phase::kStep, moment_++, batch_.reference_logprobs);
+    model_.observe(ObservationKind::kScores, "reference_scores", Phase::kStep, moment_++,
+                   batch_.reference_logprobs);
   }
 
-  void observe_weights(const std::string& prefix, at::ScalarType dtype) {
+  void observe_weights(ObservationKind kind, at::ScalarType dtype) {
     for (size_t i = 0; i < model_.parameters().size(); ++i) {
-      model_.observe(prefix + model_.parameters()[i]->name, Phase::kStep, moment_,
+      model_.observe(kind, observed_name(kind, model_.parameters()[i]->name), Phase::kStep, moment_,
                      model_.masters()[i].to(dtype));
     }
     ++moment_;
@@ -121,8 +124,10 @@ class Life {
   }
 
   void draw() {
-    model_.observe("draw.alike", Phase::kStep, moment_, streams_.draw_alike(sim::kNumbersDrawn));
-    model_.observe("draw.parts", Phase::kStep, moment_, streams_.draw_parts(sim::kNumbersDrawn));
+    model_.observe(ObservationKind::kDraw, "draw.alike", Phase::kStep, moment_,
+                   streams_.draw_alike(sim::kNumbersDrawn));
+    model_.observe(ObservationKind::kDraw, "draw.parts", Phase::kStep, moment_,
+                   streams_.draw_parts(sim::kNumbersDrawn));
     ++moment_;
   }
 

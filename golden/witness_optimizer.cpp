@@ -90,15 +90,17 @@ void WitnessOptimizer::load(const Saved& saved) {
   }
 }
 
-std::vector<std::pair<std::string, at::Tensor>> WitnessOptimizer::state_of(size_t index) const {
+std::vector<std::pair<ObservationKind, at::Tensor>> WitnessOptimizer::state_of(size_t index) const {
   const auto& states = optimizer_->state();
   const auto found = states.find(masters_[index].unsafeGetTensorImpl());
   if (found == states.end()) return {};
   if (const auto* adam = dynamic_cast<torch::optim::AdamWParamState*>(found->second.get())) {
-    return {{"exp_avg", adam->exp_avg()}, {"exp_avg_sq", adam->exp_avg_sq()}};
+    return {{ObservationKind::kExpAvg, adam->exp_avg()},
+            {ObservationKind::kExpAvgSq, adam->exp_avg_sq()}};
   }
   if (const auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(found->second.get())) {
-    if (sgd->momentum_buffer().defined()) return {{"momentum_buffer", sgd->momentum_buffer()}};
+    if (sgd->momentum_buffer().defined())
+      return {{ObservationKind::kMomentumBuffer, sgd->momentum_buffer()}};
   }
   return {};
 }

@@ -5,9 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
-#include <string>
+#include <utility>
 #include <vector>
 
+#include "observe/observation_kind.h"
 #include "sim/case/case_spec.h"
 
 namespace torch::optim {
@@ -29,8 +30,8 @@ class WitnessOptimizer {
   struct Saved;
   std::shared_ptr<const Saved> save() const;
   void load(const Saved& saved);
-  // "exp_avg" and "exp_avg_sq", or "momentum_buffer", of one master after a step.
-  std::vector<std::pair<std::string, at::Tensor>> state_of(size_t index) const;
+  // The moments, or the momentum buffer, of one master after a step.
+  std::vector<std::pair<ObservationKind, at::Tensor>> state_of(size_t index) const;
 
  private:
   double max_norm_, norm_type_;

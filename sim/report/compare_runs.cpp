@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/read_text.h"
+#include "observe/observation_kind.h"
 #include "sim/case/names.h"
 #include "sim/report/results_json.h"
 
@@ -116,7 +117,8 @@ void compare_tensors(const json& a, const json& b, const CaseAmounts& amounts,
   };
   const auto count = [&found](const json& tensor) {
     ++found.tensors;
-    found.fed += tensor.at("name").get<std::string>().starts_with("fed.") ? 1 : 0;
+    const auto name = tensor.at("name").get<std::string>();
+    found.fed += kind_of_name(Phase::kStep, name) == ObservationKind::kFed ? 1 : 0;
   };
   std::map<ObservedName, const json*> of_b;
   for (const json& tensor : b.at("tensors")) of_b[key_of(tensor)] = &tensor;

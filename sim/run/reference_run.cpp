@@ -45,8 +45,7 @@ void check_parameters(const CaseSpec& spec, const std::vector<RankPieces>& ranks
 // The reference computes in float64, where ranks observe what a loss counts by decisions (which of
 // two is better). Roundings change these in lower precisions, whose ranks do not observe it.
 bool is_of_float64_alone(const GivenPiece& tensor) {
-  const std::string& name = tensor.facts.name;
-  return name.starts_with("metric.") && name != "metric.tokens" && name != "metric.sequences";
+  return is_metric(tensor.facts.kind) && tensor.facts.kind != ObservationKind::kCount;
 }
 
 template <class Work>

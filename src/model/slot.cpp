@@ -12,7 +12,8 @@ std::string grad_input_name(const std::string& slot, size_t index) {
 // Records the gradient that flows back through `own`, an input of this slot alone.
 void watch_gradient(const Slot& slot, const at::Tensor& own, size_t index,
                     const StepContext& context) {
-  Observation observation{.name = grad_input_name(slot.name, index),
+  Observation observation{.kind = ObservationKind::kInputGradient,
+                          .name = grad_input_name(slot.name, index),
                           .phase = Phase::kBackward,
                           .step = context.step,
                           .microbatch = context.microbatch,
@@ -51,7 +52,8 @@ at::Tensor Slot::operator()(at::TensorList inputs, const StepContext& context) {
   }
   at::Tensor output = layer->forward(inputs, context);
   if (context.probe.listens(context.forward_phase)) {
-    Observation seen{.name = name + ".output",
+    Observation seen{.kind = ObservationKind::kOutput,
+                     .name = name + ".output",
                      .phase = context.forward_phase,
                      .step = context.step,
                      .microbatch = context.microbatch,

@@ -17,9 +17,6 @@ enum DrawColumn : int64_t {
   kDrawColumns
 };
 
-// The name prefix of observed draws.
-inline constexpr const char* kDrawPrefix = "draw.";
-
 // A double holds these bits exactly; the judge reads every tensor as doubles.
 inline constexpr uint64_t kExactDrawBits = (uint64_t{1} << 52) - 1;
 

@@ -36,7 +36,11 @@ at::Tensor DrawLog::tensor(std::string_view place, Phase phase) const {
 
 Observation draw_observation(const DrawLog& log, const std::string& place, const Layout& layout,
                              int64_t step) {
-  return {.name = kDrawPrefix + place, .step = step, .tensor = log.tensor(place), .layout = layout};
+  return {.kind = ObservationKind::kDraw,
+          .name = observed_name(ObservationKind::kDraw, place),
+          .step = step,
+          .tensor = log.tensor(place),
+          .layout = layout};
 }
 
 }  // namespace shardproof

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mesh/layout.h"
+#include "observe/observation_kind.h"
 #include "observe/phase.h"
 
 namespace shardproof {
@@ -24,6 +25,7 @@ enum class Part {
 //   backward  "<slot>.grad_input" (".grad_input.1" for a second input), gradients of activations
 //   step      "grad.<parameter>", "grad_norm", "param.<parameter>", "exp_avg.<parameter>", ...
 struct Observation {
+  ObservationKind kind = ObservationKind::kUnknown;
   std::string name;
   Phase phase = Phase::kForward;
   int64_t step = 0;        // training steps count from 1; 0 is scoring

@@ -97,7 +97,8 @@ void StepRunner::forward(const Action& action, const Microbatch& micro, const Op
     at::Tensor logprobs = logprobs_of(here.output, micro, cut, options.temperature);
     logprobs = at::where(micro.scored.to(setup_.device), logprobs, at::zeros_like(logprobs));
     if (setup_.probe.listens(Phase::kForward)) {
-      setup_.probe.observe({.name = "logprobs",
+      setup_.probe.observe({.kind = ObservationKind::kLogprobs,
+                            .name = "logprobs",
                             .phase = Phase::kForward,
                             .step = options.step,
                             .microbatch = action.microbatch,

@@ -161,7 +161,7 @@ StepMetrics Trainer::evaluate(const Batch& batch) {
   const LossCounts counts = count(microbatches);
   const StepMetrics metrics = reduce_metrics(
       run_with_loss(microbatches, counts, pass(/*step=*/0, /*backward=*/false)), counts);
-  observe_scalar("loss", Phase::kForward, /*step=*/0, metrics.loss);
+  observe_scalar(ObservationKind::kLoss, "loss", Phase::kForward, /*step=*/0, metrics.loss);
   observe_metrics(metrics, /*step=*/0);
   return metrics;
 }
@@ -213,18 +213,19 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   // while it waits.
   const std::vector<at::Tensor> grads = finish_gradients();
   StepMetrics metrics = reduce_metrics(sums, counts);
-  observe_scalar("loss", Phase::kForward, step_, metrics.loss);
+  observe_scalar(ObservationKind::kLoss, "loss", Phase::kForward, step_, metrics.loss);
   metrics.skipped = grads.empty();
   if (!metrics.skipped) {
     const at::Tensor norm = grad_norm(parameters_, grads, setup_.comm, options_.norm);
     metrics.grad_norm = norm.item<double>();
-    observe_scalar("grad_norm", Phase::kStep, step_, metrics.grad_norm);
+    observe_scalar(ObservationKind::kGradNorm, "grad_norm", Phase::kStep, step_, metrics.grad_norm);
     clip_grads(grads, norm, options_.max_norm);
   }
   update(grads);
   unfinished.finish();  // an exception after this leaves the step done
   if (!metrics.skipped && !options_.schedule.stages.empty()) {
-    observe_scalar("lr", Phase::kStep, step_, schedule_.after(schedule_steps_));
+    observe_scalar(ObservationKind::kRate, "lr", Phase::kStep, step_,
+                   schedule_.after(schedule_steps_));
   }
   observe_state();
   observe_metrics(metrics, step_);
@@ -232,12 +233,13 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
 }
 
 void Trainer::observe_metrics(const StepMetrics& metrics, int64_t step) {
-  observe_scalar("metric.tokens", Phase::kStep, step, metrics.tokens);
-  observe_scalar("metric.sequences", Phase::kStep, step, metrics.sequences);
+  observe_scalar(ObservationKind::kCount, "metric.tokens", Phase::kStep, step, metrics.tokens);
+  observe_scalar(ObservationKind::kCount, "metric.sequences", Phase::kStep, step,
+                 metrics.sequences);
   // In lower precisions roundings change the decision whether a token is clipped.
   if (setup_.dtype != at::kDouble) return;
   for (const auto& [name, value] : metrics.of_loss) {
-    observe_scalar("metric." + name, Phase::kStep, step, value);
+    observe_scalar(ObservationKind::kMetric, "metric." + name, Phase::kStep, step, value);
   }
 }
 
@@ -249,14 +251,17 @@ std::vector<at::Tensor> Trainer::finish_gradients() {
                        setup_.device);
   store_->average(grads);
   if (loss_scale_.enabled()) {
-    observe_scalar("metric.loss_scale", Phase::kStep, step_, loss_scale_.scale());
+    observe_scalar(ObservationKind::kLossScale, "metric.loss_scale", Phase::kStep, step_,
+                   loss_scale_.scale());
     const bool overflow =
         loss_scale_.unscale(grads, setup_.comm.world(), setup_.device, mean_over());
-    observe_scalar("metric.skipped", Phase::kStep, step_, overflow ? 1 : 0);
+    observe_scalar(ObservationKind::kSkipped, "metric.skipped", Phase::kStep, step_,
+                   overflow ? 1 : 0);
     if (overflow) return {};
   }
   for (size_t i = parameters_.size(); i-- > 0;) {
-    if (parameters_[i]->trainable) observe_step("grad.", *parameters_[i], grads[i]);
+    if (parameters_[i]->trainable)
+      observe_step(ObservationKind::kGradient, *parameters_[i], grads[i]);
   }
   return grads;
 }
@@ -266,19 +271,22 @@ void Trainer::set_batching(const BatchingOptions& batching, int64_t micro_batch_
   options_.micro_batch_size = micro_batch_size;
 }
 
-void Trainer::observe_step(const std::string& prefix, const Parameter& parameter,
+void Trainer::observe_step(ObservationKind kind, const Parameter& parameter,
                            const at::Tensor& tensor) {
   if (!tensor.defined() || !setup_.probe.listens(Phase::kStep)) return;
-  setup_.probe.observe({.name = prefix + parameter.name,
+  setup_.probe.observe({.kind = kind,
+                        .name = observed_name(kind, parameter.name),
                         .phase = Phase::kStep,
                         .step = step_,
                         .tensor = tensor,
                         .layout = parameter.layout});
 }
 
-void Trainer::observe_scalar(const std::string& name, Phase phase, int64_t step, double value) {
+void Trainer::observe_scalar(ObservationKind kind, const std::string& name, Phase phase,
+                             int64_t step, double value) {
   if (!setup_.probe.listens(phase)) return;
-  setup_.probe.observe({.name = name,
+  setup_.probe.observe({.kind = kind,
+                        .name = name,
                         .phase = phase,
                         .step = step,
                         .tensor = at::scalar_tensor(value, at::kDouble)});

@@ -162,9 +162,9 @@ class Trainer {
   void observe_metrics(const StepMetrics& metrics, int64_t step);
   std::vector<at::Tensor> finish_gradients();
   void update(const std::vector<at::Tensor>& grads);
-  void observe_step(const std::string& prefix, const Parameter& parameter,
-                    const at::Tensor& tensor);
-  void observe_scalar(const std::string& name, Phase phase, int64_t step, double value);
+  void observe_step(ObservationKind kind, const Parameter& parameter, const at::Tensor& tensor);
+  void observe_scalar(ObservationKind kind, const std::string& name, Phase phase, int64_t step,
+                      double value);
   double grad_factor() const;
   double mean_over() const;
 

@@ -40,10 +40,10 @@ void Trainer::update(const std::vector<at::Tensor>& grads) {
 void Trainer::observe_state() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    observe_step("param.", *parameters_[i], masters_[i]);
-    observe_step("exp_avg.", *parameters_[i], states_[i].exp_avg);
-    observe_step("exp_avg_sq.", *parameters_[i], states_[i].exp_avg_sq);
-    observe_step("momentum_buffer.", *parameters_[i], states_[i].momentum_buffer);
+    observe_step(ObservationKind::kParameter, *parameters_[i], masters_[i]);
+    observe_step(ObservationKind::kExpAvg, *parameters_[i], states_[i].exp_avg);
+    observe_step(ObservationKind::kExpAvgSq, *parameters_[i], states_[i].exp_avg_sq);
+    observe_step(ObservationKind::kMomentumBuffer, *parameters_[i], states_[i].momentum_buffer);
   }
 }
 

@@ -211,6 +211,17 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(recorded([("tp", 2)], change)), 1, "4 of 5 gradients of step 1 are wrong",
                     "all with 'layers' in their name, and no others")
 
+    def test_a_module_with_the_name_of_a_kind(self):
+        """The output of a module that is called "grad" is not a gradient."""
+        def with_output(run, factor=1.0):
+            for rank in range(run.world_size):
+                run.box(rank, "act", "grad.up", [factor * value for value in values_of("up", (4, 6))], (4, 6))
+            return run
+        golden = with_output(recorded()).write(os.path.join(self.scratch, "named"))
+        change = of("grad", "layers", lambda value, run, rank: 1.5 * value)
+        done = self.judge(with_output(recorded([("dp", 2)], change), 1.5), golden=golden)
+        self.expect(done, 1, "tensor    grad.up.output", "4 of 5 gradients of step 1 are wrong")
+
     def test_the_first_wrong_gradient_is_the_first_that_backward_computes(self):
         change = of("grad", "layers", lambda value, run, rank: 1.5 * value)
         self.expect(self.judge(recorded([("tp", 2)], change)), 1, "tensor    grad.layers.0.experts.0.weight")

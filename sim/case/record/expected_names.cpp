@@ -2,28 +2,36 @@
 
 namespace shardproof::sim {
 
-std::vector<std::string> expected_names_of(const std::string& observed, int64_t step,
-                                           int64_t steps) {
+std::vector<std::string> expected_names_of(ObservationKind kind, const std::string& observed,
+                                           int64_t step, int64_t steps) {
+  using enum ObservationKind;
   const bool first = step <= 1;
   const std::string in_step = "step" + std::to_string(step) + "." + observed;
   std::vector<std::string> names;
-  if (observed == "logprobs" && first) names.push_back(observed);
-  if (observed == "loss" || observed == "grad_norm") {
+  if (kind == kLogprobs && first) names.push_back(observed);
+  if (kind == kLoss || kind == kGradNorm) {
     if (first) names.push_back(observed);
     if (step >= 1) names.push_back(in_step);
   }
-  if (observed.compare(0, 5, "grad.") == 0 && step == 1) names.push_back(observed);
-  if (observed.compare(0, 6, "param.") == 0 && step == steps && step >= 1) names.push_back(in_step);
+  if (kind == kGradient && step == 1) names.push_back(observed);
+  if (kind == kParameter && step == steps && step >= 1) names.push_back(in_step);
   return names;
 }
 
-std::vector<std::string> moment_names_of(const std::string& observed, int64_t moment) {
-  bool named = observed.starts_with("grad.") || observed.starts_with("param.");
-  for (const char* name : {"logprobs", "loss", "grad_norm", "scores", "reference_scores"}) {
-    named = named || observed == name;
+std::vector<std::string> moment_names_of(ObservationKind kind, const std::string& observed,
+                                         int64_t moment) {
+  using enum ObservationKind;
+  switch (kind) {
+    case kLogprobs:
+    case kLoss:
+    case kScores:
+    case kGradient:
+    case kGradNorm:
+    case kParameter:
+      return {"step" + std::to_string(moment) + "." + observed};
+    default:
+      return {};
   }
-  if (!named) return {};
-  return {"step" + std::to_string(moment) + "." + observed};
 }
 
 }  // namespace shardproof::sim

@@ -14,14 +14,17 @@
 #include <string>
 #include <vector>
 
+#include "observe/observation_kind.h"
+
 namespace shardproof::sim {
 
 // Returns zero, one or two names ("loss" and "step1.loss"). `steps` is the number of steps of the
 // run; parameters have a name only after the last. Step 0 is scoring.
-std::vector<std::string> expected_names_of(const std::string& observed, int64_t step,
-                                           int64_t steps);
+std::vector<std::string> expected_names_of(ObservationKind kind, const std::string& observed,
+                                           int64_t step, int64_t steps);
 
 // The names of a tensor that moment `moment` of a policy observed; empty when the file has none.
-std::vector<std::string> moment_names_of(const std::string& observed, int64_t moment);
+std::vector<std::string> moment_names_of(ObservationKind kind, const std::string& observed,
+                                         int64_t moment);
 
 }  // namespace shardproof::sim

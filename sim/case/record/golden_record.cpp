@@ -17,9 +17,6 @@
 namespace shardproof::sim {
 namespace {
 
-// Metrics (counts of tokens and the like) do not show the size of gradients and parameters.
-bool is_metric(const GoldenFacts& tensor) { return tensor.name.starts_with("metric."); }
-
 [[noreturn]] void golden_fault(const GoldenFacts& tensor, const char* what) {
   throw_bad_input(
       fmt::format("a fault of the golden: {} of step {} {}", tensor.name, tensor.step, what),
@@ -29,7 +26,8 @@ bool is_metric(const GoldenFacts& tensor) { return tensor.name.starts_with("metr
 
 // Whether a case is meaningless unless the tensor is finite.
 bool must_be_finite(const GoldenFacts& tensor) {
-  return tensor.phase == Phase::kStep || tensor.name == "loss" || tensor.name == "logprobs";
+  return tensor.phase == Phase::kStep || tensor.kind == ObservationKind::kLoss ||
+         tensor.kind == ObservationKind::kLogprobs;
 }
 
 // A mapped file, unmapped when the last view of it is destroyed.
@@ -101,7 +99,9 @@ double GoldenScales::add(const GoldenFacts& facts, const TensorView& value) {
 
 void GoldenScales::add(const GoldenFacts& facts, bool finite) {
   if (must_be_finite(facts) && !finite) golden_fault(facts, "is not finite");
-  if (is_metric(facts) || facts.scale > kLargestCounted) return;  // its neighbors stay judged
+  // Metrics (counts of tokens and the like) do not show the size of gradients and parameters. The
+  // neighbors of a tensor without a scale stay judged.
+  if (is_metric(facts.kind) || facts.scale > kLargestCounted) return;
   double& largest = largest_[{facts.phase, facts.step}];
   largest = std::max(largest, facts.scale);
 }
@@ -115,6 +115,7 @@ void put_tensor(IndexWriter& index, const GoldenFacts& facts, Dtype dtype, int64
                 const std::vector<int64_t>& shape) {
   index.put(static_cast<int8_t>(facts.phase));
   index.put(facts.step);
+  index.put(facts.kind);
   index.put_text(facts.name);
   index.put(static_cast<int8_t>(facts.token_dims));
   index.put(facts.scale);
@@ -152,6 +153,7 @@ GoldenRecord GoldenRecord::from_fd(int fd) {
     tensor.order = i;
     tensor.phase = static_cast<Phase>(index.take<int8_t>());
     tensor.step = index.take<int64_t>();
+    tensor.kind = index.take<ObservationKind>();
     tensor.name = index.take_text();
     tensor.token_dims = index.take<int8_t>() != 0;
     tensor.scale = index.take<double>();

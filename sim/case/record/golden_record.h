@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "observe/observation_kind.h"
 #include "observe/phase.h"
 #include "tensor/tensor_view.h"
 
@@ -24,6 +25,7 @@ inline constexpr double kLargestCounted = 1e30;
 // What is known of a golden tensor besides its values.
 struct GoldenFacts {
   int64_t order = 0;  // position in the golden's own run
+  ObservationKind kind = ObservationKind::kUnknown;
   Phase phase = Phase::kForward;
   int64_t step = 0;
   std::string name;

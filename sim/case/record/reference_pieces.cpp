@@ -245,6 +245,7 @@ void RankPieces::write(const std::string& folder) const {
   for (const GivenPiece& piece : pieces) {
     out.put(static_cast<int8_t>(piece.facts.phase));
     out.put(piece.facts.step);
+    out.put(piece.facts.kind);
     out.put_text(piece.facts.name);
     out.put(static_cast<int8_t>(piece.facts.token_dims));
     piece.magnitude.put(out);
@@ -271,6 +272,7 @@ RankPieces RankPieces::read(const std::string& folder, int64_t rank) {
   for (GivenPiece& piece : out.pieces) {
     piece.facts.phase = static_cast<Phase>(in.take<int8_t>());
     piece.facts.step = in.take<int64_t>();
+    piece.facts.kind = in.take<ObservationKind>();
     piece.facts.name = in.take_text();
     piece.facts.token_dims = in.take<int8_t>() != 0;
     piece.magnitude = Magnitude::take(in);

@@ -20,20 +20,14 @@ std::vector<int64_t> drawn(int64_t all, int64_t count, uint64_t seed) {
   return {rows.begin(), rows.end()};
 }
 
-// "model.norm.weight" of "exp_avg.model.norm.weight".
-std::string parameter_of(const std::string& name) {
-  const size_t dot = name.find('.');
-  return dot == std::string::npos ? name : name.substr(dot + 1);
-}
-
 }  // namespace
 
 std::vector<int64_t> drawn_rows(const GoldenFacts& facts, int64_t all, int64_t count,
                                 int64_t seed) {
   if (facts.token_dims) return drawn_samples(all, count, seed);
-  if (facts.name.starts_with("draw.")) return {};  // a few numbers of each random stream
+  if (facts.kind == ObservationKind::kDraw) return {};  // a few numbers of each random stream
   const bool of_parameter = facts.phase == Phase::kStep;
-  const std::string of = of_parameter ? parameter_of(facts.name) : facts.name;
+  const std::string of = of_parameter ? parameter_of(facts.kind, facts.name) : facts.name;
   return drawn(all, count, stream_seed(seed, "rows of " + of));
 }
 

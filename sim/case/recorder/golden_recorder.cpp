@@ -19,7 +19,7 @@ namespace {
 // Whether later code writes to the tensor in place; gradients are clipped in place.
 bool is_written_after(const Observation& observation, int64_t last_step) {
   if (observation.phase != Phase::kStep) return false;
-  return observation.step != last_step || observation.name.starts_with("grad.");
+  return observation.step != last_step || observation.kind == ObservationKind::kGradient;
 }
 
 // The tensor that the golden keeps: detached, on the CPU, contiguous. Tensors that later code
@@ -50,9 +50,9 @@ bool GoldenRecorder::listens(Phase phase) const {
 }
 
 bool GoldenRecorder::keeps(const Observation& observation) const {
-  return listens(observation.phase) &&
-         (activations_ || observation.phase != Phase::kForward || observation.name == "logprobs" ||
-          observation.name == "loss");
+  return listens(observation.phase) && (activations_ || observation.phase != Phase::kForward ||
+                                        observation.kind == ObservationKind::kLogprobs ||
+                                        observation.kind == ObservationKind::kLoss);
 }
 
 void GoldenRecorder::observe(const Observation& observation) {
@@ -61,8 +61,11 @@ void GoldenRecorder::observe(const Observation& observation) {
   const std::string key = record_key(observation.phase, observation.step, observation.name);
   SHARDPROOF_ASSERT(by_key_.emplace(key, tensors_.size()).second,
                     "the golden observed '" + key + "' twice");
+  SHARDPROOF_ASSERT(observation.kind != ObservationKind::kUnknown,
+                    "the golden observed '" + key + "' without its kind");
   KeptTensor kept;
   kept.order = static_cast<int64_t>(tensors_.size());
+  kept.kind = observation.kind;
   kept.phase = observation.phase;
   kept.step = observation.step;
   kept.name = observation.name;
@@ -193,12 +196,14 @@ NamedTensors GoldenRecorder::named(const Names& names_of) const {
 
 NamedTensors GoldenRecorder::expected_names(int64_t steps) const {
   return named([steps](const KeptTensor& tensor) {
-    return expected_names_of(tensor.name, tensor.step, steps);
+    return expected_names_of(tensor.kind, tensor.name, tensor.step, steps);
   });
 }
 
 NamedTensors GoldenRecorder::moment_names() const {
-  return named([](const KeptTensor& tensor) { return moment_names_of(tensor.name, tensor.step); });
+  return named([](const KeptTensor& tensor) {
+    return moment_names_of(tensor.kind, tensor.name, tensor.step);
+  });
 }
 
 }  // namespace shardproof::sim

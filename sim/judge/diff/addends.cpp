@@ -167,7 +167,8 @@ Sum summed(const AddendGroup& group) {
       ++holders[at];
     });
   }
-  Piece out{.name = first.name,
+  Piece out{.kind = first.kind,
+            .name = first.name,
             .phase = first.phase,
             .step = first.step,
             .microbatch = first.microbatch,

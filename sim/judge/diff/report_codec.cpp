@@ -17,8 +17,8 @@
 namespace shardproof::sim::judge {
 namespace {
 
-constexpr int64_t kVersion = 6;
-constexpr size_t kShortFields = 21, kLongFields = 15;
+constexpr int64_t kVersion = 7;
+constexpr size_t kShortFields = 22, kLongFields = 15;
 
 bool is_short(const ResultRow& row) {
   return row.outcome == Outcome::kMatch && row.count > 0 && !row.partial && row.evidence.empty() &&
@@ -74,6 +74,7 @@ void evidence_fields(Codec& codec, Found& evidence) {
 template <class Codec, class Row>
 void row_fields(Codec& codec, Tables& tables, Row& row) {
   const size_t count = codec.array(is_short(row) ? kShortFields : kShortFields + kLongFields);
+  codec.one_of(row.kind, kLastObservationKind, "kind");
   codec(row.name);
   codec.one_of(row.phase, Phase::kStep, "phase");
   codec(row.step, row.microbatch, row.order);
@@ -128,7 +129,8 @@ void check_piece(const Piece& piece) {
 
 template <class Codec, class Part>
 void piece_fields(Codec& codec, Part& piece) {
-  codec.fixed_array(15);
+  codec.fixed_array(16);
+  codec.one_of(piece.kind, kLastObservationKind, "kind");
   codec(piece.name);
   codec.one_of(piece.phase, Phase::kStep, "phase");
   codec(piece.step, piece.microbatch, piece.rank, piece.order, piece.partial, piece.partial_axes);
@@ -139,10 +141,12 @@ void piece_fields(Codec& codec, Part& piece) {
 
 template <class Codec, class Missing>
 void unobserved_fields(Codec& codec, Missing& missing) {
-  codec.fixed_array(7);
+  codec.fixed_array(8);
   codec(missing.order);
   codec.one_of(missing.phase, Phase::kStep, "phase");
-  codec(missing.step, missing.name, missing.global_shape, missing.microbatches);
+  codec(missing.step);
+  codec.one_of(missing.kind, kLastObservationKind, "kind");
+  codec(missing.name, missing.global_shape, missing.microbatches);
   codec.one_of(missing.excuse, Excuse::kNotDrawn, "excuse");
 }
 

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "observe/observation_kind.h"
 #include "observe/phase.h"
 #include "sim/judge/diff/evidence.h"
 #include "sim/judge/diff/outcome.h"
@@ -23,6 +24,7 @@ struct ResultRow {
 
   Outcome outcome;
   std::string reason;  // a clause that says why, for kNotJudged and kUnresolved
+  ObservationKind kind = ObservationKind::kUnknown;
   std::string name;
   Phase phase = Phase::kForward;
   int64_t step = 0;
@@ -72,6 +74,7 @@ struct ResultRow {
 // order of `dims` lies at dims[0][i] * strides[0] + dims[1][j] * strides[1] + .. in the golden;
 // index -1 is padding. Where the golden has only some rows of dim 0, it is as small as they are.
 struct Piece {
+  ObservationKind kind = ObservationKind::kUnknown;
   std::string name;
   Phase phase = Phase::kForward;
   int64_t step = 0;
@@ -93,6 +96,7 @@ struct Unobserved {
   int64_t order = -1;
   Phase phase = Phase::kForward;
   int64_t step = 0;
+  ObservationKind kind = ObservationKind::kUnknown;
   std::string name;
   std::vector<int64_t> global_shape;
   std::optional<Excuse> excuse = {};       // set when the rank need not observe it

@@ -9,20 +9,10 @@
 namespace shardproof::sim::judge {
 namespace {
 
-// after_prefix("param.model.norm.weight", "param.") is "model.norm.weight".
-std::optional<std::string> after_prefix(const std::string& name, std::string_view prefix) {
-  if (name.compare(0, prefix.size(), prefix) != 0) return std::nullopt;
-  return name.substr(prefix.size());
-}
-
 // Parameters and optimizer state. A low-precision run holds them in the wider type
 // (model/precision.h), so rounding them down is a fault.
 bool is_optimizer_state(const GoldenTensor& golden) {
-  if (golden.phase != Phase::kStep) return false;
-  for (const char* prefix : {"param.", "exp_avg.", "exp_avg_sq.", "momentum_buffer."}) {
-    if (after_prefix(golden.name, prefix)) return true;
-  }
-  return false;
+  return golden.kind == ObservationKind::kParameter || is_moment(golden.kind);
 }
 
 }  // namespace
@@ -75,25 +65,16 @@ std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spe
                                                              const GoldenTensor& tensor,
                                                              KnownGradients known,
                                                              const std::vector<double>& rates) {
-  const bool adam = spec.optimizer.kind != OptimizerKind::kSgd;
   FreeRunningAllowance out;
-  std::optional<std::string> parameter;
-  if ((parameter = after_prefix(tensor.name, "param."))) {
-    out.kind_ = adam ? Kind::kAdamParam : Kind::kSgdParam;
-  } else if ((parameter = after_prefix(tensor.name, "exp_avg."))) {
-    out.kind_ = Kind::kExpAvg;
-  } else if ((parameter = after_prefix(tensor.name, "exp_avg_sq."))) {
-    out.kind_ = Kind::kExpAvgSq;
-  } else if ((parameter = after_prefix(tensor.name, "momentum_buffer."))) {
-    out.kind_ = Kind::kMomentum;
-  } else {
-    return std::nullopt;
-  }
+  if (!is_optimizer_state(tensor)) return std::nullopt;
+  out.kind_ = tensor.kind;
   out.optimizer_ = spec.optimizer;
   const Tolerance tolerance(spec);
+  const std::string gradient =
+      observed_name(ObservationKind::kGradient, parameter_of(tensor.kind, tensor.name));
   const GoldenTensor* first = nullptr;
   for (const int64_t step : steps_behind(spec, tensor.step)) {
-    const GoldenTensor* grad = golden.find(Phase::kStep, step, "grad." + *parameter);
+    const GoldenTensor* grad = golden.find(Phase::kStep, step, gradient);
     const GoldenTensor* norm = golden.find(Phase::kStep, step, "grad_norm");
     const bool may_skip = golden.find(Phase::kStep, step, "metric.skipped") != nullptr;
     if (!grad && may_skip) continue;  // an overflow skipped the step
@@ -133,7 +114,9 @@ double FreeRunningAllowance::adam_param(int64_t offset) const {
 }
 
 double FreeRunningAllowance::at(int64_t offset) const {
-  if (kind_ == Kind::kAdamParam) return adam_param(offset);
+  using enum ObservationKind;
+  const bool adam = optimizer_.kind != OptimizerKind::kSgd;
+  if (kind_ == kParameter && adam) return adam_param(offset);
   const double undamped = 1 / (1 - std::min(optimizer_.momentum, 0.999));
   double sum = 0;
   double largest = 0;
@@ -143,10 +126,10 @@ double FreeRunningAllowance::at(int64_t offset) const {
     const double grad = std::fabs(clipped(step, offset));
     const double error = step.clip * step.grad_allowance;
     sum += error;
-    largest = std::max(largest, kind_ == Kind::kExpAvgSq ? (2 * grad + error) * error : error);
+    largest = std::max(largest, kind_ == kExpAvgSq ? (2 * grad + error) * error : error);
   }
-  if (kind_ == Kind::kSgdParam) return largest_lr * sum * undamped;
-  return kind_ == Kind::kMomentum ? largest * undamped : largest;
+  if (kind_ == kParameter) return largest_lr * sum * undamped;
+  return kind_ == kMomentumBuffer ? largest * undamped : largest;
 }
 
 }  // namespace shardproof::sim::judge

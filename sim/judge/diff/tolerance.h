@@ -91,7 +91,6 @@ class FreeRunningAllowance {
   double at(int64_t offset) const;
 
  private:
-  enum class Kind { kAdamParam, kSgdParam, kExpAvg, kExpAvgSq, kMomentum };
   struct Step {
     const double* grad;     // golden, before clipping; null: not known
     double lr;              // the optimizer's, after its schedulers
@@ -101,7 +100,7 @@ class FreeRunningAllowance {
   double adam_param(int64_t offset) const;
   static double clipped(const Step& step, int64_t offset);
 
-  Kind kind_ = Kind::kAdamParam;
+  ObservationKind kind_ = ObservationKind::kParameter;  // or a moment
   OptimizerSpec optimizer_;
   std::vector<Step> steps_;
 };

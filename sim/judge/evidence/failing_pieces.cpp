@@ -9,7 +9,8 @@
 namespace shardproof::sim::judge {
 
 Piece make_piece(const ResultRow& row, const DiffTask& task) {
-  Piece piece{.name = row.name,
+  Piece piece{.kind = row.kind,
+              .name = row.name,
               .phase = row.phase,
               .step = row.step,
               .microbatch = row.microbatch,

@@ -120,7 +120,7 @@ std::optional<Evidence> look_at_step_before(const DiffTask& task, const GoldenTe
   if (matches_other(task, before)) return EqualsStep{.step = before.step};
   if (wrong_part_equals(now, then)) return PartEqualsStep{before.step};
   if (is_sum_with(now, then)) return SumOfSteps{before.step, right.step};
-  if (!right.name.starts_with("param.")) return std::nullopt;
+  if (right.kind != ObservationKind::kParameter) return std::nullopt;
   const std::optional<double> share = share_of_update(now, then);
   if (!share) return std::nullopt;
   return ShareOfUpdate{*share};
@@ -202,8 +202,9 @@ std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& gold
     if (auto evidence = look_at_step_before(task, *before, values)) found.push_back(*evidence);
   }
   // One number may equal another step's by chance. A learning rate may not: its schedule sets it.
-  const GoldenTensor* next =
-      task.plan.count > 1 || right.name == "lr" ? next_of(right, golden) : nullptr;
+  const GoldenTensor* next = task.plan.count > 1 || right.kind == ObservationKind::kRate
+                                 ? next_of(right, golden)
+                                 : nullptr;
   if (next && next->value.sizes() == right.value.sizes() && is_another(task, values, *next)) {
     found.push_back(EqualsStep{.step = next->step, .is_later = true});
   }

@@ -40,7 +40,7 @@ std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces) {
   out.drawn = pieces.front()->drawn;
   out.token_dims = pieces.front()->dims.size() + 1 == out.shape.size();
   out.may_have_positions = pieces.front()->phase != Phase::kStep;
-  out.zeros_are_exact = pieces.front()->name == "logprobs";
+  out.zeros_are_exact = pieces.front()->kind == ObservationKind::kLogprobs;
   int64_t count = 1;
   for (const int64_t size : out.shape) count *= size;
   if (count > kLargestAssembled) return std::nullopt;

@@ -18,7 +18,6 @@ struct Explanation {
 };
 
 // The scalar observed in each step in which gradients carry a loss scale.
-inline constexpr const char* kLossScale = "metric.loss_scale";
 
 struct Symptoms {
   const Mesh& mesh;

@@ -75,7 +75,7 @@ Proposal of_pair(const DrawPair& pair, const Pieces& pieces) {
 }  // namespace
 
 std::optional<Proposal> propose_draws(const Difference& difference) {
-  if (!difference.wrong.front()->name.starts_with(kDrawPrefix)) return std::nullopt;
+  if (difference.wrong.front()->kind != ObservationKind::kDraw) return std::nullopt;
   const Pieces& pieces = difference.symptoms.pieces;
   for (const Piece* piece : pieces) {
     for (size_t row = 0; row + kDrawColumns <= piece->actual.size(); row += kDrawColumns) {

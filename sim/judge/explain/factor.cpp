@@ -181,7 +181,7 @@ std::optional<Meaning> loss_scale_meaning(const Symptoms& symptoms, const Rows& 
                                           double factor, double near) {
   const double scale = symptoms.loss_scale_factor;
   if (scale == 1 || !(std::fabs(factor - scale) <= near * std::fabs(scale))) return std::nullopt;
-  const bool itself = wrong.front()->name == kLossScale;
+  const bool itself = wrong.front()->kind == ObservationKind::kLossScale;
   return Meaning{scale, itself ? "" : "; so is the loss scale of this step",
                  "the loss scale grew or fell at another step than it should"};
 }

@@ -13,9 +13,10 @@ bool holds(const std::vector<int64_t>& numbers, int64_t number) {
 
 }  // namespace
 
-bool is_of_microbatch(Phase phase, const std::string& name) {
+bool is_of_microbatch(Phase phase, ObservationKind kind) {
   return phase == Phase::kBackward ||
-         (phase == Phase::kForward && name != "logprobs" && name != "loss");
+         (phase == Phase::kForward && kind != ObservationKind::kLogprobs &&
+          kind != ObservationKind::kLoss);
 }
 
 Census::Census(const GoldenRecord& golden) : golden_(golden), seen_(golden.tensors().size()) {}
@@ -24,7 +25,7 @@ void Census::see(const Observation& observation, const GoldenTensor& golden) {
   if (observation.phase == Phase::kRecompute) return;
   std::vector<int64_t>& seen = seen_[static_cast<size_t>(golden.order)];
   if (!holds(seen, observation.microbatch)) seen.push_back(observation.microbatch);
-  if (is_of_microbatch(golden.phase, golden.name)) {
+  if (is_of_microbatch(golden.phase, golden.kind)) {
     microbatches_[{golden.step, golden.phase}].insert(observation.microbatch);
   }
 }
@@ -32,7 +33,7 @@ void Census::see(const Observation& observation, const GoldenTensor& golden) {
 std::vector<int64_t> Census::microbatches_without(const GoldenTensor& tensor) const {
   std::vector<int64_t> missing;
   const auto all = microbatches_.find({tensor.step, tensor.phase});
-  if (all == microbatches_.end() || !is_of_microbatch(tensor.phase, tensor.name)) return missing;
+  if (all == microbatches_.end() || !is_of_microbatch(tensor.phase, tensor.kind)) return missing;
   const std::vector<int64_t>& seen = seen_[static_cast<size_t>(tensor.order)];
   std::copy_if(all->second.begin(), all->second.end(), std::back_inserter(missing),
                [&](int64_t microbatch) { return !holds(seen, microbatch); });
@@ -45,7 +46,7 @@ std::vector<Unobserved> Census::unobserved() const {
     const bool seen = !seen_[static_cast<size_t>(tensor.order)].empty();
     std::vector<int64_t> microbatches = microbatches_without(tensor);
     if (seen && microbatches.empty()) continue;
-    found.push_back({tensor.order, tensor.phase, tensor.step, tensor.name,
+    found.push_back({tensor.order, tensor.phase, tensor.step, tensor.kind, tensor.name,
                      full_shape(tensor, tensor.value.sizes())});
     if (seen) found.back().microbatches = std::move(microbatches);
   }

@@ -16,7 +16,7 @@ namespace shardproof::sim::judge {
 
 // Whether a tensor is made in each microbatch: the outputs of slots and the gradients at them. The
 // logprobs and the loss are of a step.
-bool is_of_microbatch(Phase phase, const std::string& name);
+bool is_of_microbatch(Phase phase, ObservationKind kind);
 
 class Census {
  public:

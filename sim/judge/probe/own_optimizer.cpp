@@ -14,13 +14,6 @@
 namespace shardproof::sim::judge {
 namespace {
 
-// Splits "exp_avg.model.norm.weight" into "exp_avg" and "model.norm.weight".
-std::pair<std::string, std::string> split_name(const std::string& name) {
-  const size_t dot = name.find('.');
-  if (dot == std::string::npos) return {name, ""};
-  return {name.substr(0, dot), name.substr(dot + 1)};
-}
-
 // `value`, or infinity where the dtype cannot hold it.
 double held_in(at::ScalarType dtype, double value) {
   const double largest =
@@ -69,22 +62,24 @@ void OwnOptimizer::begin(const std::string& parameter, const at::Tensor& value) 
 std::string OwnOptimizer::see(const Observation& observation, const at::Tensor& local) {
   if (observation.phase != Phase::kStep || observation.part == Part::kPartial) return "";
   if (!at::isFloatingType(local.scalar_type()) || local.numel() == 0) return "";
-  const auto [kind, name] = split_name(observation.name);
+  using enum ObservationKind;
+  const ObservationKind kind = observation.kind;
+  const std::string name = parameter_of(kind, observation.name);
   const int64_t step = observation.step;
-  if (kind == "grad_norm") {
+  if (kind == kGradNorm) {
     norm_ = doubles(local).front();
     norm_step_ = step;
-  } else if (observation.name == "metric.skipped") {
+  } else if (kind == kSkipped) {
     skipped_[step] = doubles(local).front() != 0;
-  } else if (observation.name == "lr") {
+  } else if (kind == kRate) {
     rates_[step] = doubles(local).front();
-  } else if (kind == "grad") {
+  } else if (kind == kGradient) {
     Tracked& tracked = parameters_[name];
     tracked.gradient = copy_of(local);
     tracked.gradient_step = step;
-  } else if (kind == "param") {
+  } else if (kind == kParameter) {
     return see_parameter(name, step, local);
-  } else if (kind == "exp_avg" || kind == "exp_avg_sq" || kind == "momentum_buffer") {
+  } else if (is_moment(kind)) {
     return see_state(kind, name, local);
   }
   return "";
@@ -112,7 +107,7 @@ std::string OwnOptimizer::see_parameter(const std::string& name, int64_t step,
   return finding;
 }
 
-std::string OwnOptimizer::see_state(const std::string& kind, const std::string& name,
+std::string OwnOptimizer::see_state(ObservationKind kind, const std::string& name,
                                     const at::Tensor& local) {
   Tracked& tracked = parameters_[name];
   std::string finding;
@@ -173,8 +168,8 @@ OwnOptimizer::Expected OwnOptimizer::adamw_step(Tracked& tracked,
   const OptimizerSpec& o = spec_.optimizer;
   const size_t count = gradient.size();
   const std::vector<double> w = doubles(tracked.value, count);
-  const std::vector<double> m = doubles(tracked.state["exp_avg"], count);
-  const std::vector<double> v = doubles(tracked.state["exp_avg_sq"], count);
+  const std::vector<double> m = doubles(tracked.state[ObservationKind::kExpAvg], count);
+  const std::vector<double> v = doubles(tracked.state[ObservationKind::kExpAvgSq], count);
   const at::ScalarType dtype = tracked.value.dtype;
   const double correction1 = 1 - std::pow(o.beta1, steps);
   const double correction2 = 1 - std::pow(o.beta2, steps);
@@ -190,8 +185,8 @@ OwnOptimizer::Expected OwnOptimizer::adamw_step(Tracked& tracked,
     value.value[i] = w[i] * (1 - rate * o.weight_decay) - rate * mean.value[i] / correction1 / size;
     value.magnitude[i] = std::fabs(w[i]) + rate * mean.magnitude[i] / correction1 / size;
   }
-  tracked.expected["exp_avg"] = std::move(mean);
-  tracked.expected["exp_avg_sq"] = std::move(square);
+  tracked.expected[ObservationKind::kExpAvg] = std::move(mean);
+  tracked.expected[ObservationKind::kExpAvgSq] = std::move(square);
   return value;
 }
 
@@ -201,8 +196,8 @@ OwnOptimizer::Expected OwnOptimizer::sgd_step(Tracked& tracked, const std::vecto
   const size_t count = gradient.size();
   const std::vector<double> w = doubles(tracked.value, count);
   const at::ScalarType dtype = tracked.value.dtype;
-  const bool first = tracked.state["momentum_buffer"].empty();
-  const std::vector<double> b = doubles(tracked.state["momentum_buffer"], count);
+  const bool first = tracked.state[ObservationKind::kMomentumBuffer].empty();
+  const std::vector<double> b = doubles(tracked.state[ObservationKind::kMomentumBuffer], count);
   Expected value{std::vector<double>(count), std::vector<double>(count)};
   Expected buffer = value;
   for (size_t i = 0; i < count; ++i) {
@@ -218,7 +213,7 @@ OwnOptimizer::Expected OwnOptimizer::sgd_step(Tracked& tracked, const std::vecto
     value.value[i] = w[i] - rate * direction;
     value.magnitude[i] = std::fabs(w[i]) + rate * (size + (heavy ? buffer.magnitude[i] : 0));
   }
-  if (o.momentum != 0) tracked.expected["momentum_buffer"] = std::move(buffer);
+  if (o.momentum != 0) tracked.expected[ObservationKind::kMomentumBuffer] = std::move(buffer);
   return value;
 }
 

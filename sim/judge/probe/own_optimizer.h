@@ -57,9 +57,9 @@ class OwnOptimizer {
   };
   struct Tracked {
     Values value, gradient;
-    std::map<std::string, Values> state;  // "exp_avg", ..
+    std::map<ObservationKind, Values> state;
     int64_t gradient_step = -1;
-    std::map<std::string, Expected> expected;  // of the state, until it is observed
+    std::map<ObservationKind, Expected> expected;  // of the state, until it is observed
   };
 
   static Values copy_of(const at::Tensor& tensor);
@@ -67,7 +67,7 @@ class OwnOptimizer {
   static std::vector<double> doubles(const at::Tensor& tensor);
   static std::vector<double> doubles(const Values& values, size_t count);
   std::string see_parameter(const std::string& name, int64_t step, const at::Tensor& local);
-  std::string see_state(const std::string& kind, const std::string& name, const at::Tensor& local);
+  std::string see_state(ObservationKind kind, const std::string& name, const at::Tensor& local);
   Expected take_step(Tracked& tracked, const std::string& name, int64_t step, size_t count);
   Expected adamw_step(Tracked& tracked, const std::vector<double>& gradient, double rate,
                       double steps) const;

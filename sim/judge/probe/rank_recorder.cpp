@@ -9,6 +9,7 @@
 
 #include "base/digest.h"
 #include "base/elapsed.h"
+#include "base/error.h"
 #include "sim/case/names.h"
 #include "sim/case/policy_stages.h"
 #include "sim/case/record/reference_pieces.h"
@@ -76,13 +77,8 @@ std::string forward_key(const Observation& observation) {
 }
 
 bool is_scored_logprobs(const GoldenTensor& golden) {
-  return golden.name == "logprobs" && golden.value.dim() == 2 &&
+  return golden.kind == ObservationKind::kLogprobs && golden.value.dim() == 2 &&
          golden.value.dtype() == Dtype::kFloat64;
-}
-
-// Whether a policy's worker returns this tensor from a call to score.
-bool is_policy_scores(const std::string& name) {
-  return name == "scores" || name == "reference_scores";
 }
 
 void fill_coverage(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
@@ -133,14 +129,15 @@ bool RankRecorder::listens(Phase phase) const {
 
 bool RankRecorder::filtered(const Observation& observation) const {
   if (!listens(observation.phase)) return true;
-  return !spec_.record_activations && observation.phase == Phase::kForward &&
-         observation.name != "logprobs" && observation.name != "loss";
+  return !spec_.record_activations && is_of_microbatch(observation.phase, observation.kind);
 }
 
 const GoldenTensor* RankRecorder::golden_of(const Observation& observation, bool fed) const {
   const Phase phase = observation.phase == Phase::kRecompute ? Phase::kForward : observation.phase;
   return golden_->find(phase, observation.step,
-                       fed ? observation.name.substr(4) : observation.name);
+                       fed ? observed_name(ObservationKind::kParameter,
+                                           parameter_of(ObservationKind::kFed, observation.name))
+                           : observation.name);
 }
 
 const IndexPlan& RankRecorder::plan_of(const Observation& observation, const GoldenTensor& golden) {
@@ -162,18 +159,21 @@ const IndexPlan& RankRecorder::plan_of(const Observation& observation, const Gol
 }
 
 void RankRecorder::observe(const Observation& observation) {
+  SHARDPROOF_ASSERT(observation.kind != ObservationKind::kUnknown,
+                    "a rank observed '" + observation.name + "' without its kind");
   if (filtered(observation)) return;
   const auto start = std::chrono::steady_clock::now();
   const at::NoGradGuard no_grad;
   const at::Tensor tensor = observation.tensor.detach().cpu().contiguous();
-  constexpr std::string_view kInitial = "initial.";
-  if (observation.name.starts_with(kInitial)) {
-    if (own_optimizer_) own_optimizer_->begin(observation.name.substr(kInitial.size()), tensor);
+  if (observation.kind == ObservationKind::kInitial) {
+    if (own_optimizer_)
+      own_optimizer_->begin(parameter_of(observation.kind, observation.name), tensor);
     return;
   }
 
   const TensorView local = view_of(tensor);
   ResultRow row(Outcome::kNotJudged);
+  row.kind = observation.kind;
   row.name = observation.name;
   row.phase = observation.phase;
   row.step = observation.step;
@@ -208,7 +208,7 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
     row.reason = "the rank had no golden";
     return;
   }
-  const bool fed = observation.name.starts_with("fed.");
+  const bool fed = observation.kind == ObservationKind::kFed;
   const GoldenTensor* golden = golden_of(observation, fed);
   if (!golden) {
     row.replicas = std::vector<int64_t>{rank_};
@@ -296,7 +296,7 @@ void RankRecorder::compare(const Observation& observation, const TensorView& loc
   take_result(result, plan, row);
   if (!fed && row.outcome == Outcome::kMatch) check_roundings(observation, task, local, row);
   if (row.outcome != Outcome::kMismatch) return;
-  if (row.name == "metric.skipped" && parted_->leaves(row.step)) {
+  if (row.kind == ObservationKind::kSkipped && parted_->leaves(row.step)) {
     row.reason = PartedSteps::kReason;
     return take_result({}, plan, row);
   }
@@ -313,10 +313,10 @@ void RankRecorder::compare(const Observation& observation, const TensorView& loc
 void RankRecorder::check_roundings(const Observation& observation, const DiffTask& task,
                                    const TensorView& local, ResultRow& row) const {
   if (spec_.precision == Precision::kFloat64 || !is_floating(local.dtype())) return;
-  if (task.padding_is_zero || is_policy_scores(observation.name)) {
+  if (task.padding_is_zero || observation.kind == ObservationKind::kScores) {
     row.problem = rounded_through(local, spec_.precision);
   }
-  if (observation.name.starts_with("grad.")) {
+  if (observation.kind == ObservationKind::kGradient) {
     row.problem = rounded_through(local, spec_.precision, kFewestOfGradient);
     const bool is_wrong = !row.problem.empty() && gradient_addends_->are_several(task.golden);
     if (!is_wrong) row.problem.clear();
@@ -369,7 +369,7 @@ std::vector<Unobserved> RankRecorder::unobserved() const {
   if (!census_) return {};
   std::vector<Unobserved> missing = census_->unobserved();
   for (Unobserved& tensor : missing) {
-    if (is_of_microbatch(tensor.phase, tensor.name) && !spec_.record_activations) {
+    if (is_of_microbatch(tensor.phase, tensor.kind) && !spec_.record_activations) {
       tensor.excuse = Excuse::kNotRecorded;
     }
     if (why_in_doubt(tensor.phase, tensor.step)) tensor.excuse = Excuse::kUnresolved;

@@ -50,9 +50,7 @@ std::vector<int64_t> full_shape_of(const Observation& observation, const FullSiz
                                    const Mesh& mesh) {
   std::vector<int64_t> shape = observation.tensor.sizes().vec();
   if (observation.phase == Phase::kStep) {
-    const size_t dot = observation.name.find('.');
-    const auto found = sizes.parameters.find(
-        dot == std::string::npos ? observation.name : observation.name.substr(dot + 1));
+    const auto found = sizes.parameters.find(parameter_of(observation.kind, observation.name));
     return found == sizes.parameters.end() ? shape : found->second;
   }
   if (!observation.token_map.defined()) return shape;
@@ -86,11 +84,8 @@ bool ReferenceProbe::listens(Phase phase) const {
 
 void ReferenceProbe::observe(const Observation& observation) {
   const std::string& name = observation.name;
-  if (!listens(observation.phase) || name.starts_with("initial.")) return;
-  if (observation.phase == Phase::kForward && !activations_ && name != "logprobs" &&
-      name != "loss") {
-    return;
-  }
+  if (!listens(observation.phase) || observation.kind == ObservationKind::kInitial) return;
+  if (!activations_ && is_of_microbatch(observation.phase, observation.kind)) return;
   const at::NoGradGuard no_grad;
   const at::Tensor tensor = observation.tensor.detach().cpu().contiguous();
   const TensorView local = view_of(tensor);
@@ -99,6 +94,7 @@ void ReferenceProbe::observe(const Observation& observation) {
   GivenPiece piece;
   piece.facts.phase = observation.phase;
   piece.facts.step = observation.step;
+  piece.facts.kind = observation.kind;
   piece.facts.name = name;
   piece.facts.token_dims = observation.token_map.defined();
   piece.facts.kept_in_float32 = observation.phase == Phase::kForward &&

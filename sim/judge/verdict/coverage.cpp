@@ -17,6 +17,7 @@ struct TensorAccount {
   int64_t held = 0;  // elements of the golden, over all ranks
   bool wrong = false, unresolved = false, undecided = false;
   std::string reason;  // the first one
+  ObservationKind kind = ObservationKind::kUnknown;
   std::string name;
   Phase phase = Phase::kForward;
   int64_t step = 0;
@@ -25,6 +26,7 @@ struct TensorAccount {
 
   void add(const ResultRow& row) {
     scale = row.golden_scale;
+    kind = row.kind;
     name = row.name;
     phase = row.phase;
     step = row.step;
@@ -41,6 +43,12 @@ struct TensorAccount {
       elements.excused[Excuse::kUnresolved] += row.count - row.judged;
     }
     if (reason.empty()) reason = row.reason;
+  }
+
+  // The golden judges "fed.param.w" by "param.w".
+  std::string golden_name() const {
+    using enum ObservationKind;
+    return kind == kFed ? observed_name(kParameter, parameter_of(kFed, name)) : name;
   }
 
   UnjudgedTensor unjudged(int64_t count) const { return {name, phase, step, count, reason}; }
@@ -60,10 +68,6 @@ void add_to(Coverage& all, const Coverage& one) {
 
 // The golden's tensor and the name, since "fed.param.w" is judged beside "param.w".
 using TensorPlace = std::pair<GoldenPosition, std::string>;
-
-std::string without_fed(const std::string& name) {
-  return name.starts_with("fed.") ? name.substr(4) : name;
-}
 
 std::map<TensorPlace, TensorAccount> accounts_by_tensor(const std::vector<RankReport>& reports) {
   std::map<TensorPlace, TensorAccount> tensors;
@@ -105,14 +109,15 @@ void add_silent_ranks(const CaseSpec& spec, const std::vector<RankReport>& repor
 class Emptiness {
  public:
   void add(const TensorAccount& tensor) {
-    const bool is_gradient = tensor.phase == Phase::kStep && tensor.name.starts_with("grad.");
+    const bool is_gradient = tensor.kind == ObservationKind::kGradient;
     if (is_gradient) {
       ++gradients_;
       gradients_not_zero_ += tensor.scale != 0;
     }
-    if (tensor.name == "loss" || is_gradient) trained_.add(tensor.scale);
-    const bool is_scores = tensor.name == "scores" || tensor.name == "reference_scores";
-    if (tensor.name == "logprobs" || is_scores) scored_.add(tensor.scale);
+    if (tensor.kind == ObservationKind::kLoss || is_gradient) trained_.add(tensor.scale);
+    const bool is_scored =
+        tensor.kind == ObservationKind::kLogprobs || tensor.kind == ObservationKind::kScores;
+    if (is_scored) scored_.add(tensor.scale);
   }
   void put(const CaseSpec& spec, Grounds& grounds) const {
     grounds.gradients = gradients_;
@@ -157,7 +162,7 @@ Account account_of(const CaseSpec& spec, const std::vector<RankReport>& reports)
       tensor.elements.demanded += size_of(tensor.global_shape);
       tensor.reason = "no rank holds an element of it";
     }
-    const TensorPlace own = {place.first, without_fed(place.second)};
+    const TensorPlace own = {place.first, tensor.golden_name()};
     all.insert(own);
     emptiness.add(tensor);
     if (tensor.elements.judged > 0) judged.insert(own);

@@ -35,7 +35,7 @@ std::string detector_of_failure(ResultKind kind) {
 }
 
 std::string detector_of_row(const ResultRow& row) {
-  if (row.name == "grad_norm") return "norm";
+  if (row.kind == ObservationKind::kGradNorm) return "norm";
   return row.phase == Phase::kRecompute ? "digest" : "values";
 }
 
@@ -103,7 +103,7 @@ void add_gradients(const CaseResult& result, FaultOutcome& outcome) {
   const ResultRow* worst = nullptr;
   for (const RankReport& report : result.reports) {
     for (const ResultRow& row : report.rows) {
-      if (row.phase != Phase::kStep || row.name.compare(0, 5, "grad.") != 0) continue;
+      if (row.kind != ObservationKind::kGradient) continue;
       all.insert(row_place(row));
       if (!row.is_wrong()) continue;
       wrong.insert(row_place(row));

@@ -26,7 +26,7 @@ using Rows = std::vector<const ResultRow*>;
 // gradients. Tensors that the golden lacks come last.
 using Place = std::tuple<bool, GoldenPosition, bool>;
 
-bool is_fed(const ResultRow& row) { return row.name.compare(0, 4, "fed.") == 0; }
+bool is_fed(const ResultRow& row) { return row.kind == ObservationKind::kFed; }
 
 Place place_of(const ResultRow& row) {
   const bool unknown = row.order < 0;
@@ -177,7 +177,7 @@ class Judge {
     const Explanation why =
         explain_values(symptoms(rows, pieces_of(found.worst, false), found.step));
     explain(found, why);
-    if (found.tensor == "loss" && (found.likely.empty() || why.is_of_counts))
+    if (found.worst.kind == ObservationKind::kLoss && (found.likely.empty() || why.is_of_counts))
       add_next_tensor(found);
     return found;
   }
@@ -224,7 +224,7 @@ class Judge {
                     partial_axes(addends), why.pattern);
     if (why.likely.empty()) why.pattern += empty_addends(held);
     explain(found, why);
-    if (found.tensor == "loss" && (found.likely.empty() || why.is_of_counts))
+    if (found.worst.kind == ObservationKind::kLoss && (found.likely.empty() || why.is_of_counts))
       add_next_tensor(found);
     return found;
   }
@@ -281,6 +281,7 @@ class Judge {
     found.phase = missing.phase;
     found.step = missing.step;
     found.kind = ResultKind::kMissing;
+    found.worst.kind = missing.kind;
     found.worst.name = missing.name;
     found.worst.phase = missing.phase;
     found.worst.step = missing.step;
@@ -323,11 +324,12 @@ class Judge {
       for (const ResultRow& row : report.rows) {
         if (row.step != step) continue;
         out.microbatches = std::max(out.microbatches, row.microbatch + 1);
-        if (row.name == kLossScale && row.is_wrong() && row.golden_value > 0) {
+        if (row.kind == ObservationKind::kLossScale && row.is_wrong() && row.golden_value > 0) {
           out.loss_scale_factor = row.actual_value / row.golden_value;
         }
         // A scalar's scale is its value.
-        if (row.name == "grad_norm" && row.golden_scale > 0 && spec_.optimizer.max_norm > 0) {
+        if (row.kind == ObservationKind::kGradNorm && row.golden_scale > 0 &&
+            spec_.optimizer.max_norm > 0) {
           out.clip_ratio = spec_.optimizer.max_norm / (row.golden_scale + kClipEps);
           out.clip_factor = std::min(1.0, out.clip_ratio);
         }

@@ -22,12 +22,12 @@ namespace {
 std::map<std::string, const GoldenTensor*> known_names(const GoldenRecord& golden, int64_t steps) {
   std::map<std::string, const GoldenTensor*> known;
   for (const GoldenTensor& tensor : golden.tensors()) {
-    for (const std::string& name : expected_names_of(tensor.name, tensor.step, steps)) {
+    for (const std::string& name :
+         expected_names_of(tensor.kind, tensor.name, tensor.step, steps)) {
       known.emplace(name, &tensor);
     }
     const std::string in_step = fmt::format("step{}.{}", tensor.step, tensor.name);
-    const bool optional = tensor.phase == Phase::kStep && tensor.name.compare(0, 6, "param.") == 0;
-    if (optional) known.emplace(in_step, &tensor);
+    if (tensor.kind == ObservationKind::kParameter) known.emplace(in_step, &tensor);
   }
   return known;
 }
@@ -63,7 +63,7 @@ void check_tensor(const std::string& path, const std::string& name, const Tensor
 void count_demanded(const SafetensorsFile& file, const GoldenRecord& golden, int64_t steps,
                     FileJudgement& judgement) {
   for (const GoldenTensor& tensor : golden.tensors()) {
-    const auto names = expected_names_of(tensor.name, tensor.step, steps);
+    const auto names = expected_names_of(tensor.kind, tensor.name, tensor.step, steps);
     if (names.empty()) continue;
     ++judgement.demanded;
     const bool held = std::any_of(names.begin(), names.end(),
@@ -99,7 +99,8 @@ RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec,
   RankRecorder recorder(as_one_rank(spec), Mesh(), 0, &golden, {});
   for (const auto& [place, tensor] : found) {
     recorder.observe(
-        {.name = tensor->name,
+        {.kind = tensor->kind,
+         .name = tensor->name,
          .phase = tensor->phase,
          .step = tensor->step,
          .tensor = file.get(place.second).view(full_shape(*tensor, tensor->value.sizes()))});

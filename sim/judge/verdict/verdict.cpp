@@ -104,7 +104,7 @@ std::optional<EndingVerdict> of_values(CaseResult& result) {
     found.likely = digests_message(result.digests);
   }
   return EndingVerdict{Verdict::kMismatch,
-                       found.tensor.starts_with("metric.") ? ResultKind::kMetrics : found.kind,
+                       is_metric(found.worst.kind) ? ResultKind::kMetrics : found.kind,
                        values_message(found, result.spec)};
 }
 

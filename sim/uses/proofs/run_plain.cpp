@@ -40,7 +40,10 @@ void run_in(at::ScalarType dtype, int64_t member, const Workload& workload, cons
   std::vector<at::Tensor> outputs, gradients;
   for (const WorkloadTensor& output : workload.plain(leaves, spec.options)) {
     outputs.push_back(moved(output.tensor, output.name));
-    probe.observe({.name = output.name, .step = 1, .tensor = outputs.back().detach()});
+    probe.observe({.kind = kind_of_name(Phase::kForward, output.name),
+                   .name = output.name,
+                   .step = 1,
+                   .tensor = outputs.back().detach()});
     gradients.push_back(gradient_at_output(spec.seed, output.name, output.tensor.sizes().vec()));
   }
   run_backward(outputs, gradients);
@@ -48,8 +51,11 @@ void run_in(at::ScalarType dtype, int64_t member, const Workload& workload, cons
     const at::Tensor raw = gradient_of_leaf(leaves.at(input->name));
     if (!raw.defined()) continue;
     const at::Tensor gradient = moved(raw, "grad." + input->name);
-    probe.observe(
-        {.name = "grad." + input->name, .phase = Phase::kStep, .step = 1, .tensor = gradient});
+    probe.observe({.kind = ObservationKind::kGradient,
+                   .name = observed_name(ObservationKind::kGradient, input->name),
+                   .phase = Phase::kStep,
+                   .step = 1,
+                   .tensor = gradient});
   }
 }
 

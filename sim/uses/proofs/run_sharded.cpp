@@ -42,7 +42,9 @@ class ShardedRun {
     run_timed(notes);
     for (auto input = inputs_.rbegin(); input != inputs_.rend(); ++input) {
       const at::Tensor gradient = gradient_of_leaf(local_.at(input->name));
-      if (gradient.defined()) observe("grad." + input->name, Phase::kStep, gradient, *input);
+      if (gradient.defined())
+        observe(ObservationKind::kGradient, observed_name(ObservationKind::kGradient, input->name),
+                Phase::kStep, gradient, *input);
     }
     judge::RankReport report = recorder_->finish();
     report.rank = env_.rank;
@@ -83,18 +85,20 @@ class ShardedRun {
 
   void observe_outputs(const WorkloadTensors& outputs) {
     for (const WorkloadTensor& output : outputs) {
-      observe(output.name, Phase::kForward, output.tensor.detach(), output);
+      observe(kind_of_name(Phase::kForward, output.name), output.name, Phase::kForward,
+              output.tensor.detach(), output);
     }
   }
 
-  void observe(const std::string& name, Phase phase, const at::Tensor& tensor,
+  void observe(ObservationKind kind, const std::string& name, Phase phase, const at::Tensor& tensor,
                const WorkloadTensor& held) {
     const world::ClockPause pause(env_.clock);
     std::vector<std::string> axes;  // those of several ranks, since one rank's addend is the sum
     for (const std::string& axis : held.partial_axes) {
       if (mesh_.size(axis) > 1) axes.push_back(axis);
     }
-    recorder_->observe({.name = name,
+    recorder_->observe({.kind = kind,
+                        .name = name,
                         .phase = phase,
                         .step = 1,
                         .tensor = tensor,

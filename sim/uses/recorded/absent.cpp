@@ -25,10 +25,10 @@ using Absent = std::set<std::pair<int64_t, std::string>>;
 std::map<std::string, std::vector<bool>> recorded_elements(const RecordedRun& run, int64_t step) {
   std::map<std::string, std::vector<bool>> held;
   for (const RecordedPiece& piece : run.pieces) {
-    if (piece.step != step || !piece.name.starts_with(kGradient)) continue;
+    if (piece.step != step || piece.kind != ObservationKind::kGradient) continue;
     size_t size = 1;
     for (const int64_t length : piece.global_shape) size *= static_cast<size_t>(length);
-    std::vector<bool>& elements = held[parameter_of(piece.name)];
+    std::vector<bool>& elements = held[parameter_of(piece.kind, piece.name)];
     elements.resize(std::max(elements.size(), size));
     plan_of(piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
       std::fill_n(elements.begin() + global, length, true);
@@ -41,8 +41,8 @@ Absent absent_of(const RecordedRun& run, int64_t step) {
   const auto held = recorded_elements(run, step);
   Absent absent;
   for (const RecordedPiece& piece : run.pieces) {
-    if (piece.step != 0 || !piece.name.starts_with("param.")) continue;
-    const auto gradient = held.find(parameter_of(piece.name));
+    if (piece.step != 0 || piece.kind != ObservationKind::kParameter) continue;
+    const auto gradient = held.find(parameter_of(piece.kind, piece.name));
     if (gradient == held.end()) continue;  // nobody recorded it, which is another finding
     const std::vector<bool>& elements = gradient->second;
     bool lacks = false;
@@ -52,7 +52,7 @@ Absent absent_of(const RecordedRun& run, int64_t step) {
             lacks || static_cast<size_t>(i) >= elements.size() || !elements[static_cast<size_t>(i)];
       }
     });
-    if (lacks) absent.emplace(piece.rank, parameter_of(piece.name));
+    if (lacks) absent.emplace(piece.rank, parameter_of(piece.kind, piece.name));
   }
   return absent;
 }
@@ -103,12 +103,12 @@ std::string packed_with(const RecordedRun& run, const Reference& reference,
                         const judge::Divergence& found, const Absent& absent) {
   const auto of_name = [&](const std::string& wanted) {
     return pieces_beside(run, reference, found.step,
-                         [&](const std::string& name) { return name == wanted; });
+                         [&](const RecordedPiece& piece) { return piece.name == wanted; });
   };
   const std::vector<Gradient> pieces = of_name(found.tensor);
   if (pieces.empty()) return "";
   for (const auto& [rank, parameter] : absent) {
-    const std::string name = std::string(kGradient) + parameter;
+    const std::string name = observed_name(ObservationKind::kGradient, parameter);
     const GoldenTensor* other = reference.record.find(Phase::kStep, found.step, name);
     const GoldenTensor& own = *pieces.front().golden;
     if (name == found.tensor || !other || !other->value.holds<double>() ||
@@ -121,7 +121,8 @@ std::string packed_with(const RecordedRun& run, const Reference& reference,
     const bool both = !others.empty() && factor_of_sum(others, own) != 0;
     const double parts = 1 / factor;
     const bool is_mean = parts > 1.5 && std::fabs(parts - std::round(parts)) < 1e-6;
-    const std::string sum = fmt::format("({} + {})", parameter_of(found.tensor), parameter);
+    const std::string sum =
+        fmt::format("({} + {})", parameter_of(found.worst.kind, found.tensor), parameter);
     return fmt::format(
         "{} is what {}: gradients of two parameters met in one call",
         is_mean ? fmt::format("{}/{:.0f}", sum, parts) : fmt::format("{:.6g} x {}", factor, sum),
@@ -134,7 +135,7 @@ std::string packed_with(const RecordedRun& run, const Reference& reference,
 
 std::string absent_gradients(const RecordedRun& run, const Reference& reference,
                              const judge::Divergence& found) {
-  if (!found.tensor.starts_with(kGradient)) return "";
+  if (found.worst.kind != ObservationKind::kGradient) return "";
   const Absent absent = absent_of(run, found.step);
   if (absent.empty()) return "";
   const std::string packed = packed_with(run, reference, found, absent);

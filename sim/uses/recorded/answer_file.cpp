@@ -22,37 +22,45 @@ namespace {
   throw_bad_input(path + ": " + what, fix);
 }
 
-bool is_number_of_step(const std::string& name) { return name == "loss" || name == "grad_norm"; }
+bool is_number_of_step(ObservationKind kind) {
+  return kind == ObservationKind::kLoss || kind == ObservationKind::kGradNorm;
+}
 
 // An observed name and its step.
 struct Answer {
+  ObservationKind kind;
   std::string observed;
   int64_t step = 1;
 };
 
 // Splits "step2.grad_norm"; nothing for a name that the format does not have.
 std::optional<Answer> answer_of(const std::string& name) {
-  if (name == "logprobs" || is_number_of_step(name) || name.starts_with("grad."))
-    return Answer{name};
+  using enum ObservationKind;
+  const ObservationKind first = kind_of_name(Phase::kStep, name);
+  const bool numbered = first == kGradNorm && name != "grad_norm";
+  const bool is_first = first == kLogprobs || first == kGradient || is_number_of_step(first);
+  if (is_first && !numbered) return Answer{first, name};
   const size_t dot = name.find('.');
   if (!name.starts_with("step") || dot == name.npos) return std::nullopt;
   const std::string digits = name.substr(4, dot - 4), observed = name.substr(dot + 1);
   const bool counts = !digits.empty() && digits.size() <= 9 && digits.front() != '0' &&
                       digits.find_first_not_of("0123456789") == digits.npos;
-  if (!counts || !(is_number_of_step(observed) || observed.starts_with("param."))) {
-    return std::nullopt;
-  }
-  return Answer{observed, std::stoll(digits)};
+  const ObservationKind kind = kind_of_name(Phase::kStep, observed);
+  const bool is_known = is_number_of_step(kind) || kind == kParameter;
+  if (!counts || !is_known || (kind == kGradNorm && observed != "grad_norm")) return std::nullopt;
+  return Answer{kind, observed, std::stoll(digits)};
 }
 
 RecordedPiece piece_of(const Answer& answer, const TensorView& values) {
-  const bool of_forward = answer.observed == "logprobs" || answer.observed == "loss";
+  const bool of_forward =
+      answer.kind == ObservationKind::kLogprobs || answer.kind == ObservationKind::kLoss;
   RecordedPiece piece;
+  piece.kind = answer.kind;
   piece.name = answer.observed;
   piece.phase = of_forward ? Phase::kForward : Phase::kStep;
   piece.step = answer.step;
   piece.values = values;
-  if (is_number_of_step(answer.observed) && values.numel() == 1) {  // may be written as [1]
+  if (is_number_of_step(answer.kind) && values.numel() == 1) {  // may be written as [1]
     piece.values = TensorView(values.owner(), values.dtype(), {});
   }
   piece.shape = piece.global_shape = piece.values.sizes();
@@ -71,7 +79,7 @@ bool same_bytes(const TensorView& a, const TensorView& b) {
 
 // The name in a file.
 std::string file_name(const RecordedPiece& piece, int64_t steps) {
-  const auto names = expected_names_of(piece.name, piece.step, steps);
+  const auto names = expected_names_of(piece.kind, piece.name, piece.step, steps);
   return names.empty() ? fmt::format("step{}.{}", piece.step, piece.name) : names.front();
 }
 

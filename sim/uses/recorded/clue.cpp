@@ -60,7 +60,7 @@ std::string missing_sum(const RecordedRun& run, const std::vector<Gradient>& gra
       text = fmt::format(
           "the sum over {} is missing where {}{} gets its gradient: the sum of the ranks' values "
           "is the reference there",
-          axis.name, piece.name.substr(kGradient.size()),
+          axis.name, parameter_of(piece.kind, piece.name),
           plan.layout.empty() ? "" : " (" + plan.layout + ")");
     }
   }
@@ -101,8 +101,9 @@ std::optional<double> factor_in_step(const RecordedRun& run, const Reference& re
                                      const std::string& tensor, int64_t step) {
   constexpr double kFits = 1e-6;
   double product = 0, square = 0, own = 0;
-  for (const Gradient& one : pieces_beside(
-           run, reference, step, [&](const std::string& name) { return name == tensor; })) {
+  for (const Gradient& one : pieces_beside(run, reference, step, [&](const RecordedPiece& piece) {
+         return piece.name == tensor;
+       })) {
     for (size_t i = 0; i < one.actual.size(); ++i) {
       product += one.actual[i] * one.expected[i];
       square += one.expected[i] * one.expected[i];
@@ -118,7 +119,7 @@ std::optional<double> factor_in_step(const RecordedRun& run, const Reference& re
 // A size of the mesh is the same in each step, and a number of tokens is not.
 std::string other_factor_later(const RecordedRun& run, const Reference& reference,
                                const judge::Divergence& found) {
-  if (!found.tensor.starts_with(kGradient)) return "";
+  if (found.worst.kind != ObservationKind::kGradient) return "";
   const auto now = factor_in_step(run, reference, found.tensor, found.step);
   if (!now || std::fabs(*now - 1) < 1e-6) return "";
   for (int64_t step = found.step + 1; step <= run.steps; ++step) {
@@ -169,7 +170,7 @@ bool is_whole_factor(const judge::ResultRow& row) {
 bool has_loss(const RecordedRun& run, const Reference& reference, int64_t step) {
   return reference.record.find(Phase::kForward, step, "loss") &&
          std::any_of(run.pieces.begin(), run.pieces.end(), [&](const RecordedPiece& piece) {
-           return piece.name == "loss" && piece.step == step;
+           return piece.kind == ObservationKind::kLoss && piece.step == step;
          });
 }
 
@@ -178,7 +179,7 @@ bool has_loss(const RecordedRun& run, const Reference& reference, int64_t step) 
 std::string wrong_router_alone(const std::vector<Gradient>& gradients,
                                const judge::Divergence& found) {
   const std::string layer = layer_of_router(found.tensor);
-  if (layer.empty() || !found.tensor.starts_with(kGradient)) return "";
+  if (layer.empty() || found.worst.kind != ObservationKind::kGradient) return "";
   int64_t experts = 0;
   for (const Gradient& one : gradients) {
     const std::string& name = one.piece->name;
@@ -193,21 +194,22 @@ std::string wrong_router_alone(const std::vector<Gradient>& gradients,
       "an auxiliary loss of the router (its balance, or a z-loss) has another weight than in the "
       "reference, such as the tokens of one rank or of one microbatch; or the gradient of the "
       "experts' probabilities has: the loss and the gradients of {}experts are right",
-      layer.substr(kGradient.size()));
+      parameter_of(ObservationKind::kGradient, layer));
 }
 
 // What is missing, in the words of one who records a run.
-std::string why_nobody_recorded(const std::string& name) {
-  if (name.starts_with(kGradient)) {
+std::string why_nobody_recorded(ObservationKind kind) {
+  using enum ObservationKind;
+  if (kind == kGradient) {
     return "the parameter got no gradient on any rank, or the optimizer that is recorded does not "
            "hold it";
   }
-  if (name.starts_with("param.")) return "no rank has this parameter in the model it records";
-  if (name == "loss") {
+  if (kind == kParameter) return "no rank has this parameter in the model it records";
+  if (kind == kLoss) {
     return "this run does not record it in that step: call rec.scalar(\"loss\", ..) in each step, "
            "as the reference does";
   }
-  if (name == "logprobs") return "this run does not call rec.logprobs(..) where the reference does";
+  if (kind == kLogprobs) return "this run does not call rec.logprobs(..) where the reference does";
   return "the optimizer of this run keeps no such state, or is not the one that is recorded";
 }
 
@@ -234,7 +236,7 @@ std::string changed_copy(const RecordedRun& run, const Reference& reference, int
   };
   std::map<CopyKey, std::vector<Copy>> groups;
   for (const RecordedPiece& piece : run.pieces) {
-    if (piece.step != step || !piece.name.starts_with("param.")) continue;
+    if (piece.step != step || piece.kind != ObservationKind::kParameter) continue;
     const GoldenTensor* now = reference.record.find(Phase::kStep, step, piece.name);
     const GoldenTensor* before = reference.record.find(Phase::kStep, step - 1, piece.name);
     if (!now || !before || !now->value.holds<double>() || !before->value.holds<double>()) continue;
@@ -261,7 +263,8 @@ std::string changed_copy(const RecordedRun& run, const Reference& reference, int
   return fmt::format(
       "the copy of {} on rank {} is not that of rank {} after this step: it is {:.2g} from the "
       "reference's, which moved by {:.2g} in this step; it was changed on that rank alone",
-      parameter_of(worst.piece->name), worst.piece->rank, peer, worst.distance, worst.moved);
+      parameter_of(worst.piece->kind, worst.piece->name), worst.piece->rank, peer, worst.distance,
+      worst.moved);
 }
 
 }  // namespace
@@ -269,7 +272,7 @@ std::string changed_copy(const RecordedRun& run, const Reference& reference, int
 void add_clue(const RecordedRun& run, const Reference& reference, judge::Divergence& found) {
   if (found.kind == ResultKind::kMissing && found.ranks.empty()) {
     found.pattern = "the reference has it, and no rank of this run recorded it";
-    found.likely = why_nobody_recorded(found.tensor);
+    found.likely = why_nobody_recorded(found.worst.kind);
     return;
   }
   const std::string absent = found.step > 0 ? absent_gradients(run, reference, found) : "";

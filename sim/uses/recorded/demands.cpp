@@ -22,7 +22,7 @@ class Demands {
     using Parts = std::set<std::pair<Place, std::vector<int64_t>>>;
     std::map<std::tuple<int64_t, std::string, int64_t>, Parts> parts;  // by rank, name, step
     for (const RecordedPiece& piece : run_.pieces) {
-      if (!piece.name.starts_with("param.")) continue;
+      if (piece.kind != ObservationKind::kParameter) continue;
       parts[{piece.rank, piece.name, piece.step}].insert({piece.place, piece.shape});
     }
     for (const auto& [key, at_start] : parts) {
@@ -45,8 +45,9 @@ class Demands {
     std::map<int64_t, std::set<std::string>> parameters;
     std::map<std::pair<int64_t, std::string>, std::set<int64_t>> holders;  // by step and buffer
     for (const RecordedPiece& piece : run_.pieces) {
-      if (piece.name.starts_with("param.")) parameters[piece.rank].insert(piece.name);
-      if (piece.name.starts_with("buffer.")) holders[{piece.step, piece.name}].insert(piece.rank);
+      if (piece.kind == ObservationKind::kParameter) parameters[piece.rank].insert(piece.name);
+      if (piece.kind == ObservationKind::kBuffer)
+        holders[{piece.step, piece.name}].insert(piece.rank);
     }
     for (const auto& [key, ranks] : holders) {
       const auto& [step, name] = key;
@@ -73,6 +74,7 @@ class Demands {
 
   void add_absent(const GoldenTensor& golden, int64_t rank, std::string problem) {
     judge::ResultRow row(judge::Outcome::kMismatch);
+    row.kind = golden.kind;
     row.name = golden.name;
     row.phase = Phase::kStep;
     row.step = golden.step;

@@ -20,10 +20,10 @@ constexpr double kRounding = 1e-9;  // of the tensor's largest value, in float64
 
 std::vector<Gradient> pieces_beside(const RecordedRun& run, const Reference& reference,
                                     int64_t step,
-                                    const std::function<bool(const std::string&)>& is_wanted) {
+                                    const std::function<bool(const RecordedPiece&)>& is_wanted) {
   std::vector<Gradient> found;
   for (const RecordedPiece& piece : run.pieces) {
-    if (piece.step != step || !is_wanted(piece.name)) continue;
+    if (piece.step != step || !is_wanted(piece)) continue;
     const GoldenTensor* golden = reference.record.find(piece.phase, step, piece.name);
     if (!golden || golden->value.sizes() != piece.global_shape || !piece.partial_axes.empty() ||
         !piece.values.holds<double>() || !golden->value.holds<double>()) {
@@ -43,8 +43,9 @@ std::vector<Gradient> pieces_beside(const RecordedRun& run, const Reference& ref
 
 std::vector<Gradient> gradients_of(const RecordedRun& run, const Reference& reference,
                                    int64_t step) {
-  return pieces_beside(run, reference, step,
-                       [](const std::string& name) { return name.starts_with(kGradient); });
+  return pieces_beside(run, reference, step, [](const RecordedPiece& piece) {
+    return piece.kind == ObservationKind::kGradient;
+  });
 }
 
 bool Gradient::is_right(const std::vector<double>& values) const {
@@ -59,7 +60,6 @@ namespace {
 
 constexpr size_t kListed = 4;
 constexpr size_t kFewestLetters = 3;
-constexpr std::string_view kGrad = "grad.";
 
 bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
 
@@ -96,8 +96,8 @@ std::string other_wrong_gradients(const std::vector<judge::RankReport>& reports,
   std::map<std::string, bool> is_wrong;
   for (const judge::RankReport& report : reports) {
     for (const judge::ResultRow& row : report.rows) {
-      if (row.step != step || !row.name.starts_with(kGrad)) continue;
-      bool& wrong = is_wrong[row.name.substr(kGrad.size())];
+      if (row.step != step || row.kind != ObservationKind::kGradient) continue;
+      bool& wrong = is_wrong[parameter_of(row.kind, row.name)];
       wrong = wrong || row.is_wrong();
     }
   }

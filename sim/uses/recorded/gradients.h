@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "sim/judge/diff/result_row.h"
@@ -12,8 +11,6 @@
 #include "sim/uses/recorded/reference.h"
 
 namespace shardproof::sim::recorded {
-
-inline constexpr std::string_view kGradient = "grad.";
 
 struct Gradient {
   const RecordedPiece* piece;
@@ -25,10 +22,10 @@ struct Gradient {
   bool is_right(const std::vector<double>& values) const;
 };
 
-// The pieces of one step whose name `is_wanted`, with the same rule as gradients_of().
+// The pieces of one step that `is_wanted`, with the same rule as gradients_of().
 std::vector<Gradient> pieces_beside(const RecordedRun& run, const Reference& reference,
                                     int64_t step,
-                                    const std::function<bool(const std::string&)>& is_wanted);
+                                    const std::function<bool(const RecordedPiece&)>& is_wanted);
 
 // Those in float64 of which no piece is an addend, by rank, in the order observed.
 std::vector<Gradient> gradients_of(const RecordedRun& run, const Reference& reference,

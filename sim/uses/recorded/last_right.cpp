@@ -18,7 +18,7 @@ Name name_of(const judge::ResultRow& row) { return {row.step, row.phase, row.nam
 
 judge::GoldenPosition stage_of(const judge::ResultRow& row) {
   return judge::golden_position(row.step, row.phase,
-                                place_in_phase(row.phase, row.name, row.global_shape.empty()));
+                                place_in_phase(row.phase, row.kind, row.global_shape.empty()));
 }
 
 // When the rank computed the tensor; unset when not known.

@@ -14,7 +14,7 @@ using Names = std::set<std::string>;
 constexpr std::string_view kLayers = "layers.";
 
 bool is_of_parameter(const RecordedPiece& piece) {
-  return piece.phase == Phase::kStep && !is_step_scalar(piece.name);
+  return piece.phase == Phase::kStep && !is_step_scalar(piece.kind);
 }
 
 bool lies_in_one_layer(const RecordedPiece& piece) {
@@ -33,7 +33,7 @@ std::string name_in_layer(const std::string& parameter, int64_t layer) {
 Names parameters_of(const RecordedRun& run) {
   Names names;
   for (const RecordedPiece& piece : run.pieces) {
-    if (is_of_parameter(piece)) names.insert(parameter_of(piece.name));
+    if (is_of_parameter(piece)) names.insert(parameter_of(piece.kind, piece.name));
   }
   return names;
 }
@@ -47,21 +47,22 @@ Names held_by_layer(const RecordedRun& reference) {
     if (!is_of_parameter(piece) || !lies_in_one_layer(piece)) continue;
     std::set<int64_t>& of_name = layers[{piece.rank, piece.name}];
     of_name.insert(piece.place.offset[0]);
-    if (of_name.size() > 1) names.insert(parameter_of(piece.name));
+    if (of_name.size() > 1) names.insert(parameter_of(piece.kind, piece.name));
   }
   return names;
 }
 
 void keep_those_in_one_layer(const RecordedRun& run, Names& names) {
   for (const RecordedPiece& piece : run.pieces) {
-    if (is_of_parameter(piece) && !lies_in_one_layer(piece)) names.erase(parameter_of(piece.name));
+    if (is_of_parameter(piece) && !lies_in_one_layer(piece))
+      names.erase(parameter_of(piece.kind, piece.name));
   }
 }
 
 void split(RecordedRun& run, const Names& names) {
   for (RecordedPiece& piece : run.pieces) {
     if (!is_of_parameter(piece)) continue;
-    const std::string parameter = parameter_of(piece.name);
+    const std::string parameter = parameter_of(piece.kind, piece.name);
     if (!names.contains(parameter)) continue;
     piece.name.replace(piece.name.size() - parameter.size(), parameter.size(),
                        name_in_layer(parameter, piece.place.offset[0]));

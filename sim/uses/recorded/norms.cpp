@@ -107,7 +107,7 @@ std::string copies_counted(const RecordedRun& run, const std::vector<Gradient>& 
       const double* values = tensor->value.data<double>();
       const double square = square_of({values, values + tensor->value.numel()});
       counted += (is_copied ? static_cast<double>(axis.size) : 1.0) * square;
-      if (is_copied) copied.push_back(parameter_of(tensor->name));
+      if (is_copied) copied.push_back(parameter_of(tensor->kind, tensor->name));
     }
     if (copied.empty() || copied.size() == copies.size()) continue;
     const bool fits = std::all_of(norms.begin(), norms.end(), [&](const auto& norm) {
@@ -163,8 +163,8 @@ std::string clipped_by_own_norm(const std::vector<Gradient>& gradients, const Sq
 
 std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
                          const judge::Divergence& found) {
-  const bool is_norm = found.tensor.starts_with("grad_norm");
-  if (!is_norm && !found.tensor.starts_with(kGradient)) return "";
+  const bool is_norm = found.worst.kind == ObservationKind::kGradNorm;
+  if (!is_norm && found.worst.kind != ObservationKind::kGradient) return "";
   const std::vector<Gradient> gradients = gradients_of(run, reference, found.step);
   const Squares squares = squares_of(gradients);
   if (!(squares.whole > 0)) return "";

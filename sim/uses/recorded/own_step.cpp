@@ -75,10 +75,11 @@ Update update_of(const RecordedPiece& now, const RecordedPiece* before, const Go
 
 bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, const Source& source,
                        bool knows_rule, double eps, judge::ResultRow& row) {
-  const std::string grad_name = "grad." + parameter_of(golden.name);
+  const std::string grad_name =
+      observed_name(ObservationKind::kGradient, parameter_of(golden.kind, golden.name));
   const GoldenTensor* grad = reference_.record.find(Phase::kStep, golden.step, grad_name);
   if (!grad || !golden.value.holds<double>()) return false;
-  const bool moves = golden.name.starts_with("param.");
+  const bool moves = golden.kind == ObservationKind::kParameter;
   const RecordedPiece* then = moves ? before(piece) : nullptr;
   const GoldenTensor* golden_before =
       moves ? reference_.record.find(Phase::kStep, golden.step - 1, golden.name) : nullptr;
@@ -110,7 +111,7 @@ bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, c
 const RecordedPiece* OwnSteps::before(const RecordedPiece& piece) {
   if (parameters_.empty()) {
     for (const RecordedPiece& one : run_.pieces) {
-      if (one.name.starts_with("param."))
+      if (one.kind == ObservationKind::kParameter)
         parameters_[{one.rank, one.step, one.name}].push_back(&one);
     }
   }

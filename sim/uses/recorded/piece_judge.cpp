@@ -39,20 +39,18 @@ uint64_t digest_of_part(const RecordedPiece& piece) {
 // Those that every run of the same script records, whole.
 bool is_demanded(const GoldenTensor& tensor) {
   if (tensor.phase == Phase::kStep) {
-    return !is_step_scalar(tensor.name) && !is_optional_state(tensor.name);
+    return !is_step_scalar(tensor.kind) && !is_optional_state(tensor.kind);
   }
-  return tensor.name == "logprobs" || tensor.name == "loss";
+  return tensor.kind == ObservationKind::kLogprobs || tensor.kind == ObservationKind::kLoss;
 }
 
 bool is_extra(const RecordedPiece& piece) {
-  return piece.phase != Phase::kStep || is_step_scalar(piece.name) || is_optional_state(piece.name);
+  return piece.phase != Phase::kStep || is_step_scalar(piece.kind) || is_optional_state(piece.kind);
 }
 
-// An optimizer's gradients and scalars come before what it writes.
-int stage_of(const RecordedPiece& piece) {
-  const bool is_written = piece.phase == Phase::kStep && !is_step_scalar(piece.name) &&
-                          !piece.name.starts_with("grad.") && !is_optional_state(piece.name);
-  return is_written ? 1 : 0;
+// Whether an optimizer's step writes it: its gradients and scalars come before that.
+bool is_of_optimizer(const RecordedPiece& piece) {
+  return piece.kind != ObservationKind::kGradient && !is_extra(piece);
 }
 
 // By step: what is unresolved in one counts in the next. Each rank keeps its order otherwise.
@@ -60,7 +58,7 @@ std::vector<const RecordedPiece*> in_order(const RecordedRun& run) {
   std::vector<const RecordedPiece*> pieces;
   for (const RecordedPiece& piece : run.pieces) pieces.push_back(&piece);
   std::stable_sort(pieces.begin(), pieces.end(), [](const auto* a, const auto* b) {
-    return std::pair(a->step, stage_of(*a)) < std::pair(b->step, stage_of(*b));
+    return std::pair(a->step, is_of_optimizer(*a)) < std::pair(b->step, is_of_optimizer(*b));
   });
   return pieces;
 }
@@ -122,6 +120,7 @@ class PieceJudge {
 
   judge::ResultRow row_of(const RecordedPiece& piece, const TensorView& local) const {
     judge::ResultRow row(judge::Outcome::kNotJudged);
+    row.kind = piece.kind;
     row.name = piece.name;
     row.phase = piece.phase;
     row.step = piece.step;
@@ -203,7 +202,7 @@ class PieceJudge {
     if (!std::isfinite(golden.scatter)) {
       return "some repeats of the reference overflow there, or skip the step, and others do not";
     }
-    const bool stepped = golden.step > 0 && golden.name.starts_with("param.");
+    const bool stepped = golden.step > 0 && golden.kind == ObservationKind::kParameter;
     const GoldenTensor* start = stepped ? golden_.find(Phase::kStep, 0, golden.name) : nullptr;
     const bool moved = start && start->value.sizes() == golden.value.sizes();
     const double size = moved ? distance_between(start->value, golden.value).largest : golden.scale;
@@ -247,7 +246,8 @@ class PieceJudge {
       row.partial_axes.clear();
       return;
     }
-    task.padding_is_zero = run_.is_file && golden.name == "logprobs" && golden.value.dim() == 2;
+    task.padding_is_zero =
+        run_.is_file && golden.kind == ObservationKind::kLogprobs && golden.value.dim() == 2;
     const Source source = is_floating(local.dtype()) ? sources_.of(piece) : Source{};
     if (row.partial) {
       row.outcome = judge::Outcome::kAddend;
@@ -311,15 +311,11 @@ class PieceJudge {
   // As RankRecorder does: an optimizer's step turns roundings into errors that many elements share.
   void check_factor_of(const judge::DiffTask& task, judge::ResultRow& row) const {
     const bool before_a_step =
-        row.step == 1 && (row.phase != Phase::kStep || row.name.starts_with("grad."));
+        row.step == 1 && (row.phase != Phase::kStep || row.kind == ObservationKind::kGradient);
     if (spec_.precision == Precision::kFloat64 || !before_a_step) return;
     judge::FactorCheck factor = judge::check_factor(task, spec_.precision);
     row.worst_ratio = std::max(row.worst_ratio, factor.used);
     row.problem = std::move(factor.problem);
-  }
-
-  static bool is_of_optimizer(const RecordedPiece& piece) {
-    return !piece.name.starts_with("grad.") && !is_extra(piece);
   }
 
   struct Rule {
@@ -329,7 +325,7 @@ class PieceJudge {
   };
 
   Rule rule_of(const RecordedPiece& piece) const {
-    const ParameterGroup* group = group_of(reference_.groups, parameter_of(piece.name));
+    const ParameterGroup* group = group_of(reference_.groups, parameter_of(piece.kind, piece.name));
     if (!group) return {reference_.knows_optimizer, spec_.optimizer};
     return {group->knows_optimizer, group->optimizer, group->lr};
   }
@@ -349,8 +345,8 @@ class PieceJudge {
     for (judge::Piece& piece : failing_[rank].take()) report.pieces.push_back(std::move(piece));
     for (const GoldenTensor& tensor : golden_.tensors()) {
       if (seen_[rank].contains(tensor.order)) continue;
-      report.unobserved.push_back(
-          {tensor.order, tensor.phase, tensor.step, tensor.name, tensor.value.sizes()});
+      report.unobserved.push_back({tensor.order, tensor.phase, tensor.step, tensor.kind,
+                                   tensor.name, tensor.value.sizes()});
       if (run_.is_file || !is_demanded(tensor))
         report.unobserved.back().excuse = judge::Excuse::kNotInFile;
     }

@@ -118,7 +118,9 @@ std::vector<int64_t> found_offset(const RecordedRun& run, const RecordedPiece& p
       fmt::format("{}: {} is [{}] and the reference's is [{}]", where, piece.name,
                   fmt::join(piece.shape, ", "), fmt::join(golden.value.sizes(), ", "));
   const std::string fix = "say how it is cut: record(.., layouts={\"<name>\": Shard(dim, axis)})";
-  const GoldenTensor* whole = reference.find(Phase::kStep, 0, "param." + parameter_of(piece.name));
+  const GoldenTensor* whole = reference.find(
+      Phase::kStep, 0,
+      observed_name(ObservationKind::kParameter, parameter_of(piece.kind, piece.name)));
   const bool known = start && start->place.kind == Place::Kind::kBox;
   if (known && start->shape == piece.shape) return start->place.offset;
   const bool alike =
@@ -163,7 +165,7 @@ judge::IndexPlan plan_of(const RecordedPiece& piece) {
 
 void place_unknown_pieces(RecordedRun& run, const GoldenRecord& reference) {
   std::erase_if(run.pieces, [&](const RecordedPiece& piece) {
-    const bool optional = piece.phase != Phase::kStep || is_optional_state(piece.name);
+    const bool optional = piece.phase != Phase::kStep || is_optional_state(piece.kind);
     const bool left_out = optional && is_unplaced(piece, reference);
     if (left_out) run.not_compared.insert(piece.name);
     return left_out;
@@ -171,8 +173,8 @@ void place_unknown_pieces(RecordedRun& run, const GoldenRecord& reference) {
   std::map<std::pair<int64_t, std::string>, size_t> starts;  // by rank and name
   for (size_t i = 0; i < run.pieces.size(); ++i) {
     const RecordedPiece& piece = run.pieces[i];
-    if (piece.step == 0 && piece.name.starts_with("param.")) {
-      starts.emplace(std::pair(piece.rank, parameter_of(piece.name)), i);
+    if (piece.step == 0 && piece.kind == ObservationKind::kParameter) {
+      starts.emplace(std::pair(piece.rank, parameter_of(piece.kind, piece.name)), i);
     }
   }
   for (RecordedPiece& piece : run.pieces) {
@@ -180,7 +182,7 @@ void place_unknown_pieces(RecordedRun& run, const GoldenRecord& reference) {
     const GoldenTensor* golden = reference.find(piece.phase, piece.step, piece.name);
     std::vector<int64_t> offset(piece.shape.size(), 0);
     if (is_unplaced(piece, reference)) {
-      const auto start = starts.find({piece.rank, parameter_of(piece.name)});
+      const auto start = starts.find({piece.rank, parameter_of(piece.kind, piece.name)});
       offset =
           found_offset(run, piece, start == starts.end() ? nullptr : &run.pieces[start->second],
                        reference, *golden);
@@ -188,13 +190,6 @@ void place_unknown_pieces(RecordedRun& run, const GoldenRecord& reference) {
     if (golden) piece.global_shape = golden->value.sizes();
     piece.place = {.kind = Place::Kind::kBox, .offset = std::move(offset)};
   }
-}
-
-std::string parameter_of(const std::string& name) {
-  for (const char* prefix : {"param.", "grad.", "exp_avg_sq.", "exp_avg.", "momentum_buffer."}) {
-    if (name.starts_with(prefix)) return name.substr(std::string(prefix).size());
-  }
-  return name.substr(name.find('.') + 1);
 }
 
 double mean_share(const Mesh& mesh, const RecordedPiece& piece) {

@@ -16,9 +16,6 @@ judge::IndexPlan plan_of(const RecordedPiece& piece);
 // logprobs of which nothing is known are left out; RecordedRun::not_compared names them.
 void place_unknown_pieces(RecordedRun& run, const GoldenRecord& reference);
 
-// The parameter of "param.<parameter>", "grad.<parameter>", "exp_avg.<parameter>" and the like.
-std::string parameter_of(const std::string& name);
-
 // 1 / (number of ranks) of a piece that is a term of a mean.
 double mean_share(const Mesh& mesh, const RecordedPiece& piece);
 

@@ -72,7 +72,8 @@ constexpr const char* kOtherStart =
 
 // Wrong start parameters are more often another draw than a bug.
 void explain_start(judge::Divergence& found) {
-  if (found.step > 0 || found.kind != ResultKind::kValues || !found.tensor.starts_with("param."))
+  if (found.step > 0 || found.kind != ResultKind::kValues ||
+      found.worst.kind != ObservationKind::kParameter)
     return;
   found.likely = found.likely.empty() ? kOtherStart : found.likely + "; or " + kOtherStart;
 }

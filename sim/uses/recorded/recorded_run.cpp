@@ -30,21 +30,32 @@ constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;  // of a rank's lines
 struct Kind {
   const char* name;
   Phase phase;
-  const char* prefix;
   const char* suffix;
+  ObservationKind kind;  // kUnknown: the name says it
 };
 constexpr Kind kKinds[] = {
-    {"param", Phase::kStep, "param.", ""},
-    {"grad", Phase::kStep, "grad.", ""},
-    {"opt", Phase::kStep, "", ""},
-    {"act", Phase::kForward, "", ".output"},
-    {"act_grad", Phase::kBackward, "", ".grad_output"},
-    {"logprobs", Phase::kForward, "", ""},
-    {"scalar", Phase::kForward, "", ""},
-    {"hash", Phase::kForward, "", ".output"},
-    {"buffer", Phase::kStep, "buffer.", ""},
-    {"random", Phase::kStep, "random.", ""},
+    {"param", Phase::kStep, "", ObservationKind::kParameter},
+    {"grad", Phase::kStep, "", ObservationKind::kGradient},
+    {"opt", Phase::kStep, "", ObservationKind::kOtherState},
+    {"act", Phase::kForward, ".output", ObservationKind::kOutput},
+    {"act_grad", Phase::kBackward, ".grad_output", ObservationKind::kInputGradient},
+    {"logprobs", Phase::kForward, "", ObservationKind::kUnknown},
+    {"scalar", Phase::kForward, "", ObservationKind::kUnknown},
+    {"hash", Phase::kForward, ".output", ObservationKind::kOutput},
+    {"buffer", Phase::kStep, "", ObservationKind::kBuffer},
+    {"random", Phase::kStep, "", ObservationKind::kRandomState},
 };
+
+// What a line records, by its own word and, where that leaves it open, by the name.
+ObservationKind kind_of_line(const Kind& kind, const std::string& name) {
+  if (kind.kind == ObservationKind::kOtherState) {
+    const ObservationKind known = kind_of_name(Phase::kStep, name);
+    return is_optimizer_state(known) ? known : kind.kind;
+  }
+  if (kind.kind != ObservationKind::kUnknown) return kind.kind;
+  const ObservationKind scalar = kind_of_name(Phase::kStep, name);
+  return is_step_scalar(scalar) ? scalar : kind_of_name(kind.phase, name);
+}
 
 const Kind& kind_of(const Fields& fields) {
   const std::string word = fields.text("kind");
@@ -159,9 +170,10 @@ constexpr const char* kRandom = "random";
 RecordedPiece described_piece(const Fields& fields, const RecordedRun& run) {
   const Kind& kind = kind_of(fields);
   RecordedPiece piece;
-  piece.name = kind.prefix + fields.text("name") + kind.suffix;
+  piece.kind = kind_of_line(kind, fields.text("name"));
+  piece.name = observed_name(kind.kind, fields.text("name")) + kind.suffix;
   piece.phase = kind.phase;
-  if (std::string(kind.name) == "scalar" && is_step_scalar(piece.name)) piece.phase = Phase::kStep;
+  if (std::string(kind.name) == "scalar" && is_step_scalar(piece.kind)) piece.phase = Phase::kStep;
   piece.step = fields.count("step", 0, kMaxSteps);
   if (fields.has("microbatch")) piece.microbatch = fields.count("microbatch", 0, kMaxSteps);
   if (fields.has("order")) piece.order = fields.count("order", 0, int64_t{1} << 40);
@@ -239,31 +251,26 @@ void read_rank(int64_t rank, RecordedRun& run) {
 
 }  // namespace
 
-bool is_step_scalar(const std::string& name) {
-  const size_t dot = name.find_last_of('.');
-  const bool numbered = dot != name.npos && dot + 1 < name.size() &&
-                        name.find_first_not_of("0123456789", dot + 1) == name.npos;
-  const std::string plain = numbered ? name.substr(0, dot) : name;
-  return plain == "grad_norm" || plain == "clip_coefficient" || plain == "lr";
+bool is_step_scalar(ObservationKind kind) {
+  using enum ObservationKind;
+  return kind == kGradNorm || kind == kClipFactor || kind == kRate;
 }
 
-bool is_optional_state(const std::string& name) {
-  return name.starts_with("buffer.") || name.starts_with("step.");
+bool is_optional_state(ObservationKind kind) {
+  return kind == ObservationKind::kBuffer || kind == ObservationKind::kStepCount;
 }
 
-bool is_optimizer_state(Phase phase, const std::string& name) {
-  if (phase != Phase::kStep || is_step_scalar(name)) return false;
-  constexpr const char* kOthers[] = {"grad.", "param.", "buffer.", "random."};
-  return std::none_of(std::begin(kOthers), std::end(kOthers),
-                      [&](const char* other) { return name.starts_with(other); });
+bool is_optimizer_state(ObservationKind kind) {
+  return is_moment(kind) || kind == ObservationKind::kOtherState ||
+         kind == ObservationKind::kStepCount;
 }
 
-int64_t place_in_phase(Phase phase, const std::string& name, bool is_scalar) {
+int64_t place_in_phase(Phase phase, ObservationKind kind, bool is_scalar) {
   if (phase == Phase::kForward) return is_scalar ? 1 : 0;
-  if (phase != Phase::kStep || name.starts_with("grad.")) return 0;
-  if (is_step_scalar(name)) return 1;
-  if (is_optimizer_state(phase, name)) return name.starts_with("step.") ? 2 : 3;
-  return name.starts_with("param.") ? 4 : 5;
+  if (phase != Phase::kStep || kind == ObservationKind::kGradient) return 0;
+  if (is_step_scalar(kind)) return 1;
+  if (is_optimizer_state(kind)) return kind == ObservationKind::kStepCount ? 2 : 3;
+  return kind == ObservationKind::kParameter ? 4 : 5;
 }
 
 bool is_recorded_run(const std::string& folder) {

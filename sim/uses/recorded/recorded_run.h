@@ -10,6 +10,7 @@
 
 #include "base/precision.h"
 #include "mesh/mesh.h"
+#include "observe/observation_kind.h"
 #include "observe/phase.h"
 #include "sim/case/case_spec.h"
 #include "tensor/tensor_view.h"
@@ -33,6 +34,7 @@ struct Place {
 
 struct RecordedPiece {
   int64_t line = 0;  // in the rank's jsonl file, from 1
+  ObservationKind kind = ObservationKind::kUnknown;
   std::string name;  // "grad.layers.0.weight", "param.layers.0.weight", "exp_avg.layers.0.weight",
                      // "loss", "grad_norm", "logprobs", "layers.0.output", "layers.0.grad_output"
   Phase phase = Phase::kForward;
@@ -85,21 +87,20 @@ struct RecordedRun {
   std::vector<RecordedHash> random_states = {};
 };
 
-// Whether a scalar of this name belongs to the optimizer's step: grad_norm, clip_coefficient, lr,
-// and numbered ones such as grad_norm.1.
-bool is_step_scalar(const std::string& name);
+// Whether it is a scalar of the optimizer's step: a norm, a factor of clipping, a learning rate.
+bool is_step_scalar(ObservationKind kind);
 
 // Whether it is a buffer, or an optimizer's count of steps for a parameter: compared where both
 // runs have it.
-bool is_optional_state(const std::string& name);
+bool is_optional_state(ObservationKind kind);
 
 // Whether it is a moment or another state that an optimizer keeps, or a count of its steps.
-bool is_optimizer_state(Phase phase, const std::string& name);
+bool is_optimizer_state(ObservationKind kind);
 
 // The place of a tensor in its phase, whatever the order in which a script records: in the forward
 // pass scalars come after the tensors that they are made of; in an optimizer's step the gradients,
 // its scalars, counts of steps, states, parameters, and buffers.
-int64_t place_in_phase(Phase phase, const std::string& name, bool is_scalar);
+int64_t place_in_phase(Phase phase, ObservationKind kind, bool is_scalar);
 
 // Whether the folder looks like a recorded run: it holds run.json.
 bool is_recorded_run(const std::string& folder);

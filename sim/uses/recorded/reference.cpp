@@ -46,7 +46,7 @@ std::vector<Tensor> tensors_of(const RecordedRun& run) {
   const auto place = [](const Tensor& tensor) {
     const RecordedPiece& first = *tensor.pieces.front();
     const int64_t order = first.order < 0 ? std::numeric_limits<int64_t>::max() : first.order;
-    const int64_t place = place_in_phase(first.phase, first.name, first.global_shape.empty());
+    const int64_t place = place_in_phase(first.phase, first.kind, first.global_shape.empty());
     return std::tuple(judge::golden_position(first.step, first.phase, place), order, tensor.first);
   };
   std::sort(tensors.begin(), tensors.end(),
@@ -161,8 +161,10 @@ std::optional<TensorView> assembled(const RecordedRun& run, const Pieces& pieces
                                            : assembled_as<int64_t>(run, pieces);
 }
 
-GoldenTensor golden_tensor(const std::string& name, Phase phase, int64_t step, TensorView value) {
+GoldenTensor golden_tensor(ObservationKind kind, const std::string& name, Phase phase, int64_t step,
+                           TensorView value) {
   GoldenTensor tensor;
+  tensor.kind = kind;
   tensor.name = name;
   tensor.phase = phase;
   tensor.step = step;
@@ -179,8 +181,8 @@ void add_rates(const RecordedRun& run, std::vector<GoldenTensor>& tensors) {
   for (size_t i = 0; i < run.lr.size(); ++i) {
     const auto step = static_cast<int64_t>(i) + 1;
     if (recorded.contains(step)) continue;
-    tensors.push_back(
-        golden_tensor("lr", Phase::kStep, step, TensorView::of(std::vector{run.lr[i]}, {})));
+    tensors.push_back(golden_tensor(ObservationKind::kRate, "lr", Phase::kStep, step,
+                                    TensorView::of(std::vector{run.lr[i]}, {})));
   }
 }
 
@@ -218,7 +220,7 @@ void add_repeat(const RecordedRun& repeat, std::vector<GoldenTensor>& tensors,
   const std::map<std::string, TensorView> wholes = tensors_of_repeat(repeat);
   for (size_t i = 0; i < tensors.size(); ++i) {
     GoldenTensor& tensor = tensors[i];
-    if (!is_floating(tensor.value.dtype()) || tensor.name == "lr") continue;
+    if (!is_floating(tensor.value.dtype()) || tensor.kind == ObservationKind::kRate) continue;
     const auto found = wholes.find(record_key(tensor.phase, tensor.step, tensor.name));
     const bool is_there = found != wholes.end();
     if (is_there && found->second.sizes() != tensor.value.sizes()) {
@@ -226,7 +228,7 @@ void add_repeat(const RecordedRun& repeat, std::vector<GoldenTensor>& tensors,
                                   repeat.folder, tensor.name),
                       "record the repeats with the same script and options");
     }
-    if (is_there && tensor.step == 0 && tensor.name.starts_with("param.")) {
+    if (is_there && tensor.step == 0 && tensor.kind == ObservationKind::kParameter) {
       check_start(repeat, tensor, found->second);
     }
     add_member(tensor.value, is_there ? &found->second : nullptr, tensor);
@@ -244,7 +246,8 @@ constexpr double kFarAway = 0.05;
 constexpr double kFartherThanApart = 30;
 
 bool is_before_a_step(const GoldenTensor& tensor) {
-  return tensor.step == 1 && (tensor.phase == Phase::kForward || tensor.name.starts_with("grad."));
+  return tensor.step == 1 &&
+         (tensor.phase == Phase::kForward || tensor.kind == ObservationKind::kGradient);
 }
 
 // Roundings scatter about the run. Repeats that are near each other and far from it, in half of all
@@ -288,7 +291,7 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
   for (const Tensor& tensor : tensors_of(run)) {
     const RecordedPiece& first = *tensor.pieces.front();
     std::optional<TensorView> whole = assembled(run, tensor.pieces);
-    const bool optional = is_step_scalar(first.name) || is_optional_state(first.name);
+    const bool optional = is_step_scalar(first.kind) || is_optional_state(first.kind);
     if (!whole && first.phase == Phase::kStep && !optional) {
       bad_reference(run, first, "lacks elements: no rank recorded them",
                     "a rank did not record its piece; record the run again");
@@ -297,7 +300,8 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
       out.left_out.insert(first.name);
       continue;
     }
-    tensors.push_back(golden_tensor(first.name, first.phase, first.step, std::move(*whole)));
+    tensors.push_back(
+        golden_tensor(first.kind, first.name, first.phase, first.step, std::move(*whole)));
     for (const RecordedPiece* piece : tensor.pieces) {
       const Dtype dtype = piece->values.dtype();
       if (is_floating(dtype) && dtype != Dtype::kFloat64) {
@@ -318,7 +322,7 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
   out.groups = run.groups;
   for (const GoldenTensor& tensor : out.record.tensors()) {
     double& scale = out.scales[{tensor.phase, tensor.step}];
-    if (tensor.value.dim() > 0 && !is_optional_state(tensor.name))
+    if (tensor.value.dim() > 0 && !is_optional_state(tensor.kind))
       scale = std::max(scale, tensor.scale);
   }
   return out;

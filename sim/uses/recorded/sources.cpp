@@ -36,7 +36,7 @@ Sources::Sources(const RecordedRun& run, const Reference& reference)
     : run_(run), reference_(reference) {
   for (const RecordedPiece& piece : run.pieces) {
     if (reference.is_scattered()) break;  // the repeats measure what roundings make
-    if (!piece.name.starts_with("grad.") || !is_floating(piece.values.dtype())) continue;
+    if (piece.kind != ObservationKind::kGradient || !is_floating(piece.values.dtype())) continue;
     const bool narrow_there =
         reference.narrow.contains(record_key(piece.phase, piece.step, piece.name));
     const bool narrow_here = piece.values.dtype() != Dtype::kFloat64;
@@ -48,12 +48,13 @@ Sources::Sources(const RecordedRun& run, const Reference& reference)
 }
 
 void Sources::add_unresolved(const RecordedPiece& piece) {
-  if (piece.name.starts_with("param.")) first_unresolved_ = std::min(first_unresolved_, piece.step);
+  if (piece.kind == ObservationKind::kParameter)
+    first_unresolved_ = std::min(first_unresolved_, piece.step);
 }
 
 Source Sources::of(const RecordedPiece& piece) {
   Source source;
-  const bool of_step = piece.phase == Phase::kStep && !piece.name.starts_with("grad.");
+  const bool of_step = piece.phase == Phase::kStep && piece.kind != ObservationKind::kGradient;
   for (auto at = narrow_.begin(); of_step && at != narrow_.end(); ++at) {
     const Narrow& narrow = at->second;
     if (at->first > piece.step || narrow.eps <= source.difference) continue;
@@ -76,7 +77,7 @@ double Sources::parameters_apart(int64_t step) {
   if (!added) return at->second;
   double distance = 0, size = 0, eps = 0;
   for (const RecordedPiece& piece : run_.pieces) {
-    if (piece.step != step || !piece.name.starts_with("param.")) continue;
+    if (piece.step != step || piece.kind != ObservationKind::kParameter) continue;
     const GoldenTensor* golden = reference_.record.find(Phase::kStep, step, piece.name);
     if (!golden || golden->value.sizes() != piece.global_shape) continue;
     if (!is_floating(piece.values.dtype()) || !golden->value.holds<double>()) continue;

@@ -104,13 +104,15 @@ std::string other_count(const judge::ResultRow& row) {
 
 std::string clue_of_state(const RecordedRun& run, const Reference& reference,
                           const judge::Divergence& found) {
-  if (!is_optimizer_state(found.phase, found.tensor)) return "";
-  if (found.tensor.starts_with("step.")) return other_count(found.worst);
-  const std::vector<Gradient> pieces = pieces_beside(
-      run, reference, found.step, [&](const std::string& name) { return name == found.tensor; });
+  if (!is_optimizer_state(found.worst.kind)) return "";
+  if (found.worst.kind == ObservationKind::kStepCount) return other_count(found.worst);
+  const std::vector<Gradient> pieces =
+      pieces_beside(run, reference, found.step,
+                    [&](const RecordedPiece& piece) { return piece.name == found.tensor; });
   const WrongPart part = wrong_part(pieces);
   if (pieces.empty()) return "";
-  const std::string gradient = std::string(kGradient) + parameter_of(found.tensor);
+  const std::string gradient =
+      observed_name(ObservationKind::kGradient, parameter_of(found.worst.kind, found.tensor));
   const std::string anew =
       began_anew(part, reference.record.find(Phase::kStep, found.step, gradient), found.step);
   return anew.empty() ? at_another_place(part, *pieces.front().golden) : anew;

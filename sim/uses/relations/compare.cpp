@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "observe/observation_kind.h"
 #include "sim/judge/diff/tolerance.h"
 #include "tensor/aten_view.h"
 
@@ -14,7 +15,7 @@ namespace shardproof::sim::relations {
 
 namespace {
 
-const std::string kGradient = "grad.", kLayerGradient = "grad.model.layers.";
+const std::string kLayer = "model.layers.";
 
 // Logprobs, loss, then gradients from the last layer to the first, then their norm.
 struct Place {
@@ -25,16 +26,20 @@ struct Place {
 };
 
 Place place_of(const std::string& name) {
-  if (name == "logprobs" || name == "probabilities") return {0, 0, name};
-  if (!name.starts_with(kGradient)) return {name == "loss" ? 1 : 6, 0, name};
-  if (name.starts_with(kLayerGradient))
-    return {4, -std::stoll(name.substr(kLayerGradient.size())), name};
+  using enum ObservationKind;
+  const ObservationKind kind = kind_of_name(Phase::kStep, name);
+  if (kind == kLogprobs || name == "probabilities") return {0, 0, name};
+  if (kind != kGradient) return {kind == kLoss ? 1 : 6, 0, name};
+  const std::string parameter = parameter_of(kind, name);
+  if (parameter.starts_with(kLayer)) return {4, -std::stoll(parameter.substr(kLayer.size())), name};
   if (name.find("lm_head") != name.npos) return {2, 0, name};
   return {name.find("embed_tokens") == name.npos ? 3 : 5, 0, name};
 }
 
 Phase phase_of(const std::string& name) {
-  return name.starts_with("grad") ? Phase::kStep : Phase::kForward;
+  const ObservationKind kind = kind_of_name(Phase::kStep, name);
+  const bool of_step = kind == ObservationKind::kGradient || kind == ObservationKind::kGradNorm;
+  return of_step ? Phase::kStep : Phase::kForward;
 }
 
 double largest(const at::Tensor& values) {
@@ -104,6 +109,7 @@ Comparison compare_values(const CaseSpec& spec, const Values& first, const Value
       GoldenTensor facts;
       facts.value = view_of(a->second.contiguous());
       facts.scale = largest(a->second);
+      facts.kind = kind_of_name(phase_of(name), name);
       facts.phase_scale = phase_scales[phase_of(name)];
       const double allowed = exact ? 0 : tolerance.allowance(facts);
       found = difference_of(name, a->second, b->second, allowed);

@@ -15,8 +15,8 @@ namespace shardproof::sim::world {
 namespace {
 
 std::vector<std::string> file_names(const CaseSpec& spec, const Observation& seen) {
-  return spec.stages.empty() ? expected_names_of(seen.name, seen.step, spec.steps)
-                             : moment_names_of(seen.name, seen.step);
+  return spec.stages.empty() ? expected_names_of(seen.kind, seen.name, seen.step, spec.steps)
+                             : moment_names_of(seen.kind, seen.name, seen.step);
 }
 
 // The full tensor with this rank's piece in it and 0 elsewhere; all 0 if a lower rank has the same
@@ -69,12 +69,13 @@ void write_dump(const CaseSpec& spec, const std::vector<Observation>& kept, cons
                 const std::map<std::string, std::vector<int64_t>>& parameter_shapes,
                 MeshComm& comm) {
   const auto full_shape = [&](const Observation& seen) -> std::vector<int64_t> {
-    if (seen.name == "logprobs") {
+    if (seen.kind == ObservationKind::kLogprobs) {
       return {samples_at(spec, seen.step, batch.size()), batch.seq_len()};
     }
-    const size_t dot = seen.name.find('.');
-    return dot == std::string::npos ? seen.tensor.sizes().vec()
-                                    : parameter_shapes.at(seen.name.substr(dot + 1));
+    const bool of_parameter =
+        seen.kind == ObservationKind::kGradient || seen.kind == ObservationKind::kParameter;
+    return of_parameter ? parameter_shapes.at(parameter_of(seen.kind, seen.name))
+                        : seen.tensor.sizes().vec();
   };
   std::map<std::string, at::Tensor> sums;  // in the same order on every rank
   for (const Observation& seen : kept) {

@@ -15,10 +15,11 @@ class GoldenShards {
   GoldenShards(const RankSetup& setup, const GoldenRecord& golden)
       : setup_(setup), golden_(golden) {}
 
-  // This rank's shard of the golden's `prefix + parameter` after `step`; undefined: it has none, or
+  // This rank's shard of the golden's tensor of this kind after `step`; undefined: it has none, or
   // only some rows of it.
-  at::Tensor get(const std::string& prefix, const Parameter& parameter, int64_t step) const {
-    const GoldenTensor* tensor = golden_.find(Phase::kStep, step, prefix + parameter.name);
+  at::Tensor get(ObservationKind kind, const Parameter& parameter, int64_t step) const {
+    const GoldenTensor* tensor =
+        golden_.find(Phase::kStep, step, observed_name(kind, parameter.name));
     const bool is_whole = tensor && tensor->rows.empty();
     return is_whole ? shard(tensor_of(tensor->value), parameter) : at::Tensor();
   }
@@ -51,20 +52,23 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
   const std::vector<ParameterPtr>& parameters = trainer.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = *parameters[i];
-    at::Tensor grad = shards.get("grad.", parameter, step);
+    at::Tensor grad = shards.get(ObservationKind::kGradient, parameter, step);
     if (!grad.defined()) continue;
     if (max_norm > 0) {
       const double factor = max_norm / (*norm->value.data<double>() + 1e-6);
       grad = grad * std::min(1.0, factor);
     }
     const at::Tensor value =
-        (taken == 1 ? initial(i) : shards.get("param.", parameter, before)).to(setup.device);
-    OptimizerState state{.step = taken - 1,
-                         .exp_avg = shards.get("exp_avg.", parameter, before),
-                         .exp_avg_sq = shards.get("exp_avg_sq.", parameter, before),
-                         .momentum_buffer = shards.get("momentum_buffer.", parameter, before)};
+        (taken == 1 ? initial(i) : shards.get(ObservationKind::kParameter, parameter, before))
+            .to(setup.device);
+    OptimizerState state{
+        .step = taken - 1,
+        .exp_avg = shards.get(ObservationKind::kExpAvg, parameter, before),
+        .exp_avg_sq = shards.get(ObservationKind::kExpAvgSq, parameter, before),
+        .momentum_buffer = shards.get(ObservationKind::kMomentumBuffer, parameter, before)};
     optimizer_step(value, grad, state, at_rate);
-    setup.probe.observe({.name = "fed.param." + parameter.name,
+    setup.probe.observe({.kind = ObservationKind::kFed,
+                         .name = observed_name(ObservationKind::kFed, parameter.name),
                          .phase = Phase::kStep,
                          .step = step,
                          .tensor = value,
@@ -77,7 +81,8 @@ void observe_initial(const Trainer& trainer, Probe& probe) {
   if (!probe.listens(Phase::kStep)) return;
   for (size_t i = 0; i < trainer.parameters().size(); ++i) {
     const Parameter& parameter = *trainer.parameters()[i];
-    probe.observe({.name = "initial." + parameter.name,
+    probe.observe({.kind = ObservationKind::kInitial,
+                   .name = observed_name(ObservationKind::kInitial, parameter.name),
                    .phase = Phase::kStep,
                    .tensor = trainer.masters()[i],
                    .layout = parameter.layout});

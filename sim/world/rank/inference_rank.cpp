@@ -94,7 +94,8 @@ judge::RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
         receive_refit(wanted, mesh, rank, *from, device);
         for (const HeldTensor& held : wanted) {
           if (!recorder.listens(Phase::kStep)) break;
-          recorder.observe({.name = "refit." + held.key,
+          recorder.observe({.kind = ObservationKind::kRefit,
+                            .name = observed_name(ObservationKind::kRefit, held.key),
                             .phase = Phase::kStep,
                             .step = moment,
                             .tensor = held.piece,

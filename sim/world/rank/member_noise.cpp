@@ -18,10 +18,6 @@ namespace shardproof::sim::world {
 
 namespace {
 
-bool is_gradient(const Observation& observation) {
-  return observation.phase == Phase::kStep && observation.name.starts_with("grad.");
-}
-
 std::string key_of(const Observation& observation) {
   return record_key(observation.phase, observation.step, observation.name);
 }
@@ -74,9 +70,10 @@ void MemberNoise::doubt_gradient(const Observation& gradient) const {
 
 void GradientNoiseProbe::observe(const Observation& observation) {
   const at::NoGradGuard no_grad;
-  if (is_gradient(observation)) noise_->move_gradient(observation);
+  const bool is_gradient = observation.kind == ObservationKind::kGradient;
+  if (is_gradient) noise_->move_gradient(observation);
   inner_.observe(observation);
-  if (is_gradient(observation)) noise_->doubt_gradient(observation);
+  if (is_gradient) noise_->doubt_gradient(observation);
 }
 
 bool draws_own_shards(const CaseSpec& spec) {

@@ -255,7 +255,8 @@ void PolicyLife::refer(const StageSpec& stage) {
 
 void PolicyLife::observe_scores(const std::string& name, const at::Tensor& scores) {
   if (!probe_->listens(Phase::kStep)) return;
-  probe_->observe({.name = name, .phase = Phase::kStep, .tensor = scores});
+  probe_->observe(
+      {.kind = ObservationKind::kScores, .name = name, .phase = Phase::kStep, .tensor = scores});
 }
 
 void PolicyLife::refit() {
@@ -288,7 +289,8 @@ void PolicyLife::export_weights(const StageSpec& stage) {
   if (!probe_->listens(Phase::kStep)) return;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const Parameter& parameter = *trainer.parameters()[i];
-    probe_->observe({.name = "param." + parameter.name,
+    probe_->observe({.kind = ObservationKind::kParameter,
+                     .name = observed_name(ObservationKind::kParameter, parameter.name),
                      .phase = Phase::kStep,
                      .tensor = pieces[i],
                      .layout = parameter.layout});

@@ -223,7 +223,8 @@ class CaseRun {
     keep_first_shards(trainer);
     for (size_t i = 0; i < trainer.parameters().size(); ++i) {
       const Parameter& parameter = *trainer.parameters()[i];
-      probe().observe({.name = "param." + parameter.name,
+      probe().observe({.kind = ObservationKind::kParameter,
+                       .name = observed_name(ObservationKind::kParameter, parameter.name),
                        .phase = Phase::kStep,
                        .tensor = trainer.masters()[i],
                        .layout = parameter.layout});

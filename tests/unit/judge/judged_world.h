@@ -125,6 +125,7 @@ class JudgedWorld {
 inline Observation seen(std::string name, at::Tensor tensor, Phase phase = Phase::kStep,
                         int64_t step = 1) {
   Observation observation;
+  observation.kind = kind_of_name(phase, name);
   observation.name = std::move(name);
   observation.phase = phase;
   observation.step = step;

@@ -19,6 +19,7 @@ inline constexpr const char* kGrad = "grad.w";
 inline Piece piece_of(const at::Tensor& actual, const at::Tensor& golden,
                       const std::string& name = "t") {
   Piece piece;
+  piece.kind = kind_of_name(Phase::kForward, name);
   piece.name = name;
   piece.global_shape = golden.sizes().vec();
   int64_t stride = golden.numel();

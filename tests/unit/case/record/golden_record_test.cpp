@@ -200,22 +200,24 @@ TEST_CASE("a damaged blob is a sentence at every length and after every flipped 
 }
 
 TEST_CASE("observed tensors have the names of expected.safetensors", "[record]") {
+  using enum ObservationKind;
   using Names = std::vector<std::string>;
-  CHECK(expected_names_of("logprobs", 1, 3) == Names{"logprobs"});
-  CHECK(expected_names_of("logprobs", 2, 3).empty());
-  CHECK(expected_names_of("logprobs", 0, 0) == Names{"logprobs"});
-  CHECK(expected_names_of("loss", 1, 3) == Names{"loss", "step1.loss"});
-  CHECK(expected_names_of("loss", 3, 3) == Names{"step3.loss"});
-  CHECK(expected_names_of("grad_norm", 2, 3) == Names{"step2.grad_norm"});
-  CHECK(expected_names_of("grad.w", 1, 3) == Names{"grad.w"});
-  CHECK(expected_names_of("grad.w", 2, 3).empty());
-  CHECK(expected_names_of("param.w", 3, 3) == Names{"step3.param.w"});
-  CHECK(expected_names_of("param.w", 2, 3).empty());
-  CHECK(expected_names_of("model.norm.output", 1, 1).empty());
-  CHECK(moment_names_of("param.w", 4) == Names{"step4.param.w"});
-  CHECK(moment_names_of("grad.w", 4) == Names{"step4.grad.w"});
-  CHECK(moment_names_of("reference_scores", 1) == Names{"step1.reference_scores"});
-  for (const char* name : {"refit.w", "exp_avg.w", "metric.tokens", "model.norm.output", "lr"}) {
-    CHECK(moment_names_of(name, 1).empty());
+  CHECK(expected_names_of(kLogprobs, "logprobs", 1, 3) == Names{"logprobs"});
+  CHECK(expected_names_of(kLogprobs, "logprobs", 2, 3).empty());
+  CHECK(expected_names_of(kLogprobs, "logprobs", 0, 0) == Names{"logprobs"});
+  CHECK(expected_names_of(kLoss, "loss", 1, 3) == Names{"loss", "step1.loss"});
+  CHECK(expected_names_of(kLoss, "loss", 3, 3) == Names{"step3.loss"});
+  CHECK(expected_names_of(kGradNorm, "grad_norm", 2, 3) == Names{"step2.grad_norm"});
+  CHECK(expected_names_of(kGradient, "grad.w", 1, 3) == Names{"grad.w"});
+  CHECK(expected_names_of(kGradient, "grad.w", 2, 3).empty());
+  CHECK(expected_names_of(kParameter, "param.w", 3, 3) == Names{"step3.param.w"});
+  CHECK(expected_names_of(kParameter, "param.w", 2, 3).empty());
+  CHECK(expected_names_of(kOutput, "model.norm.output", 1, 1).empty());
+  CHECK(moment_names_of(kParameter, "param.w", 4) == Names{"step4.param.w"});
+  CHECK(moment_names_of(kGradient, "grad.w", 4) == Names{"step4.grad.w"});
+  CHECK(moment_names_of(kScores, "reference_scores", 1) == Names{"step1.reference_scores"});
+  for (const ObservationKind kind : {kRefit, kExpAvg, kCount, kOutput, kRate}) {
+    CHECK(moment_names_of(kind, "w", 1).empty());
   }
+  CHECK(expected_names_of(kOutput, "grad.w", 1, 1).empty());  // a module that is called "grad"
 }

@@ -9,6 +9,7 @@ namespace {
 
 GoldenFacts facts_of(const std::string& name, Phase phase = Phase::kStep, bool tokens = false) {
   GoldenFacts facts;
+  facts.kind = kind_of_name(phase, name);
   facts.name = name;
   facts.phase = phase;
   facts.token_dims = tokens;

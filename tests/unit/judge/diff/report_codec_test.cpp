@@ -14,6 +14,7 @@ namespace {
 
 ResultRow failing_row() {
   ResultRow row(Outcome::kMismatch);
+  row.kind = ObservationKind::kGradient;
   row.name = "grad.w";
   row.phase = Phase::kBackward;
   row.step = 3;
@@ -59,6 +60,7 @@ RankReport full_report() {
   RankReport report;
   report.rank = 5;
   ResultRow good(Outcome::kMatch);
+  good.kind = ObservationKind::kOutput;
   good.name = "model.norm.output";
   good.rank = 5;
   good.count = 12;
@@ -82,7 +84,8 @@ RankReport full_report() {
   report.scored_tokens = 43;
   report.seconds = 1.25;
   report.compare_seconds = 0.125;
-  Piece piece{.name = "grad.w",
+  Piece piece{.kind = ObservationKind::kGradient,
+              .name = "grad.w",
               .phase = Phase::kStep,
               .step = 1,
               .microbatch = 0,
@@ -97,8 +100,10 @@ RankReport full_report() {
   piece.golden = {1, 2, std::numeric_limits<double>::infinity(), 4};
   piece.allowance = 1e-10;
   report.pieces = {piece};
-  report.unobserved = {{7, Phase::kForward, 2, "loss", {}},
-                       {8, Phase::kBackward, 2, "x.grad_input", {3}, Excuse::kNotRecorded}};
+  using enum ObservationKind;
+  report.unobserved = {
+      {7, Phase::kForward, 2, kLoss, "loss", {}},
+      {8, Phase::kBackward, 2, kInputGradient, "x.grad_input", {3}, Excuse::kNotRecorded}};
   return report;
 }
 
@@ -115,6 +120,7 @@ TEST_CASE("a report survives its way to the launcher, NaN and infinities include
   CHECK(back.rank == 5);
   REQUIRE(back.rows.size() == 4);
   for (size_t i = 0; i < 4; ++i) check_same(report.rows[i], back.rows[i]);
+  for (size_t i = 0; i < 4; ++i) CHECK(report.rows[i].kind == back.rows[i].kind);
   CHECK((back.rows[1].evidence == report.rows[1].evidence));
   CHECK(std::isnan(back.rows[1].worst_error));
   CHECK(std::isinf(back.rows[1].worst_ratio));
@@ -129,6 +135,7 @@ TEST_CASE("a report survives its way to the launcher, NaN and infinities include
   CHECK(back.seconds == 1.25);
   CHECK(back.compare_seconds == 0.125);
   REQUIRE(back.pieces.size() == 1);
+  CHECK(back.pieces[0].kind == ObservationKind::kGradient);
   CHECK(back.pieces[0].dims == report.pieces[0].dims);
   CHECK(back.pieces[0].strides == report.pieces[0].strides);
   CHECK(std::isnan(back.pieces[0].actual[1]));
@@ -137,6 +144,7 @@ TEST_CASE("a report survives its way to the launcher, NaN and infinities include
   REQUIRE(back.unobserved.size() == 2);
   CHECK_FALSE(back.unobserved[0].excuse);
   CHECK(back.unobserved[1].excuse == Excuse::kNotRecorded);
+  CHECK(back.unobserved[1].kind == ObservationKind::kInputGradient);
   CHECK(back.unobserved[0].name == "loss");
   CHECK(back.unobserved[0].order == 7);
 }
@@ -179,7 +187,7 @@ TEST_CASE("the bytes are CBOR that others can read", "[codec]") {
   REQUIRE(json.is_array());
   CHECK(json.at(1) == 5);
   CHECK(json.at(3).size() == 4);
-  CHECK(json.at(3).at(1).at(0) == "grad.w");
+  CHECK(json.at(3).at(1).at(1) == "grad.w");
 }
 
 TEST_CASE("a report that is cut off or has a wrong byte is our own fault, never a crash",

@@ -74,8 +74,7 @@ TEST_CASE("a tensor is not resolved where 2 scatters exceed half of it", "[toler
   CHECK_FALSE(tolerance.resolves(tensor_of(2, 0, none)));
   CHECK(Tolerance(spec_of(1, 2)).resolves(tensor_of(2, 0)));  // float64 needs no ensemble
   GoldenTensor parameter = tensor_of(2, 0, 0.6);  // also compared with the rank's own state
-  parameter.phase = Phase::kStep;
-  parameter.name = "param.w";
+  parameter.kind = ObservationKind::kParameter;
   CHECK(tolerance.resolves(parameter));
 }
 

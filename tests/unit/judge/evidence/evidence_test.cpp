@@ -62,6 +62,7 @@ TEST_CASE("float32 values that are off as bfloat16 rounds were computed in it", 
     Piece piece = piece_of(logprobs + errors, logprobs, "logprobs");
     piece.allowance = 1e-6;  // an allowance of float32
     ResultRow row(Outcome::kMismatch);
+    row.kind = piece.kind;
     row.name = piece.name;
     row.rounding_only = true;
     row.count = row.bad_count = logprobs.numel();

@@ -23,6 +23,7 @@ Piece piece_of(int64_t rank, std::vector<double> actual, std::vector<double> gol
 std::string said(const std::vector<Piece>& pieces, const std::string& name = "draw.dropout") {
   const Mesh mesh({{"tp", 4}});
   ResultRow row(Outcome::kMismatch);
+  row.kind = kind_of_name(Phase::kForward, name);
   row.name = name;
   Symptoms symptoms{mesh, Precision::kFloat64, {&row}, {}};
   for (const Piece& piece : pieces) symptoms.pieces.push_back(&piece);

@@ -173,7 +173,8 @@ TEST_CASE("addends are added up, and each rank owes one", "[reference]") {
 
 TEST_CASE("rows that are not sampled count for a tensor's scale", "[reference]") {
   at::Tensor full = numbered({8, 4});
-  const GoldenFacts facts{.phase = Phase::kStep, .step = 1, .name = kWeight};
+  const GoldenFacts facts{
+      .kind = seen(kWeight, full).kind, .phase = Phase::kStep, .step = 1, .name = kWeight};
   const std::vector<int64_t> drawn = drawn_rows(facts, 8, 2, CaseSpec().seed);
   int64_t other = 0;
   while (std::ranges::count(drawn, other) > 0) ++other;

@@ -28,6 +28,7 @@ CaseSpec sampling(int64_t dp, int64_t tp) {
 std::vector<int64_t> rows_of_weight() {
   GoldenFacts facts;
   facts.phase = Phase::kStep;
+  facts.kind = kind_of_name(Phase::kStep, kSampledWeight);
   facts.name = kSampledWeight;
   return drawn_rows(facts, kAllRows, kSampled, 5);
 }
