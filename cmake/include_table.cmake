@@ -14,6 +14,7 @@ shardproof_folder(src/comm src/base src/mesh src/tensor fmt torch)
 shardproof_folder(src/collective src/base src/comm fmt torch)
 shardproof_folder(src/sequence src/base src/mesh src/comm src/collective fmt torch)
 # One device: never the rest of mesh, comm, parallel.
+shardproof_folder(src/model/moe src/base fmt torch)
 shardproof_folder(src/model src/base src/mesh/layout.h src/tensor src/observe fmt json torch)
 shardproof_folder(src/optim src/base torch)
 shardproof_folder(src/logprob src/base src/mesh src/tensor src/comm src/collective src/sequence fmt
@@ -48,7 +49,7 @@ shardproof_folder(sim/case/recorder src/base src/tensor src/observe src/model si
 shardproof_folder(sim/case/inputs src/model sim/case)
 
 # --- The single device: nothing that is judged, and of the harness the case alone.
-shardproof_folder(golden src/base src/tensor src/observe src/model sim/case sim/case/record
+shardproof_folder(golden src/base src/tensor src/observe src/model src/model/moe sim/case sim/case/record
   sim/case/recorder sim/case/inputs fmt json torch)
 
 # --- The judge: diff and evidence on ranks, explain and verdict in control. Who judges does not communicate, and needs

@@ -1,0 +1,48 @@
+// How a router chooses the experts of a token and weighs what they return. No LibTorch here.
+//
+// Legend: N experts, K experts chosen per token, G groups of N / G consecutive experts.
+//
+// Sources: NVIDIA/Megatron-LM megatron/core/transformer/moe/moe_utils.py,
+// topk_routing_with_score_function and group_limited_topk; huggingface/transformers 5.23,
+// MixtralTopKRouter, Qwen3MoeTopKRouter, GptOssTopKRouter, DeepseekV2TopkRouter and
+// DeepseekV3TopkRouter.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace shardproof {
+
+enum class RouterScores {
+  kSoftmaxOfChosen,  // the K largest logits; their softmax is the weights (gpt_oss, mixtral)
+  kSoftmaxOfAll,     // softmax over N; the K largest (qwen3_moe, deepseek_v2)
+  kSigmoid,          // sigmoid of each logit; the K largest (deepseek_v3)
+};
+constexpr std::array<const char*, 3> names_of(RouterScores) {
+  return {"softmax_of_chosen", "softmax_of_all", "sigmoid"};
+}
+
+// The score of a group, from the selection scores of its experts.
+enum class GroupScore { kBestTwo, kBest };  // the sum of the two best (deepseek_v3); the best one
+constexpr std::array<const char*, 2> names_of(GroupScore) { return {"best_two", "best"}; }
+
+struct RouterRule {
+  int64_t num_experts = 0;
+  int64_t num_chosen = 0;
+  RouterScores scores = RouterScores::kSoftmaxOfChosen;
+  bool normalized = false;  // the K weights are divided by their sum (norm_topk_prob)
+  double scaling = 1.0;     // then multiplied by this (routed_scaling_factor)
+  // Of G groups the best `chosen_groups` stay; the experts of others are never chosen.
+  int64_t num_groups = 1, chosen_groups = 1;
+  GroupScore group_score = GroupScore::kBestTwo;
+  // A bias of each expert is added to its score for the selection alone
+  // (e_score_correction_bias).
+  bool selection_bias = false;
+};
+
+// Throws Error(kBadInput) for sizes that contradict each other, and Error(kRefused) for a rule that
+// has no router gradient (softmax of one chosen logit) or that Megatron-LM and Hugging Face compute
+// differently (two best scores of a group where K / chosen_groups is not 2).
+void check_router_rule(const RouterRule& rule);
+
+}  // namespace shardproof

@@ -1,0 +1,32 @@
+// The experts that a router chooses for each token, and their weights (router_rule.h).
+//
+//   logits   [.., N]  float32 or float64, the product of the router in the wider type; the leading
+//                     dims are tokens
+//   returns  one entry per token and, for ids and weights, per chosen expert
+//
+// No communication. The golden of both is golden/dense_routes.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "model/moe/router_rule.h"
+
+namespace shardproof {
+
+struct Selection {
+  at::Tensor ids;  // [.., K] int64, ascending for each token; -1 for a token that is not real
+  // [..]: by how much the worst chosen score exceeds the best one that was not chosen, of experts
+  // or of groups, whichever is less; infinite where nothing was left out or the token is not real.
+  at::Tensor margin;
+};
+
+// Among equal scores the lower id is chosen. `bias` [N] is undefined for a rule without one; `real`
+// [..] bool is false for padding, and undefined where every token is real.
+Selection select_experts(const at::Tensor& logits, const at::Tensor& bias, const RouterRule& rule,
+                         const at::Tensor& real = {});
+
+// [.., K], in the dtype of the logits and differentiable in them: the weights of experts `ids`,
+// which need not be the ones that select_experts would choose. The weight of -1 is 0.
+at::Tensor route_weights(const at::Tensor& logits, const at::Tensor& ids, const RouterRule& rule);
+
+}  // namespace shardproof
