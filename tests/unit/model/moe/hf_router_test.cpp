@@ -7,11 +7,10 @@
 #include "golden/dense_routes.h"
 #include "model/moe/selection.h"
 #include "tensor/safetensors.h"
+#include "tests/unit/model/moe/rules.h"
 
 namespace shardproof::tests {
 namespace {
-
-constexpr double kAgreement = 1e-14;  // of values around 1
 
 struct StoredCase {
   std::string name;

@@ -10,6 +10,12 @@
 
 namespace shardproof::tests {
 
+constexpr double kAgreement = 1e-14;  // of values around 1
+
+inline at::Tensor numbers(const std::vector<int64_t>& values) {
+  return at::tensor(values, at::kLong);
+}
+
 inline at::Tensor drawn(at::IntArrayRef shape, int64_t seed) {
   return at::randn(shape, at::detail::createCPUGenerator(seed), at::dtype(at::kDouble));
 }

@@ -1,0 +1,92 @@
+#include "golden/dense_side_losses.h"
+
+#include <ATen/ATen.h>
+
+#include <set>
+
+#include "golden/dense_routes.h"
+
+namespace shardproof::golden {
+namespace {
+
+at::Tensor rows_of(const at::Tensor& all, const std::vector<int64_t>& groups, int64_t group) {
+  std::vector<at::Tensor> rows;
+  for (size_t t = 0; t < groups.size(); ++t) {
+    if (groups[t] == group) rows.push_back(all[static_cast<int64_t>(t)]);
+  }
+  return at::stack(rows);
+}
+
+std::set<int64_t> real_groups(const std::vector<int64_t>& groups) {
+  std::set<int64_t> real(groups.begin(), groups.end());
+  while (!real.empty() && *real.begin() < 0) real.erase(real.begin());
+  return real;
+}
+
+at::Tensor probabilities(const at::Tensor& logits, const RouterRule& rule) {
+  const at::Tensor powers = rule.scores == RouterScores::kSigmoid
+                                ? 1 / (1 + (-logits).exp())
+                                : (logits - std::get<0>(logits.detach().max(1, true))).exp();
+  return powers / powers.sum(1, /*keepdim=*/true);
+}
+
+// [T, N] of 0 and 1: the K best probabilities of each token.
+at::Tensor best_of(const at::Tensor& logits, const RouterRule& rule) {
+  const RouterRule plain{.num_experts = rule.num_experts, .num_chosen = rule.num_chosen};
+  return choose_experts(logits, {}, plain).chosen.to(at::kDouble);
+}
+
+}  // namespace
+
+at::Tensor dense_balancing_loss(const at::Tensor& logits, const std::vector<int64_t>& groups,
+                                const RouterRule& rule) {
+  const std::set<int64_t> real = real_groups(groups);
+  at::Tensor sum = at::zeros({}, logits.options());
+  for (const int64_t group : real) {
+    const at::Tensor rows = rows_of(logits, groups, group);
+    const at::Tensor fractions = best_of(rows, rule).mean(0) / rule.num_chosen;
+    sum = sum + (fractions * probabilities(rows, rule).mean(0)).sum() * rule.num_experts;
+  }
+  return real.empty() ? sum : sum / static_cast<double>(real.size());
+}
+
+at::Tensor dense_z_loss(const at::Tensor& logits, const std::vector<int64_t>& groups) {
+  const std::set<int64_t> real = real_groups(groups);
+  at::Tensor sum = at::zeros({}, logits.options());
+  for (const int64_t group : real) {
+    const at::Tensor logs = rows_of(logits, groups, group).exp().sum(1).log();
+    sum = sum + (logs * logs).mean();
+  }
+  return real.empty() ? sum : sum / static_cast<double>(real.size());
+}
+
+at::Tensor dense_pooled_loss(const std::vector<at::Tensor>& logits,
+                             const std::vector<int64_t>& groups, const RouterRule& rule) {
+  std::vector<at::Tensor> kept;
+  for (const at::Tensor& layer : logits) {
+    for (size_t t = 0; t < groups.size(); ++t) {
+      if (groups[t] >= 0) kept.push_back(layer[static_cast<int64_t>(t)]);
+    }
+  }
+  const at::Tensor rows = at::stack(kept);
+  return (best_of(rows, rule).mean(0) * probabilities(rows, rule).mean(0)).sum() * rule.num_experts;
+}
+
+std::vector<double> dense_bias_update(std::vector<double> bias, const std::vector<int64_t>& counts,
+                                      const BiasRule& rule) {
+  double total = 0, mean_sign = 0;
+  std::vector<double> signs;
+  for (const int64_t count : counts) total += static_cast<double>(count);
+  const double average = total / static_cast<double>(counts.size());
+  for (const int64_t count : counts) {
+    const double difference = average - static_cast<double>(count);
+    signs.push_back(difference > 0 ? 1 : difference < 0 ? -1 : 0);
+    mean_sign += signs.back() / static_cast<double>(counts.size());
+  }
+  for (size_t i = 0; i < bias.size(); ++i) {
+    bias[i] += rule.rate * (signs[i] - (rule.centered ? mean_sign : 0));
+  }
+  return bias;
+}
+
+}  // namespace shardproof::golden

@@ -1,0 +1,20 @@
+#include "model/moe/selection_bias.h"
+
+#include <ATen/ATen.h>
+
+namespace shardproof {
+
+at::Tensor route_counts(const at::Tensor& ids, int64_t num_experts) {
+  const at::Tensor flat = ids.reshape({-1});
+  return flat.masked_select(flat.ge(0)).bincount({}, num_experts);
+}
+
+at::Tensor updated_selection_bias(const at::Tensor& bias, const at::Tensor& counts,
+                                  const BiasRule& rule) {
+  const at::NoGradGuard no_grad;
+  at::Tensor signs = (counts.sum() - counts * counts.size(0)).sign().to(bias.scalar_type());
+  if (rule.centered) signs = signs - signs.mean();
+  return bias + signs * rule.rate;
+}
+
+}  // namespace shardproof
