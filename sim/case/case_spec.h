@@ -67,6 +67,17 @@ struct FsdpSpec {
   bool cpu_offload = false;            // shards and optimizer on the CPU
 };
 
+struct PipelineSpec {
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  int64_t chunks = 1;        // of the model on each rank
+  int64_t group = 0;         // interleaved: microbatches of a group; 0: as many as ranks
+  int64_t first_layers = 0;  // of rank 0; 0: as many as the others
+  int64_t last_layers = 0;
+  bool count_embedding = false;  // as a layer
+  bool count_head = false;
+  std::string layout = {};  // "Et|tt|tL"; "": by the other rules
+};
+
 struct ParallelSpec : AxisSizes {
   bool sequence_parallel = false;
   bool async_grad = false;     // linears reduce the gradient of x behind that of the weight
@@ -78,6 +89,7 @@ struct ParallelSpec : AxisSizes {
   DataParallelKind data_parallel = DataParallelKind::kReplicate;
   ContextLayout context_layout = ContextLayout::kZigzag;  // of each sequence, over cp
   Rotation context_rotation = Rotation::kSendRecv;
+  PipelineSpec pp_options = {};
   FsdpSpec fsdp = {};
   CheckpointedRegions activation_checkpointing = CheckpointedRegions::kNone;
   DiscardedOutputs discarded_outputs = DiscardedOutputs::kNone;

@@ -102,6 +102,7 @@ const OptionRows<LossScaleOptions>& rows_of(const LossScaleOptions&);
 const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&);
 const OptionRows<SchedulerSpec>& rows_of(const SchedulerSpec&);
 const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&);
+const OptionRows<PipelineSpec>& rows_of(const PipelineSpec&);
 const OptionRows<FsdpSpec>& rows_of(const FsdpSpec&);
 const OptionRows<StageSpec>& rows_of(const StageSpec&);
 const OptionRows<ReferenceSpec>& rows_of(const ReferenceSpec&);

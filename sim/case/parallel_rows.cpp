@@ -73,6 +73,7 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
                             "buffer of the wider type"),
       row<&Spec::data_parallel>("parallel.data_parallel", "How dp holds parameters",
                                 Flag{"--data-parallel"}),
+      member<&Spec::pp_options>(),
       member<&Spec::fsdp>(),
       row<&Spec::activation_checkpointing>(
           "parallel.activation_checkpointing",
@@ -101,6 +102,36 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
           Range{1, 1024}, Default::kFollows),
   };
   static const auto rows = joined<ParallelSpec>({sizes_of_mesh(), others});
+  return rows;
+}
+
+const OptionRows<PipelineSpec>& rows_of(const PipelineSpec&) {
+  using Spec = PipelineSpec;
+  static const OptionRows<PipelineSpec> rows = {
+      row<&Spec::schedule>("parallel.pp.schedule",
+                           "The order of forwards and backwards on the ranks of pp",
+                           ShortName{"schedule"}),
+      row<&Spec::chunks>("parallel.pp.chunks",
+                         "Parts of the model on each rank of pp; zbv and dualpipev need 2",
+                         Range{1, kMaxRanks}, ShortName{"chunks"}),
+      row<&Spec::group>("parallel.pp.group",
+                        "interleaved: microbatches that go through one chunk before the rank "
+                        "turns to the next; 0: as many as ranks of pp",
+                        Range{0, 1e6}, ShortName{"group"}),
+      row<&Spec::first_layers>("parallel.pp.first_layers",
+                               "Layers of the first rank of pp; 0: as many as the others",
+                               Range{0, 1e6}),
+      row<&Spec::last_layers>("parallel.pp.last_layers",
+                              "Layers of the last rank of pp; 0: as many as the others",
+                              Range{0, 1e6}),
+      row<&Spec::count_embedding>("parallel.pp.count_embedding",
+                                  "The embedding counts as a layer when layers are dealt"),
+      row<&Spec::count_head>("parallel.pp.count_head",
+                             "The head counts as a layer when layers are dealt"),
+      row<&Spec::layout>("parallel.pp.layout",
+                         "What each stage of the pipeline holds, as in Ett|(tt|)*2ttL: E the "
+                         "embedding, t a layer, L the head; empty: by the other keys"),
+  };
   return rows;
 }
 

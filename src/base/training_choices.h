@@ -122,6 +122,12 @@ constexpr std::array<const char*, 2> names_of(BiasPlace) { return {"in_layer", "
 enum class BatchReader { kAll, kFirstOfTp };
 constexpr std::array<const char*, 2> names_of(BatchReader) { return {"all", "first_of_tp"}; }
 
+// The order in which a rank of a pipeline works on its microbatches (src/parallel/pp/tables.h).
+enum class PipelineSchedule { kGPipe, k1F1B, kInterleaved, kBreadthFirst, kZb1p, kZbV, kDualPipeV };
+constexpr std::array<const char*, 7> names_of(PipelineSchedule) {
+  return {"gpipe", "1f1b", "interleaved", "bfs", "zb1p", "zbv", "dualpipev"};
+}
+
 // Which copies of a parameter that several ranks hold count in the norm.
 enum class NormCopies {
   kOnce,     // the first one: each element of the full gradient counts once

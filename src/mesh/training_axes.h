@@ -14,6 +14,7 @@ enum class Share { kSamples, kPositions, kModel };
 
 // The ranks of each axis.
 struct AxisSizes {
+  int64_t pp = 1;
   int64_t dp = 1;
   int64_t cp = 1;
   int64_t ulysses = 1;
@@ -34,6 +35,7 @@ struct TrainingAxis {
 
 // Outer to inner.
 inline constexpr TrainingAxis kTrainingAxes[] = {
+    {"pp", &AxisSizes::pp, "pipeline_parallel_size", Share::kModel},
     {"dp", &AxisSizes::dp, "data_parallel_size", Share::kSamples},
     {"cp", &AxisSizes::cp, "context_parallel_size", Share::kPositions},
     {"ulysses", &AxisSizes::ulysses, "ulysses_size", Share::kPositions},

@@ -37,6 +37,13 @@ void watch_gradient(const Slot& slot, const at::Tensor& own, size_t index,
 
 }  // namespace
 
+std::vector<std::string> Slot::observed_names() const {
+  constexpr size_t kMostInputs = 3;  // of attention
+  std::vector<std::string> names = {name + ".output"};
+  for (size_t i = 0; i < kMostInputs; ++i) names.push_back(grad_input_name(name, i));
+  return names;
+}
+
 at::Tensor Slot::operator()(at::TensorList inputs, const StepContext& context) {
   // Each slot gets aliases of its inputs, whose gradients flow back through this slot alone. Runs
   // without a probe make them too, so that gradients are summed in the same order and watching a

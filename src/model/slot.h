@@ -93,6 +93,8 @@ struct Slot {
   Layout output_layout = {};
 
   SlotKind kind() const { return kind_of(role); }
+  // The names under which it is observed.
+  std::vector<std::string> observed_names() const;
   // Runs the layer; records the output and, when gradients flow, the gradient of each input.
   at::Tensor operator()(at::TensorList inputs, const StepContext& context);
 };

@@ -23,7 +23,11 @@ StepRunner::StepRunner(const RankSetup& setup, Decoder& model, const ParallelSty
       styles_(styles),
       store_(store),
       tokens_(styles.token_cuts(setup.mesh)),
-      link_(styles.link(model, setup.comm)) {}
+      link_(styles.link({.model = model,
+                         .comm = setup.comm,
+                         .dtype = setup.dtype,
+                         .device = setup.device,
+                         .token_axes = tokens_.token_axes(setup.mesh)})) {}
 
 bool StepRunner::is_first(int64_t chunk) const { return !link_ || link_->is_first(chunk); }
 bool StepRunner::is_last(int64_t chunk) const { return !link_ || link_->is_last(chunk); }
@@ -60,6 +64,7 @@ void StepRunner::run(const std::vector<Microbatch>& microbatches, const Options&
   const std::vector<Complete> complete = completed_by(actions);
   for (size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
+    if (link_) link_->before(action);
     if (options.backward) store_.before(action, complete[i]);
     switch (action.kind) {
       case Action::Kind::kForward:

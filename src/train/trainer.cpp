@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 
 #include "base/error.h"
 #include "model/precision.h"
@@ -66,6 +67,20 @@ double Trainer::mean_over() const {
 
 std::vector<Microbatch> Trainer::microbatches(const Batch& batch, Pass pass) const {
   return microbatches_of(batch, setup_.mesh, setup_.rank, tokens_, options_, pass);
+}
+
+std::vector<std::string> Trainer::observed_elsewhere() const {
+  std::set<const Slot*> own;
+  for (int64_t chunk = 0; chunk < model_.chunk_count(); ++chunk) {
+    for (const Slot* slot : model_.slots_of(chunk)) own.insert(slot);
+  }
+  std::vector<std::string> names;
+  for (const Slot* slot : model_.slots()) {
+    if (own.contains(slot)) continue;
+    for (std::string& name : slot->observed_names()) names.push_back(std::move(name));
+  }
+  if (!runner_->holds_last()) names.emplace_back("logprobs");
+  return names;
 }
 
 StepRunner::Options Trainer::pass(int64_t step, bool backward) const {

@@ -115,6 +115,8 @@ class Trainer {
   //   returns   [B, S] wider float, in the batch's order; 0 in the rows of other dp ranks
   at::Tensor score(const Batch& batch);
 
+  // The observations that only other ranks make, which hold other chunks of the model.
+  std::vector<std::string> observed_elsewhere() const;
   // The tokens of each microbatch of the last step or scoring pass.
   const std::vector<HeldTokens>& held() const { return runner_->held(); }
   // The tensors that the optimizer updates: one per parameter, this rank's shard in the wider type.

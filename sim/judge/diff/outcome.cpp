@@ -34,6 +34,8 @@ const char* excuse_name(Excuse excuse) {
       return "unresolved";
     case Excuse::kNotDrawn:
       return "not_drawn";
+    case Excuse::kElsewhere:
+      return "elsewhere";
   }
   SHARDPROOF_ASSERT(false, "an excuse without a name");
 }

@@ -22,6 +22,7 @@ enum class Excuse {
   kNotInFile,    // `judge`: the result file lacks it
   kUnresolved,   // Outcome::kUnresolved
   kNotDrawn,     // in a row that the case does not sample (sample_rows)
+  kElsewhere,    // the rank's model says that other ranks hold it; one of them must observe it
 };
 const char* excuse_name(Excuse excuse);
 

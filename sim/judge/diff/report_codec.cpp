@@ -147,7 +147,7 @@ void unobserved_fields(Codec& codec, Missing& missing) {
   codec(missing.step);
   codec.one_of(missing.kind, kLastObservationKind, "kind");
   codec(missing.name, missing.global_shape, missing.microbatches);
-  codec.one_of(missing.excuse, Excuse::kNotDrawn, "excuse");
+  codec.one_of(missing.excuse, Excuse::kElsewhere, "excuse");
 }
 
 using CallCounts = decltype(RankReport::call_counts);

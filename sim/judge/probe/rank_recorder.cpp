@@ -365,6 +365,10 @@ const char* RankRecorder::why_in_doubt(Phase phase, int64_t step) const {
   return skipped != nullptr && skipped->scatter > 0 ? kMaySkip : nullptr;
 }
 
+void RankRecorder::leave_to_others(const std::vector<std::string>& tensors) {
+  elsewhere_.insert(tensors.begin(), tensors.end());
+}
+
 std::vector<Unobserved> RankRecorder::unobserved() const {
   if (!census_) return {};
   std::vector<Unobserved> missing = census_->unobserved();
@@ -373,6 +377,7 @@ std::vector<Unobserved> RankRecorder::unobserved() const {
       tensor.excuse = Excuse::kNotRecorded;
     }
     if (why_in_doubt(tensor.phase, tensor.step)) tensor.excuse = Excuse::kUnresolved;
+    if (elsewhere_.contains(tensor.name)) tensor.excuse = Excuse::kElsewhere;
   }
   return missing;
 }

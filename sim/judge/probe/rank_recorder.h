@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -42,6 +43,8 @@ class RankRecorder final : public Probe {
   // Compares "fed.param.<name>" with the golden's "param.<name>" at 1e-12 of its scale. Does not
   // judge "initial.<parameter>", from which it follows the rank's own optimizer.
   void observe(const Observation& observation) override;
+  // Tensors that this rank's model leaves to other ranks: it need not observe them.
+  void leave_to_others(const std::vector<std::string>& tensors);
   // Returns the rows in the order observed, failing pieces and the unobserved tensors. Call it
   // once.
   RankReport finish();
@@ -71,6 +74,7 @@ class RankRecorder final : public Probe {
   std::optional<PartedSteps> parted_;
   std::unordered_map<uint64_t, std::unique_ptr<IndexPlan>> plans_;
   std::optional<Census> census_;
+  std::set<std::string> elsewhere_;
   RankReport report_;
   std::unordered_map<std::string, uint64_t> forward_digests_;  // that recomputations must equal
   FailingPieces failing_;

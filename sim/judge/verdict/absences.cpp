@@ -8,16 +8,20 @@ std::map<GoldenPosition, Absence> absences(const std::vector<RankReport>& report
   std::map<Holds, size_t> counts;
   for (const RankReport& report : reports) ++counts[report.holds];
   std::map<GoldenPosition, std::map<Holds, Absence>> missed;
+  std::map<GoldenPosition, Absence> elsewhere;
   for (const RankReport& report : reports) {
     for (const Unobserved& missing : report.unobserved) {
-      if (missing.excuse) continue;
+      if (missing.excuse && missing.excuse != Excuse::kElsewhere) continue;
       const GoldenPosition here = golden_position(missing.step, missing.phase, missing.order);
-      Absence& absence = missed[here][report.holds];
+      Absence& absence = missing.excuse ? elsewhere[here] : missed[here][report.holds];
       if (absence.ranks.empty()) absence.tensor = &missing;
       absence.ranks.push_back(report.rank);
     }
   }
   std::map<GoldenPosition, Absence> found;
+  for (const auto& [position, absence] : elsewhere) {
+    if (absence.ranks.size() == reports.size()) found[position] = absence;  // no rank holds it
+  }
   for (auto& [position, absent] : missed) {
     // Where some ranks of one kind observed it, all of another kind need not hold it.
     const bool observed = std::any_of(counts.begin(), counts.end(), [&](const auto& count) {

@@ -83,7 +83,7 @@ void add_excused(const std::vector<RankReport>& reports, Account& account) {
   std::map<GoldenPosition, size_t> counts;
   for (const RankReport& report : reports) {
     for (const Unobserved& missing : report.unobserved) {
-      if (!missing.excuse) continue;
+      if (!missing.excuse || missing.excuse == Excuse::kElsewhere) continue;
       const GoldenPosition place = golden_position(missing.step, missing.phase, missing.order);
       if (++counts[place] != reports.size()) continue;  // some rank observed it
       const int64_t size = size_of(missing.global_shape);

@@ -22,6 +22,7 @@ std::vector<Way> any_of_values(const std::string& path, const std::vector<std::s
 std::map<std::string, std::vector<Way>> all_ways() {
   const NeededSetting dp{"parallel.data_parallel_size", {}};
   const NeededSetting cp{"parallel.context_parallel_size", {}};
+  const NeededSetting pp{"parallel.pipeline_parallel_size", {}};
   const NeededSetting tp{"parallel.tensor_parallel_size", {}};
   const NeededSetting train{"workload", "train"}, scores{"workload", "logprobs"};
   const NeededSetting policy{"workload", "policy"};
@@ -69,6 +70,7 @@ std::map<std::string, std::vector<Way>> all_ways() {
       {"parallel.tp.bias", {{tp, {"model.attention_bias", true}}, {tp, {"model.mlp_bias", true}}}},
       {"data.read_by", {{tp}}},
       {"run.gradients", trains},
+      {"parallel.pp.", {{pp}}},
       {"parallel.context_layout", {{cp}}},
       {"parallel.context_rotation", {{cp}}},
       {"parallel.data_parallel", sharded_over},

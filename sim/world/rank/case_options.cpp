@@ -56,9 +56,21 @@ TensorParallelOptions tensor_parallel_options(const ParallelSpec& spec) {
           .custom_plan = spec.custom_plan};
 }
 
+PipelineOptions pipeline_options(const PipelineSpec& spec) {
+  return {.schedule = spec.schedule,
+          .chunks = spec.chunks,
+          .group = spec.group,
+          .split = {.first_layers = spec.first_layers,
+                    .last_layers = spec.last_layers,
+                    .count_embedding = spec.count_embedding,
+                    .count_head = spec.count_head,
+                    .layout = spec.layout}};
+}
+
 ParallelOptions parallel_options(const ParallelSpec& spec) {
   return {.tensor = tensor_parallel_options(spec),
           .context = {.rotation = spec.context_rotation, .layout = spec.context_layout},
+          .pipeline = pipeline_options(spec.pp_options),
           .data = fsdp_options(spec)};
 }
 

@@ -88,6 +88,13 @@ void write_dump(const CaseSpec& spec, const std::vector<Observation>& kept, cons
       if (!fresh) place->second = place->second + full;  // microbatches fill different samples
     }
   }
+  if (spec.stages.empty()) {  // ranks of other stages of a pipeline have no logprobs
+    for (const std::string& name :
+         expected_names_of(ObservationKind::kLogprobs, "logprobs", /*step=*/1, spec.steps)) {
+      const std::vector<int64_t> shape = {samples_at(spec, 1, batch.size()), batch.seq_len()};
+      sums.try_emplace(name, at::zeros(shape, at::kDouble));
+    }
+  }
   NamedTensors out;
   for (const auto& [name, tensor] : sums) {
     out.emplace_back(name, comm.world().all_reduce(tensor, ReduceOp::kSum, "dump " + name));

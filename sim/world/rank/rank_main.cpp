@@ -138,6 +138,7 @@ class CaseRun {
                           .dtype = dtype_of_precision(name_of(spec_.precision)),
                           .device = at::Device(env_.device)};
     Trainer trainer(setup, model, styles, train_options(spec_));
+    recorder_->leave_to_others(trainer.observed_elsewhere());
     if (from_root) take_weights(trainer);
     if (spec_.init == WeightInit::kOwnStream) keep_first_shards(trainer);
     if (draws_own_shards(spec_)) draw_own_shards(spec_, inputs_->config, trainer, mesh_, env_.rank);
@@ -284,7 +285,9 @@ class CaseRun {
   // The rank's tokens, for the picture. The first rank of each share of samples adds the uncut
   // rows.
   nlohmann::json tokens(const Trainer& trainer) const {
-    const bool first = is_first_of_samples(trainer.token_cuts(), mesh_, env_.rank);
+    const TokenCuts& cuts = trainer.token_cuts();
+    const bool first = is_first_of_samples(cuts, mesh_, env_.rank) &&
+                       mesh_.coordinate(cuts.stage_axis, env_.rank) == 0;
     return held_json(trainer.held(), inputs_->batch.seq_len(), first);
   }
 

@@ -6,17 +6,11 @@
 //                         rank 1 has stages 1 3         rank 1 has stages 1 2
 #pragma once
 
-#include <array>
 #include <cstdint>
 
-#include "base/enum_names.h"
+#include "base/training_choices.h"
 
 namespace shardproof {
-
-enum class PipelineSchedule { kGPipe, k1F1B, kInterleaved, kBreadthFirst, kZb1p, kZbV, kDualPipeV };
-constexpr std::array<const char*, 7> names_of(PipelineSchedule) {
-  return {"gpipe", "1f1b", "interleaved", "bfs", "zb1p", "zbv", "dualpipev"};
-}
 
 // A rank (its coordinate on pp) and one of its chunks.
 struct StagePlace {

@@ -9,6 +9,7 @@ ParallelStyles make_styles(const ParallelOptions& options) {
       std::make_shared<TensorParallel>(options.tensor),
       std::make_shared<ContextParallel>(options.context),
       std::make_shared<Ulysses>(),
+      std::make_shared<PipelineParallel>(options.pipeline),
       std::make_shared<DataParallel>(options.data),
   });
 }

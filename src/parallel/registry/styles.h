@@ -3,6 +3,7 @@
 
 #include "parallel/cp/style.h"
 #include "parallel/data/style.h"
+#include "parallel/pp/style.h"
 #include "parallel/tp/style.h"
 
 namespace shardproof {
@@ -10,6 +11,7 @@ namespace shardproof {
 struct ParallelOptions {
   TensorParallelOptions tensor = {};
   ContextParallelOptions context = {};
+  PipelineOptions pipeline = {};
   FsdpOptions data = {};
 };
 

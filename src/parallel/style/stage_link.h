@@ -27,6 +27,8 @@ class StageLink {
   // of microbatch i has on this rank.
   virtual void begin(const std::vector<Action>& actions,
                      std::vector<std::vector<int64_t>> stream_shapes) = 0;
+  // Call it before each action.
+  virtual void before(const Action& action) = 0;
   // Waits for all that was sent.
   virtual void finish() = 0;
   // Call it after a step that threw: forgets the pass, and waits for no rank.

@@ -57,10 +57,10 @@ std::unique_ptr<ParameterStore> ParallelStyles::store(const StoreSetup& setup) c
   return found;
 }
 
-std::unique_ptr<StageLink> ParallelStyles::link(Decoder& model, MeshComm& comm) const {
+std::unique_ptr<StageLink> ParallelStyles::link(const StoreSetup& setup) const {
   std::unique_ptr<StageLink> found;
   for (const auto& style : styles_) {
-    std::unique_ptr<StageLink> link = style->link(model, comm);
+    std::unique_ptr<StageLink> link = style->link(setup);
     SHARDPROOF_ASSERT(!link || !found, "two styles link the chunks of the model");
     if (link) found = std::move(link);
   }

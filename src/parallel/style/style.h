@@ -53,7 +53,7 @@ class ParallelStyle {
   }
   // Only one style has a store, and one a link; null: not this one.
   virtual std::unique_ptr<ParameterStore> store(const StoreSetup&) const { return nullptr; }
-  virtual std::unique_ptr<StageLink> link(Decoder&, MeshComm&) const { return nullptr; }
+  virtual std::unique_ptr<StageLink> link(const StoreSetup&) const { return nullptr; }
 };
 
 // The styles of one model, in the order in which they are applied. Copies share the styles.
@@ -74,7 +74,7 @@ class ParallelStyles {
                               bool backward) const;
   // Asserts that exactly one style has a store.
   std::unique_ptr<ParameterStore> store(const StoreSetup& setup) const;
-  std::unique_ptr<StageLink> link(Decoder& model, MeshComm& comm) const;  // null: no style has one
+  std::unique_ptr<StageLink> link(const StoreSetup& setup) const;  // null: no style has one
 
  private:
   std::vector<std::shared_ptr<const ParallelStyle>> styles_;

@@ -21,6 +21,7 @@ struct TokenCuts {
   ContextLayout ring_layout = ContextLayout::kZigzag;
   std::vector<std::string> inner_axes = {};
   int64_t row_multiple = 1;
+  std::string stage_axis = {};  // its ranks hold other chunks of the model; "": none
 
   // The axes that cut the positions of a row and have more than one rank, outer to inner.
   std::vector<std::string> position_axes(const Mesh& mesh) const;
@@ -28,7 +29,7 @@ struct TokenCuts {
   std::vector<std::string> token_axes(const Mesh& mesh) const;
 };
 
-// Whether the rank is the first of those that work on the same samples.
+// Whether the rank is the first of those that work on the same samples in the same chunks.
 bool is_first_of_samples(const TokenCuts& cuts, const Mesh& mesh, int64_t rank);
 
 // The product of the axes' sizes, and this rank's coordinate on all of them, outer to inner.

@@ -1,0 +1,67 @@
+// The link between the stages of a pipeline: sends and receives of activations and gradients over
+// the axis pp.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "comm/mesh_comm.h"
+#include "parallel/pp/messages.h"
+#include "parallel/style/stage_link.h"
+
+namespace shardproof {
+
+// Posts what pipeline_posts says. A received activation is a leaf of its own, and a sent tensor
+// lives until its send has ended. Two stages on one rank hand over without a message.
+//
+//   forward    send and recv of activations [b, s, E], to the next stage
+//   backward   send and recv of their gradients, to the stage before
+//   from_last  all_reduce(sum) over pp
+class PipelineStages : public StageLink {
+ public:
+  // Messages have `dtype` and are on `device`.
+  PipelineStages(const Pipeline& pipeline, MeshComm& comm, at::ScalarType dtype, at::Device device);
+
+  bool is_first(int64_t chunk) const override;
+  bool is_last(int64_t chunk) const override;
+  void begin(const std::vector<Action>& actions,
+             std::vector<std::vector<int64_t>> stream_shapes) override;
+  void before(const Action& action) override;
+  void finish() override;
+  void drop() override;
+  at::Tensor input(const Action& forward) override;
+  void output(const Action& forward, const at::Tensor& stream) override;
+  at::Tensor output_grad(const Action& backward) override;
+  void input_grad(const Action& backward, const at::Tensor& grad) override;
+  at::Tensor from_last(const at::Tensor& value, std::string_view label) override;
+
+ private:
+  using Kind = BoundaryTensor::Kind;
+  using Key = std::pair<int64_t, int64_t>;  // boundary, microbatch
+  int64_t stage_of(const Action& action) const;
+  at::Tensor take(Kind kind, int64_t boundary, int64_t microbatch);
+  void give(Kind kind, int64_t boundary, int64_t microbatch, const at::Tensor& tensor);
+
+  Pipeline pipeline_;
+  Communicator& pp_;
+  at::ScalarType dtype_;
+  at::Device device_;
+
+  // Of the current pass.
+  int64_t pass_ = -1;
+  bool backward_ = false;
+  std::vector<std::vector<int64_t>> shapes_;  // by microbatch
+  std::vector<ActionPosts> posts_;
+  size_t next_ = 0;  // the posts of the next action
+  const ActionPosts* current_ = nullptr;
+  std::map<Key, PendingCollective> receives_[2];  // by kind
+  std::map<Key, at::Tensor> handed_[2];           // between two stages of this rank, by kind
+  std::vector<PendingCollective> sends_;
+};
+
+}  // namespace shardproof

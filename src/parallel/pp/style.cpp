@@ -1,0 +1,92 @@
+#include "parallel/pp/style.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "parallel/pp/stages.h"
+#include "parallel/pp/tables.h"
+
+namespace shardproof {
+
+Pipeline PipelineParallel::pipeline_of(const Mesh& mesh) const {
+  return {.schedule = options_.schedule,
+          .ranks = mesh.size("pp"),
+          .chunks = options_.chunks,
+          .group = options_.group};
+}
+
+// The segments of each stage.
+std::vector<std::vector<Segment>> PipelineParallel::stages_of(const Decoder& model,
+                                                              const Mesh& mesh) const {
+  using Part = Segment::Part;
+  std::vector<std::vector<Segment>> stages;
+  for (const StageParts& parts : split_model(model.config().num_hidden_layers,
+                                             pipeline_of(mesh).placement(), options_.split)) {
+    std::vector<Segment> stage;
+    if (parts.embedding) stage.push_back({Part::kEmbed});
+    for (int64_t i = 0; i < parts.layers; ++i) {
+      stage.push_back({Part::kLayer, parts.first_layer + i});
+    }
+    if (parts.norm) stage.push_back({Part::kNorm});
+    if (parts.head) stage.push_back({Part::kHead});
+    stages.push_back(std::move(stage));
+  }
+  return stages;
+}
+
+void PipelineParallel::place(Decoder& model, const Mesh& mesh) const {
+  if (mesh.size("pp") == 1) return;
+  const Pipeline pipeline = pipeline_of(mesh);
+  check_schedule(pipeline);
+  const auto stages = stages_of(model, mesh);
+  std::map<ParameterPtr, std::set<int64_t>> holders;
+  for (int64_t stage = 0; stage < std::ssize(stages); ++stage) {
+    const int64_t rank = pipeline.placement().place_of(stage).rank;
+    for (const Segment& segment : stages[static_cast<size_t>(stage)]) {
+      for (Slot* slot : model.slots_of(segment)) {
+        slot->output_layout.append(Cut::held_by("pp", {rank}));
+        for (Layout& layout : slot->input_layouts) layout.append(Cut::held_by("pp", {rank}));
+        for (const ParameterPtr& parameter : slot->layer->parameters()) {
+          holders[parameter].insert(rank);
+        }
+      }
+    }
+  }
+  for (const auto& [parameter, ranks] : holders) {
+    parameter->layout.append(Cut::held_by("pp", {ranks.begin(), ranks.end()}));
+    if (ranks.size() > 1) parameter->rule.sum_over_holders = "pp";
+  }
+}
+
+void PipelineParallel::install(Decoder& model, MeshComm& comm) const {
+  const Mesh& mesh = comm.mesh();
+  if (mesh.size("pp") == 1) return;
+  comm.along("pp");
+  const auto stages = stages_of(model, mesh);
+  const Placement placement = pipeline_of(mesh).placement();
+  const int64_t rank = mesh.coordinate("pp", comm.rank());
+  std::vector<std::vector<Segment>> chunks;
+  for (int64_t chunk = 0; chunk < placement.chunks; ++chunk) {
+    chunks.push_back(stages[static_cast<size_t>(placement.stage_of({rank, chunk}))]);
+  }
+  model.set_chunks(std::move(chunks));
+}
+
+std::optional<std::vector<Action>> PipelineParallel::schedule(const Mesh& mesh, int64_t rank,
+                                                              int64_t microbatches,
+                                                              bool backward) const {
+  if (mesh.size("pp") == 1) return std::nullopt;
+  const int64_t place = mesh.coordinate("pp", rank);
+  return backward ? pipeline_actions(pipeline_of(mesh), microbatches, place)
+                  : forward_actions(pipeline_of(mesh), microbatches, place);
+}
+
+std::unique_ptr<StageLink> PipelineParallel::link(const StoreSetup& setup) const {
+  const Mesh& mesh = setup.comm.mesh();
+  if (mesh.size("pp") == 1) return nullptr;
+  return std::make_unique<PipelineStages>(pipeline_of(mesh), setup.comm, setup.dtype, setup.device);
+}
+
+}  // namespace shardproof
