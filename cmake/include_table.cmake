@@ -55,8 +55,8 @@ shardproof_folder(golden src/base src/tensor src/observe src/model src/model/moe
 # LibTorch only where it watches a rank (probe).
 shardproof_folder(sim/judge/diff src/base src/mesh src/tensor/tensor_view.h src/observe/phase.h
   src/observe/observation_kind.h sim/case sim/case/record fmt json)
-shardproof_folder(sim/judge/evidence src/base src/tensor/tensor_view.h sim/case/record
-  sim/judge/diff fmt)
+shardproof_folder(sim/judge/evidence src/base src/tensor/tensor_view.h
+  src/observe/observation_kind.h sim/case sim/case/record sim/judge/diff fmt)
 shardproof_folder(sim/judge/probe src/base src/mesh src/tensor src/observe sim/case sim/case/record
   sim/judge/diff sim/judge/evidence fmt torch)
 shardproof_folder(sim/judge/explain src/mesh src/observe/draw_columns.h sim/judge/diff

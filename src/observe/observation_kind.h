@@ -45,6 +45,12 @@ inline bool is_moment(ObservationKind kind) {
   return kind == kExpAvg || kind == kExpAvgSq || kind == kMomentumBuffer;
 }
 
+// Whether a step of an optimizer writes it.
+inline bool is_stepped(ObservationKind kind) {
+  using enum ObservationKind;
+  return kind == kParameter || is_moment(kind) || kind == kOtherState;
+}
+
 inline bool is_metric(ObservationKind kind) {
   using enum ObservationKind;
   return kind == kCount || kind == kMetric || kind == kLossScale || kind == kSkipped;

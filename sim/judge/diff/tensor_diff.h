@@ -41,6 +41,11 @@ struct DiffResult {
 // equals NaN).
 DiffResult diff(const DiffTask& task);
 
+// Gives `row`, whose reason is set, the outcome of its comparison by the plan and the worst
+// element.
+struct ResultRow;
+void take_result(const DiffResult& result, const IndexPlan& plan, ResultRow& row);
+
 // Copies both sides as float64 in local order: golden times scale, and 0 at padding.
 void copy_both(const DiffTask& task, std::vector<double>& actual, std::vector<double>& golden);
 

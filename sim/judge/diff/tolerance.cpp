@@ -47,10 +47,6 @@ double Tolerance::allowance(const GoldenTensor& golden) const {
          lower_precision(golden);
 }
 
-bool Tolerance::is_judged_by_steps(const GoldenTensor& golden) const {
-  return is_optimizer_state(golden);
-}
-
 bool Tolerance::resolves(const GoldenTensor& golden) const {
   if (is_optimizer_state(golden)) return true;
   return lower_precision(golden) <= golden.scale / 2;

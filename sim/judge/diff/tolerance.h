@@ -47,8 +47,6 @@ class Tolerance {
 
   // The allowance of every element of the tensor; 0 for integers.
   double allowance(const GoldenTensor& golden) const;
-  // Whether own_optimizer.h judges the steps of the tensor: it is a parameter or optimizer state.
-  bool is_judged_by_steps(const GoldenTensor& golden) const;
   // Whether the allowance is at most half of the tensor's scale. A factor of 2 or the loss of half
   // of a sum could pass otherwise. True for all parameters and optimizer state, which
   // own_optimizer.h judges.

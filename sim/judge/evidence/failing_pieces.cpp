@@ -27,23 +27,6 @@ Piece make_piece(const ResultRow& row, const DiffTask& task) {
   return piece;
 }
 
-void take_result(const DiffResult& result, const IndexPlan& plan, ResultRow& row) {
-  row.bad_count = result.bad_count;
-  row.worst_ratio = result.worst_ratio;
-  row.worst_error = result.worst_error;
-  row.allowance = result.allowance;
-  row.outcome = result.bad_count > 0 ? Outcome::kMismatch
-                : row.reason.empty() ? Outcome::kMatch
-                                     : Outcome::kUnresolved;
-  if (result.bad_count == 0) return;
-  row.golden_value = result.golden_value;
-  row.actual_value = result.actual_value;
-  row.factor = result.factor;
-  row.factor_residual = result.factor_residual;
-  row.worst_global_index = plan.global_index(result.worst_golden);
-  row.worst_local_index = unravel(plan.local_offset(result.worst_local), plan.local_shape);
-}
-
 namespace {
 
 size_t bytes_of(const Piece& piece) {

@@ -9,15 +9,10 @@
 
 namespace shardproof::sim::judge {
 
-struct DiffResult;
 struct DiffTask;
-struct IndexPlan;
 
 // The values of both sides, with what `row` says of them.
 Piece make_piece(const ResultRow& row, const DiffTask& task);
-// Gives `row`, whose reason is set, the outcome of its comparison by the plan and the worst
-// element.
-void take_result(const DiffResult& result, const IndexPlan& plan, ResultRow& row);
 
 // Keeps the pieces of the earliest tensors in the golden's order.
 class FailingPieces {

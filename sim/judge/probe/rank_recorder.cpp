@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -17,8 +16,6 @@
 #include "sim/judge/diff/index_plan.h"
 #include "sim/judge/diff/result_row.h"
 #include "sim/judge/diff/roundings.h"
-#include "sim/judge/diff/tensor_diff.h"
-#include "sim/judge/evidence/look.h"
 #include "sim/judge/probe/own_norm.h"
 #include "tensor/aten_view.h"
 
@@ -110,9 +107,9 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
       rank_(rank),
       golden_(golden),
       calls_so_far_(std::move(calls_so_far)),
-      tolerance_(spec),
-      addend_room_(kAddendBytes / static_cast<size_t>(mesh.world_size())) {
+      tolerance_(spec) {
   if (golden_) {
+    rows_.emplace(spec_, *golden_, kAddendBytes / static_cast<size_t>(mesh.world_size()));
     census_.emplace(*golden_);
     own_optimizer_.emplace(spec_, *golden_);
     parted_.emplace(*golden_);
@@ -193,8 +190,7 @@ void RankRecorder::observe(const Observation& observation) {
     const std::string rounded = rounded_through(local, spec_.precision);
     row.problem = rounded.empty() ? own : own + "; " + rounded;
   }
-  if (!row.problem.empty()) row.outcome = Outcome::kMismatch;
-  if (row.outcome == Outcome::kMatch || row.is_wrong()) row.judged = row.count;
+  RowJudge::finish(row);
   if (row.phase == Phase::kForward) forward_digests_.emplace(forward_key(observation), row.digest);
   report_.rows.push_back(std::move(row));
   report_.compare_seconds += seconds_since(start);
@@ -221,26 +217,9 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
     }
     return;
   }
-  row.order = golden->order;
-  row.golden_scale = golden->scale;
   if (!fed) census_->see(observation, *golden);
   const IndexPlan& plan = plan_of(observation, *golden);
-  row.layout = plan.layout;
-  row.replicas = plan.replicas;
-  row.tokens = plan.tokens;
-  row.compares_replicas = !plan.only_padding;
-  row.count = plan.count;
-  if (!plan.problem.empty()) {
-    row.problem = plan.problem;
-  } else if (local.sizes() != plan.local_shape) {
-    row.problem =
-        fmt::format("wrong shape: [{}], where {} of the golden's [{}] is [{}]",
-                    fmt::join(local.sizes(), ", "), observation.layout.describe(),
-                    fmt::join(plan.global_shape, ", "), fmt::join(plan.local_shape, ", "));
-  } else if (is_floating(local.dtype()) != is_floating(golden->value.dtype())) {
-    row.problem = fmt::format("wrong dtype: {}, the golden is {}", row.dtype,
-                              dtype_name(golden->value.dtype()));
-  } else {
+  if (RowJudge::place(local, *golden, plan, row)) {
     row.undrawn = plan.undrawn;
     row.padding = local.numel() - plan.count - plan.undrawn;
     if (observation.phase == Phase::kRecompute) {
@@ -255,80 +234,49 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
       local.dtype() != Dtype::kFloat64) {
     row.problem = std::string(row.dtype) + " tensor in a float64 run";
   }
-  if (!row.problem.empty() || row.count == 0) {
-    row.global_shape = plan.global_shape;
-    row.local_shape = local.sizes();
-  }
 }
 
 void RankRecorder::compare(const Observation& observation, const TensorView& local,
                            const GoldenTensor& golden, const IndexPlan& plan, bool fed,
                            ResultRow& row) {
-  const TensorView kept = kept_rows(local, plan);
-  DiffTask task{kept, golden, plan, observation.scale,
-                fed ? tolerance_.fed_allowance(golden) : tolerance_.allowance(golden)};
   if (parted_->has_left(row.phase, row.step)) {
     row.outcome = Outcome::kUnresolved;
     row.reason = PartedSteps::kReason;
     return;
   }
+  const TensorView kept = kept_rows(local, plan);
+  Comparison now{.task = {kept, golden, plan, observation.scale,
+                          fed ? tolerance_.fed_allowance(golden) : tolerance_.allowance(golden)},
+                 .is_fed = fed};
+  now.task.padding_is_zero = is_scored_logprobs(golden);
   const bool differs = !std::isfinite(golden.scatter);  // in which tensors correct runs have
-  if (differs || !tolerance_.resolves(golden)) row.reason = why_unresolved(golden);
-  if (!std::isfinite(task.allowance)) {
-    row.outcome = row.reason.empty() ? Outcome::kNotJudged : Outcome::kUnresolved;
-    if (row.reason.empty()) row.reason = fmt::format("its allowance is {}", task.allowance);
-    return;
+  if (differs || !tolerance_.resolves(golden)) now.unresolved = why_unresolved(golden);
+  if (!fed && std::isfinite(now.task.allowance)) fill_coverage(golden, plan, row);
+  if (!fed) now.free_running = [&] { return FreeRunningAllowance::of(spec_, *golden_, golden); };
+  if (row.kind == ObservationKind::kSkipped) {
+    now.excuse = [&](DiffTask&, DiffResult&, ResultRow& skipped) {
+      if (!parted_->leaves(skipped.step)) return false;
+      skipped.outcome = Outcome::kUnresolved;
+      skipped.reason = PartedSteps::kReason;
+      return true;
+    };
   }
-  if (!fed) fill_coverage(golden, plan, row);
-  if (row.partial) return keep_addend(plan, task, row);
-  task.padding_is_zero = is_scored_logprobs(golden);
-  DiffResult result = diff(task);
-  std::optional<FreeRunningAllowance> added;
-  if (result.bad_count > 0 && !fed && golden.phase == Phase::kStep) {
-    added = FreeRunningAllowance::of(spec_, *golden_, golden);
-    task.added = added ? &*added : nullptr;
-    if (added) result = diff(task);
-  }
-  if (result.bad_count > 0) {
-    row.global_shape = plan.global_shape;
-    row.local_shape = plan.local_shape;
-  }
-  take_result(result, plan, row);
-  if (!fed && row.outcome == Outcome::kMatch) check_roundings(observation, task, local, row);
-  if (row.outcome != Outcome::kMismatch) return;
-  if (row.kind == ObservationKind::kSkipped && parted_->leaves(row.step)) {
-    row.reason = PartedSteps::kReason;
-    return take_result({}, plan, row);
-  }
-  row.rounding_only = spec_.precision != Precision::kFloat64;
-  const GoldenPosition here = golden_position(row.step, row.phase, row.order);
-  if (failing_.wants(here)) {
-    row.evidence = look_closer(task, *golden_, spec_.precision);
-    failing_.keep(make_piece(row, task));
-  }
+  now.problem_of_all = [&] { return problem_of_all(observation, golden, local); };
+  rows_->compare(std::move(now), row);
 }
 
-// Finds errors in a low precision that no single element shows, since each is within its allowance.
-// `local` has all rows, of which `task` may have a sample.
-void RankRecorder::check_roundings(const Observation& observation, const DiffTask& task,
-                                   const TensorView& local, ResultRow& row) const {
-  if (spec_.precision == Precision::kFloat64 || !is_floating(local.dtype())) return;
-  if (task.padding_is_zero || observation.kind == ObservationKind::kScores) {
-    row.problem = rounded_through(local, spec_.precision);
+// Errors of a low precision. `local` has all rows, of which the golden may have a sample.
+std::string RankRecorder::problem_of_all(const Observation& observation, const GoldenTensor& golden,
+                                         const TensorView& local) const {
+  std::string problem;
+  if (is_scored_logprobs(golden) || observation.kind == ObservationKind::kScores) {
+    problem = rounded_through(local, spec_.precision);
   }
   if (observation.kind == ObservationKind::kGradient) {
-    row.problem = rounded_through(local, spec_.precision, kFewestOfGradient);
-    const bool is_wrong = !row.problem.empty() && gradient_addends_->are_several(task.golden);
-    if (!is_wrong) row.problem.clear();
+    problem = rounded_through(local, spec_.precision, kFewestOfGradient);
+    if (!problem.empty() && !gradient_addends_->are_several(golden)) problem.clear();
   }
-  if (row.problem.empty()) row.problem = own_norm_problem(spec_, observation, tensor_of(local));
-  // An optimizer step turns roundings into errors that many elements share and that do not cancel.
-  const bool follows_a_step = steps_behind(spec_, observation.step).size() > 1;
-  if (!row.problem.empty() || follows_a_step) return;
-  if (tolerance_.is_judged_by_steps(task.golden)) return;
-  FactorCheck factor = check_factor(task, spec_.precision);
-  row.worst_ratio = std::max(row.worst_ratio, factor.used);
-  row.problem = std::move(factor.problem);
+  return problem.empty() ? own_norm_problem(spec_, observation, tensor_of(local)) : problem;
 }
 
 void RankRecorder::check_recompute(const Observation& observation, ResultRow& row) {
@@ -340,22 +288,6 @@ void RankRecorder::check_recompute(const Observation& observation, ResultRow& ro
   } else {
     row.outcome = Outcome::kMatch;
   }
-}
-
-void RankRecorder::keep_addend(const IndexPlan& plan, const DiffTask& task, ResultRow& row) {
-  const size_t bytes = 2 * sizeof(double) * static_cast<size_t>(task.local.numel());
-  row.global_shape = plan.global_shape;
-  row.local_shape = plan.local_shape;
-  if (bytes > addend_room_) {
-    row.reason = fmt::format(
-        "its addends do not fit: {} more bytes on rank {}, where {} of the {} that the {} ranks "
-        "share are left",
-        bytes, rank_, addend_room_, kAddendBytes, mesh_.world_size());
-    return;
-  }
-  addend_room_ -= bytes;
-  row.outcome = Outcome::kAddend;
-  addends_.push_back(make_piece(row, task));
 }
 
 // Why this rank may have other tensors in the step than the golden; null: it may not.
@@ -384,8 +316,7 @@ std::vector<Unobserved> RankRecorder::unobserved() const {
 
 RankReport RankRecorder::finish() {
   const auto start = std::chrono::steady_clock::now();
-  report_.pieces = failing_.take();
-  for (Piece& piece : addends_) report_.pieces.push_back(std::move(piece));
+  if (rows_) report_.pieces = rows_->take_pieces();
   report_.unobserved = unobserved();
   if (golden_ != nullptr) {
     const auto scored = golden_->metadata().find(kScoredTokens);

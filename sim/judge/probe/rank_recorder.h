@@ -15,9 +15,8 @@
 #include "sim/case/record/golden_record.h"
 #include "sim/judge/diff/index_plan.h"
 #include "sim/judge/diff/result_row.h"
-#include "sim/judge/diff/tensor_diff.h"
 #include "sim/judge/diff/tolerance.h"
-#include "sim/judge/evidence/failing_pieces.h"
+#include "sim/judge/evidence/row_judge.h"
 #include "sim/judge/probe/census.h"
 #include "sim/judge/probe/gradient_addends.h"
 #include "sim/judge/probe/own_optimizer.h"
@@ -56,10 +55,9 @@ class RankRecorder final : public Probe {
   void judge(const Observation& observation, const TensorView& local, ResultRow& row);
   void compare(const Observation& observation, const TensorView& local, const GoldenTensor& golden,
                const IndexPlan& plan, bool fed, ResultRow& row);
-  void check_roundings(const Observation& observation, const DiffTask& task,
-                       const TensorView& local, ResultRow& row) const;
+  std::string problem_of_all(const Observation& observation, const GoldenTensor& golden,
+                             const TensorView& local) const;
   void check_recompute(const Observation& observation, ResultRow& row);
-  void keep_addend(const IndexPlan& plan, const DiffTask& task, ResultRow& row);
   const char* why_in_doubt(Phase phase, int64_t step) const;
   std::vector<Unobserved> unobserved() const;
 
@@ -69,6 +67,7 @@ class RankRecorder final : public Probe {
   const GoldenRecord* golden_;
   std::function<int64_t()> calls_so_far_;
   Tolerance tolerance_;
+  std::optional<RowJudge> rows_;
   std::optional<OwnOptimizer> own_optimizer_;
   std::optional<GradientAddends> gradient_addends_;
   std::optional<PartedSteps> parted_;
@@ -77,9 +76,6 @@ class RankRecorder final : public Probe {
   std::set<std::string> elsewhere_;
   RankReport report_;
   std::unordered_map<std::string, uint64_t> forward_digests_;  // that recomputations must equal
-  FailingPieces failing_;
-  std::vector<Piece> addends_;
-  size_t addend_room_;  // bytes left for addends
 };
 
 }  // namespace shardproof::sim::judge

@@ -13,11 +13,8 @@
 #include "base/error.h"
 #include "base/precision.h"
 #include "sim/case/record/magnitude.h"
-#include "sim/judge/diff/roundings.h"
-#include "sim/judge/diff/tensor_diff.h"
 #include "sim/judge/diff/tolerance.h"
-#include "sim/judge/evidence/failing_pieces.h"
-#include "sim/judge/evidence/look.h"
+#include "sim/judge/evidence/row_judge.h"
 #include "sim/uses/recorded/demands.h"
 #include "sim/uses/recorded/hashes.h"
 #include "sim/uses/recorded/own_step.h"
@@ -36,29 +33,24 @@ uint64_t digest_of_part(const RecordedPiece& piece) {
   return digest | 1;
 }
 
-// Those that every run of the same script records, whole.
-bool is_demanded(const GoldenTensor& tensor) {
-  if (tensor.phase == Phase::kStep) {
-    return !is_step_scalar(tensor.kind) && !is_optional_state(tensor.kind);
-  }
-  return tensor.kind == ObservationKind::kLogprobs || tensor.kind == ObservationKind::kLoss;
+// Whether every run of the same script records it, whole.
+bool is_demanded(ObservationKind kind) {
+  using enum ObservationKind;
+  return kind == kGradient || is_stepped(kind) || kind == kLogprobs || kind == kLoss;
 }
 
-bool is_extra(const RecordedPiece& piece) {
-  return piece.phase != Phase::kStep || is_step_scalar(piece.kind) || is_optional_state(piece.kind);
+// Whether the reference may lack it.
+bool is_extra(ObservationKind kind) {
+  return kind != ObservationKind::kGradient && !is_stepped(kind);
 }
 
-// Whether an optimizer's step writes it: its gradients and scalars come before that.
-bool is_of_optimizer(const RecordedPiece& piece) {
-  return piece.kind != ObservationKind::kGradient && !is_extra(piece);
-}
-
-// By step: what is unresolved in one counts in the next. Each rank keeps its order otherwise.
+// By step, and what an optimizer writes last: what is unresolved counts in what comes after it.
+// Each rank keeps its order otherwise.
 std::vector<const RecordedPiece*> in_order(const RecordedRun& run) {
   std::vector<const RecordedPiece*> pieces;
   for (const RecordedPiece& piece : run.pieces) pieces.push_back(&piece);
   std::stable_sort(pieces.begin(), pieces.end(), [](const auto* a, const auto* b) {
-    return std::pair(a->step, is_of_optimizer(*a)) < std::pair(b->step, is_of_optimizer(*b));
+    return std::pair(a->step, is_stepped(a->kind)) < std::pair(b->step, is_stepped(b->kind));
   });
   return pieces;
 }
@@ -78,10 +70,10 @@ class PieceJudge {
         widened_(widened) {
     for (const GoldenTensor& tensor : golden_.tensors()) names_.insert(tensor.name);
     reports_.resize(static_cast<size_t>(run.world_size));
-    failing_.resize(reports_.size());
     seen_.resize(reports_.size());
     for (size_t rank = 0; rank < reports_.size(); ++rank) {
       reports_[rank].rank = static_cast<int64_t>(rank);
+      rows_.emplace_back(spec_, golden_);
     }
   }
 
@@ -100,7 +92,7 @@ class PieceJudge {
   void judge(const RecordedPiece& piece) {
     const auto rank = static_cast<size_t>(piece.rank);
     const GoldenTensor* golden = golden_.find(piece.phase, piece.step, piece.name);
-    if (!golden && is_extra(piece)) return;
+    if (!golden && is_extra(piece.kind)) return;
     const TensorView& local = piece.values;
     judge::ResultRow row = row_of(piece, local);
     if (golden) {
@@ -112,9 +104,8 @@ class PieceJudge {
       row.problem = "the reference has no tensor of this name" +
                     (near->second.empty() ? "" : "; the nearest one is " + near->second);
     }
-    if (!row.problem.empty()) row.outcome = judge::Outcome::kMismatch;
+    judge::RowJudge::finish(row);
     if (row.outcome == judge::Outcome::kUnresolved && !scattered_) sources_.add_unresolved(piece);
-    if (row.outcome == judge::Outcome::kMatch || row.is_wrong()) row.judged = row.count;
     reports_[rank].rows.push_back(std::move(row));
   }
 
@@ -130,8 +121,6 @@ class PieceJudge {
     row.partial_axes = piece.partial_axes;
     row.dtype = dtype_name(local.dtype());
     row.digest = digest_of(local.bytes(), local.nbytes());
-    row.tokens = digest_of_part(piece);
-    row.replicas = copies_.at(copy_key(run_, piece));
     row.global_shape = piece.global_shape;
     row.local_shape = piece.shape;
     return row;
@@ -139,25 +128,12 @@ class PieceJudge {
 
   void compare(const RecordedPiece& piece, const TensorView& local, const GoldenTensor& golden,
                judge::ResultRow& row) {
-    row.order = golden.order;
-    row.golden_scale = golden.scale;
-    if (golden.value.sizes() != piece.global_shape) {
-      row.problem =
-          fmt::format("its global shape is [{}], the reference's is [{}]",
-                      fmt::join(piece.global_shape, ", "), fmt::join(golden.value.sizes(), ", "));
-      return;
-    }
-    const bool floating = is_floating(local.dtype());
-    if (floating != is_floating(golden.value.dtype())) {
-      row.problem = fmt::format("wrong dtype: {}, the reference's is {}", row.dtype,
-                                dtype_name(golden.value.dtype()));
-      return;
-    }
-    const judge::IndexPlan plan = plan_of(piece);
-    row.layout = plan.layout;
-    row.count = plan.count;
-    if (is_demanded(golden)) cover(plan, golden, row);
-    const std::string narrow = why_not_compared(row, golden, floating);
+    judge::IndexPlan plan = plan_of(piece);
+    plan.tokens = digest_of_part(piece);
+    plan.replicas = copies_.at(copy_key(run_, piece));
+    if (!judge::RowJudge::place(local, golden, plan, row)) return;
+    if (is_demanded(golden.kind)) cover(plan, golden, row);
+    const std::string narrow = why_not_compared(row, golden, is_floating(local.dtype()));
     if (!narrow.empty() && !all_finite(local)) {
       row.problem = "it is not finite";
       return;
@@ -165,8 +141,6 @@ class PieceJudge {
     if (!narrow.empty()) {
       row.outcome = judge::Outcome::kUnresolved;
       row.reason = narrow;
-      row.partial = false;  // addends that are not judged are not summed
-      row.partial_axes.clear();
       return;
     }
     compare_values(piece, local, golden, plan, row);
@@ -234,88 +208,62 @@ class PieceJudge {
   void compare_values(const RecordedPiece& piece, const TensorView& local,
                       const GoldenTensor& golden, const judge::IndexPlan& plan,
                       judge::ResultRow& row) {
-    judge::DiffTask task{local, golden, plan, 1, exact_allowance(reference_, golden)};
-    if (scattered_ && is_floating(local.dtype())) {  // counts are exact
+    judge::Comparison now{.task = {local, golden, plan, 1, exact_allowance(reference_, golden)}};
+    const bool floating = is_floating(local.dtype());
+    if (scattered_ && floating) {  // counts are exact
       const double eps = eps_of(local, golden);
-      task.allowance += judge::scatter_allowance(golden, eps);
-      row.reason = why_unresolved(golden, eps);
+      now.task.allowance += judge::scatter_allowance(golden, eps);
+      now.unresolved = why_unresolved(golden, eps);
     }
-    if (!std::isfinite(task.allowance)) {
-      row.outcome = judge::Outcome::kUnresolved;
-      row.partial = false;
-      row.partial_axes.clear();
-      return;
-    }
-    task.padding_is_zero =
+    now.task.padding_is_zero =
         run_.is_file && golden.kind == ObservationKind::kLogprobs && golden.value.dim() == 2;
-    const Source source = is_floating(local.dtype()) ? sources_.of(piece) : Source{};
-    if (row.partial) {
-      row.outcome = judge::Outcome::kAddend;
-      if (!source.is_judged()) {
-        widened_[golden.order] = {task.allowance, row.reason};
-        widen(source, golden, task, row);
-      }
-      reports_[static_cast<size_t>(piece.rank)].pieces.push_back(piece_of(piece, row, task));
-      return;
+    const Source source = floating ? sources_.of(piece) : Source{};
+    if (row.partial && !source.is_judged()) {
+      widened_[golden.order] = {now.task.allowance, now.unresolved};
+      now.task.allowance += source.allowance(golden.scale, phase_scale_of(reference_, golden));
+      now.unresolved = source.reason;
     }
-    std::string coarse = row.reason;
-    judge::DiffResult result = judge::diff(task);
-    std::optional<judge::FreeRunningAllowance> added;
-    const bool stepped = result.bad_count > 0 && piece.step > 0 && is_of_optimizer(piece);
-    const Rule rule = stepped ? rule_of(piece) : Rule{};
-    if (stepped && rule.is_known) {
-      CaseSpec spec = spec_;
-      spec.optimizer = rule.optimizer;
-      added = judge::FreeRunningAllowance::of(
-          spec, golden_, golden,
-          run_.is_file ? judge::KnownGradients::kFirstStep : judge::KnownGradients::kEveryStep,
-          rule.rates);
-    }
-    if (added) {
-      task.added = &*added;
-      result = judge::diff(task);
-    }
-    const bool is_free = stepped && (!added || !source.is_judged());
-    if (result.bad_count > 0 && is_free) {
-      const double eps = eps_of(local, golden);
-      if (own_steps_.explain(piece, golden, source, added.has_value(), eps, row)) {
-        sources_.add_unresolved(piece);
-        return;
-      }
-    } else if (result.bad_count > 0 && !source.is_judged()) {
-      widen(source, golden, task, row);
-      result = judge::diff(task);
-      if (result.bad_count == 0) {
-        row.outcome = judge::Outcome::kUnresolved;
-        return;
-      }
-    }
-    row.reason = std::move(coarse);
-    judge::take_result(result, task.plan, row);
-    if (row.outcome == judge::Outcome::kMatch) check_factor_of(task, row);
-    if (row.outcome != judge::Outcome::kMismatch) return;
-    row.rounding_only = spec_.precision != Precision::kFloat64;
-    const judge::GoldenPosition here = judge::golden_position(row.step, row.phase, row.order);
-    judge::FailingPieces& failing = failing_[static_cast<size_t>(piece.rank)];
-    if (!failing.wants(here)) return;
-    row.evidence = judge::look_closer(task, golden_, spec_.precision);
-    failing.keep(piece_of(piece, row, task));
+    if (piece.is_mean) now.share = mean_share(run_.mesh, piece);
+    if (is_stepped_here(piece)) now.free_running = [&] { return free_running(piece, golden); };
+    now.excuse = [&](judge::DiffTask& task, judge::DiffResult& result, judge::ResultRow& wrong) {
+      return excuse(piece, source, task, result, wrong);
+    };
+    rows_[static_cast<size_t>(piece.rank)].compare(std::move(now), row);
   }
 
-  void widen(const Source& source, const GoldenTensor& golden, judge::DiffTask& task,
-             judge::ResultRow& row) const {
-    task.allowance += source.allowance(golden.scale, phase_scale_of(reference_, golden));
+  static bool is_stepped_here(const RecordedPiece& piece) {
+    return piece.step > 0 && is_stepped(piece.kind);
+  }
+
+  // Whether a wrong row may be right, because of what it is computed from. It is then unresolved.
+  bool excuse(const RecordedPiece& piece, const Source& source, judge::DiffTask& task,
+              judge::DiffResult& result, judge::ResultRow& row) {
+    const bool knows_rule = task.added != nullptr;
+    if (is_stepped_here(piece) && (!knows_rule || !source.is_judged())) {
+      const double eps = eps_of(task.local, task.golden);
+      if (!own_steps_.explain(piece, task.golden, source, knows_rule, eps, row)) return false;
+      sources_.add_unresolved(piece);
+      return true;
+    }
+    if (source.is_judged()) return false;
+    task.allowance += source.allowance(task.golden.scale, phase_scale_of(reference_, task.golden));
+    result = judge::diff(task);
+    if (result.bad_count > 0) return false;
+    row.outcome = judge::Outcome::kUnresolved;
     row.reason = source.reason;
+    return true;
   }
 
-  // As RankRecorder does: an optimizer's step turns roundings into errors that many elements share.
-  void check_factor_of(const judge::DiffTask& task, judge::ResultRow& row) const {
-    const bool before_a_step =
-        row.step == 1 && (row.phase != Phase::kStep || row.kind == ObservationKind::kGradient);
-    if (spec_.precision == Precision::kFloat64 || !before_a_step) return;
-    judge::FactorCheck factor = judge::check_factor(task, spec_.precision);
-    row.worst_ratio = std::max(row.worst_ratio, factor.used);
-    row.problem = std::move(factor.problem);
+  std::optional<judge::FreeRunningAllowance> free_running(const RecordedPiece& piece,
+                                                          const GoldenTensor& golden) const {
+    const Rule rule = rule_of(piece);
+    if (!rule.is_known) return std::nullopt;
+    CaseSpec spec = spec_;
+    spec.optimizer = rule.optimizer;
+    return judge::FreeRunningAllowance::of(
+        spec, golden_, golden,
+        run_.is_file ? judge::KnownGradients::kFirstStep : judge::KnownGradients::kEveryStep,
+        rule.rates);
   }
 
   struct Rule {
@@ -330,24 +278,14 @@ class PieceJudge {
     return {group->knows_optimizer, group->optimizer, group->lr};
   }
 
-  judge::Piece piece_of(const RecordedPiece& from, const judge::ResultRow& row,
-                        const judge::DiffTask& task) const {
-    judge::Piece piece = judge::make_piece(row, task);
-    if (from.is_mean) {
-      const double share = mean_share(run_.mesh, from);
-      for (double& value : piece.actual) value *= share;
-    }
-    return piece;
-  }
-
   void finish(size_t rank) {
     judge::RankReport& report = reports_[rank];
-    for (judge::Piece& piece : failing_[rank].take()) report.pieces.push_back(std::move(piece));
+    report.pieces = rows_[rank].take_pieces();
     for (const GoldenTensor& tensor : golden_.tensors()) {
       if (seen_[rank].contains(tensor.order)) continue;
       report.unobserved.push_back({tensor.order, tensor.phase, tensor.step, tensor.kind,
                                    tensor.name, tensor.value.sizes()});
-      if (run_.is_file || !is_demanded(tensor))
+      if (run_.is_file || !is_demanded(tensor.kind))
         report.unobserved.back().excuse = judge::Excuse::kNotInFile;
     }
   }
@@ -366,7 +304,7 @@ class PieceJudge {
   std::set<std::string> names_;
   std::map<std::string, std::string> nearest_;  // of names that the reference lacks
   std::vector<judge::RankReport> reports_;
-  std::vector<judge::FailingPieces> failing_;
+  std::vector<judge::RowJudge> rows_;  // by rank
   std::vector<std::set<int64_t>> seen_;
 };
 

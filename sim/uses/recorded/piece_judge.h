@@ -1,4 +1,4 @@
-// Compares the pieces of a recorded run with the reference, as RankRecorder does for our own ranks.
+// Compares the pieces of a recorded run with the reference, by the rule of our own ranks.
 #pragma once
 
 #include <cstdint>

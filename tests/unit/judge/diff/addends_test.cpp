@@ -128,7 +128,7 @@ TEST_CASE("an addend that finds no room is not judged, and says how many bytes i
   CHECK(report.rows[0].outcome == Outcome::kAddend);
   CHECK(report.rows[1].outcome == Outcome::kNotJudged);
   CHECK_THAT(report.rows[1].reason,
-             Catch::Contains("16000 more bytes on rank 3, where 384 of the 1073741824"));
+             Catch::Contains("16000 more bytes on rank 3, where 384 of the 16384"));
 }
 
 TEST_CASE("addends that no rule decides stay unresolved; those that nothing compared do not",
