@@ -4,13 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <set>
 
 #include "base/digest.h"
-#include "base/error.h"
-#include "sim/judge/diff/index_plan.h"
+#include "sim/case/record/magnitude.h"
+#include "sim/judge/diff/tensor_diff.h"
 
 namespace shardproof::sim::judge {
 namespace {
@@ -192,46 +190,32 @@ Sum summed(const AddendGroup& group) {
   return {std::move(out), counts.size() <= 1};
 }
 
-double ratio_of(double error, double allowance) {
-  if (error == 0) return 0;
-  if (std::isnan(error) || allowance == 0) return std::numeric_limits<double>::infinity();
-  return error / allowance;
-}
-
 ResultRow judged_sum(const ResultRow& like, const Piece& sum) {
+  const auto count = static_cast<int64_t>(sum.actual.size());
+  const TensorView actual = TensorView::of(sum.actual, {count});
+  GoldenTensor golden;
+  golden.value = TensorView::of(sum.golden, {count});
+  golden.scale = largest_magnitude(golden.value);
+  IndexPlan plan;
+  plan.global_shape = plan.local_shape = {count};
+  plan.count = count;
+  plan.rows = {0};
+  plan.row_length = count;
+  plan.runs = {{0, 0, count}};
   ResultRow row = like;
   row.rank = sum.rank;
-  row.count = row.judged = static_cast<int64_t>(sum.actual.size());
-  row.allowance = sum.allowance;
-  if (sum.drawn.empty()) row.global_shape = sum.global_shape;
+  row.count = row.judged = count;
   row.replicas = std::vector<int64_t>{sum.rank};
-  double golden_square = 0, product = 0, actual_square = 0;
-  for (size_t i = 0; i < sum.actual.size(); ++i) {
-    golden_square += sum.golden[i] * sum.golden[i];
-    product += sum.golden[i] * sum.actual[i];
-    actual_square += sum.actual[i] * sum.actual[i];
-    const bool equal =
-        sum.actual[i] == sum.golden[i] || (std::isnan(sum.actual[i]) && std::isnan(sum.golden[i]));
-    const double error = equal ? 0 : std::fabs(sum.actual[i] - sum.golden[i]);
-    const double ratio = ratio_of(error, sum.allowance);
-    if (!(error <= sum.allowance)) ++row.bad_count;
-    if (ratio <= row.worst_ratio) continue;
-    row.worst_ratio = ratio;
-    row.worst_error = error;
-    row.golden_value = sum.golden[i];
-    row.actual_value = sum.actual[i];
-    row.worst_global_index = unravel(sum.dims[0][i], sum.global_shape);
-    if (!sum.drawn.empty()) {
-      row.worst_global_index[0] = sum.drawn[static_cast<size_t>(row.worst_global_index[0])];
-    }
+  if (sum.drawn.empty()) row.global_shape = sum.global_shape;
+  take_result(diff({actual, golden, plan, 1, sum.allowance}), plan, row);
+  row.rounding_only = like.rounding_only && row.is_wrong();
+  if (!row.is_wrong()) return row;
+  const auto worst = static_cast<size_t>(row.worst_global_index[0]);
+  row.worst_local_index.clear();
+  row.worst_global_index = unravel(sum.dims[0][worst], sum.global_shape);
+  if (!sum.drawn.empty()) {
+    row.worst_global_index[0] = sum.drawn[static_cast<size_t>(row.worst_global_index[0])];
   }
-  row.outcome = row.bad_count > 0    ? Outcome::kMismatch
-                : row.reason.empty() ? Outcome::kMatch
-                                     : Outcome::kUnresolved;
-  if (golden_square > 0) row.factor = product / golden_square;
-  const double left =
-      actual_square - 2 * row.factor * product + row.factor * row.factor * golden_square;
-  row.factor_residual = actual_square > 0 ? std::sqrt(std::fmax(left, 0) / actual_square) : 0;
   return row;
 }
 
@@ -242,6 +226,7 @@ void settle_rows(const AddendGroup& group, const ResultRow& sum) {
     row->worst_ratio = sum.worst_ratio;
     row->worst_error = sum.worst_error;
     row->allowance = sum.allowance;
+    row->rounding_only = sum.rounding_only;
     row->bad_count = sum.bad_count;
     row->golden_value = sum.golden_value;
     row->actual_value = sum.actual_value;

@@ -31,7 +31,7 @@ struct ResultRow {
   int64_t microbatch = 0;
   int64_t rank = 0;
   int64_t order = -1;          // the golden's order; -1: the golden has no such tensor
-  bool rounding_only = false;  // wrong by the allowance of a precision below float64
+  bool rounding_only = false;  // wrong, or an addend, by the allowance of a precision below float64
   int64_t count = 0;           // elements of the golden that the rank holds
   int64_t judged = 0;          // those of `count` that were compared
   int64_t padding = 0;         // elements of the rank that the golden does not have

@@ -104,6 +104,7 @@ void RowJudge::keep_addend(const Comparison& comparison, ResultRow& row) {
     return;
   }
   room_ -= bytes;
+  row.rounding_only = spec_.precision != Precision::kFloat64;
   row.outcome = Outcome::kAddend;
   addends_.push_back(make_piece(row, comparison.task));
   for (double& value : addends_.back().actual) value *= comparison.share;

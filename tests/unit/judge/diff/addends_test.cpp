@@ -43,6 +43,17 @@ TEST_CASE("of a million addends every one counts, and a wrong one is named", "[a
   CHECK(wrong.worst.actual_value - wrong.worst.golden_value == Approx(1e-3));
 }
 
+TEST_CASE("a sum that is wrong by roundings says so, as any other value", "[addends]") {
+  const at::Tensor full = numbered({100, 100}, 7);
+  const JudgedWorld narrow(spec_of(4, 1, Precision::kFloat32), {seen(kWeight, full)});
+  const Divergence wrong = found(narrow, [](int64_t rank, Observation& seen) {
+    hold_addend(rank, seen);
+    if (rank == 2) seen.tensor[12][45] += 2e-6;
+  });
+  CHECK(wrong.worst.bad_count == 1);
+  CHECK(wrong.worst.rounding_only);
+}
+
 TEST_CASE("a missing addend is named with its rank", "[addends]") {
   const auto lacks = [](const JudgedWorld::Plant& change) {
     return found(million(), [=](int64_t rank, Observation& seen) {
