@@ -622,6 +622,8 @@ class RecordedRunTest(cli_test.CommandTest):
                 self.assertIn("::error file=" + os.path.join(run, "run.json"), done.stdout)
                 self.assertIn("grad.layers.0.norm.weight", suite.find(".//failure").get("message"))
                 self.assertTrue(os.listdir(os.path.join(out, "tensors")))
+                self.assertEqual(case["worst_tensor"], "grad.layers.0.norm.weight")
+                self.assertGreater(case["worst_ratio"], 1)
             self.draw(out)
         self.expect(self.judge(run, "--out", out), 1)  # a folder of an earlier run
         for folder in (run, self.golden):

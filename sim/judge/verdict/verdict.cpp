@@ -38,21 +38,6 @@ std::optional<EndingVerdict> read_reports(const std::vector<RankEnding>& endings
   return {};
 }
 
-void add_totals(CaseResult& result) {
-  result.account = account_of(result.spec, result.reports);
-  result.tensors_compared = result.account.tensors;
-  result.elements_compared = result.account.elements.judged;
-  for (const RankReport& report : result.reports) {
-    result.compare_seconds = std::max(result.compare_seconds, report.compare_seconds);
-    for (const ResultRow& row : report.rows) {
-      if (row.order < 0) continue;
-      if (row.worst_ratio <= result.worst_ratio && !result.worst_tensor.empty()) continue;
-      result.worst_ratio = row.worst_ratio;
-      result.worst_tensor = row.name;
-    }
-  }
-}
-
 std::string values_message(const Divergence& found, const CaseSpec& spec) {
   std::string message = fmt::format("{} of step {} ({}): {}", found.tensor, found.step,
                                     phase_name(found.phase), found.pattern);
@@ -92,20 +77,25 @@ struct Judged {
   bool compares_values = false;
 };
 
+std::optional<EndingVerdict> of_divergence(const CaseResult& result) {
+  if (!result.divergence) return {};
+  const Divergence& found = *result.divergence;
+  return EndingVerdict{Verdict::kMismatch,
+                       is_metric(found.worst.kind) ? ResultKind::kMetrics : found.kind,
+                       values_message(found, result.spec)};
+}
+
 std::optional<EndingVerdict> of_values(CaseResult& result) {
   const StepMeshes meshes(result.spec);
   const auto addends = settle_addends(meshes, result.reports);
   add_totals(result);
   result.divergence = first_divergence(result.spec, meshes, result.reports, addends);
   if (!result.divergence) return {};
-  Divergence& found = *result.divergence;
   // A call that delivered wrong data is a fact, which outranks hypotheses.
-  if (!result.digests.empty() && result.digests.front().step <= found.step) {
-    found.likely = digests_message(result.digests);
+  if (!result.digests.empty() && result.digests.front().step <= result.divergence->step) {
+    result.divergence->likely = digests_message(result.digests);
   }
-  return EndingVerdict{Verdict::kMismatch,
-                       is_metric(found.worst.kind) ? ResultKind::kMetrics : found.kind,
-                       values_message(found, result.spec)};
+  return of_divergence(result);
 }
 
 std::optional<EndingVerdict> of_digests(const CaseResult& result) {
@@ -162,6 +152,27 @@ EndingVerdict first_said(Judged& judged) {
 }
 
 }  // namespace
+
+void add_totals(CaseResult& result) {
+  result.account = account_of(result.spec, result.reports);
+  result.tensors_compared = result.account.tensors;
+  result.elements_compared = result.account.elements.judged;
+  for (const RankReport& report : result.reports) {
+    result.compare_seconds = std::max(result.compare_seconds, report.compare_seconds);
+    for (const ResultRow& row : report.rows) {
+      if (row.order < 0) continue;
+      if (row.worst_ratio <= result.worst_ratio && !result.worst_tensor.empty()) continue;
+      result.worst_ratio = row.worst_ratio;
+      result.worst_tensor = row.name;
+    }
+  }
+}
+
+void conclude(CaseResult& result) {
+  const auto wrong = of_divergence(result), left_out = of_account(result);
+  const EndingVerdict right{Verdict::kMatch, ResultKind::kNone, ""};
+  take(result, wrong ? *wrong : left_out.value_or(right));
+}
 
 CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
   CaseResult result;

@@ -47,6 +47,12 @@ struct CaseResult {
   std::string replay;  // the command that replays it
 };
 
+// Counts what the rows say: tensors, elements, and the largest used share of an allowance, wrong
+// tensors included.
+void add_totals(CaseResult& result);
+// The verdict by the divergence and by what was not judged. It is a match where there is neither.
+void conclude(CaseResult& result);
+
 // Judges a case whose ranks have all ended. Endings other than `finished` outrank values.
 CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings);
 // What a result file held of what its format demands.

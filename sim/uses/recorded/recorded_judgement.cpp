@@ -47,26 +47,6 @@ void check_same_recording(const RecordedRun& run, const RecordedRun& reference) 
   differ("the number of rows (rows=)", run.rows, reference.rows);
 }
 
-void add_totals(judge::CaseResult& result) {
-  result.account = judge::account_of(result.spec, result.reports);
-  result.tensors_compared = result.account.tensors;
-  result.elements_compared = result.account.elements.judged;
-  for (const judge::RankReport& report : result.reports) {
-    for (const judge::ResultRow& row : report.rows) {
-      if (row.outcome != judge::Outcome::kMatch || row.worst_ratio < result.worst_ratio) continue;
-      result.worst_ratio = row.worst_ratio;
-      result.worst_tensor = row.name;
-    }
-  }
-}
-
-void take(judge::CaseResult& result, Verdict verdict, ResultKind kind, const std::string& message) {
-  result.verdict = verdict;
-  result.kind = kind;
-  result.message = message;
-  result.as_expected = result.verdict == Verdict::kMatch;
-}
-
 constexpr const char* kOtherStart =
     "the runs start from different weights; shardproof.load(model, golden) copies the golden's";
 
@@ -97,24 +77,19 @@ void mark_means(const RecordedRun& run,
   }
 }
 
-void conclude(judge::CaseResult& result) {
-  if (result.divergence) {
-    judge::Divergence& found = *result.divergence;
-    explain_start(found);
-    return take(result, Verdict::kMismatch, found.kind,
-                fmt::format("{} of step {}: {}", found.tensor, found.step, found.pattern));
+void set_verdict(judge::CaseResult& result) {
+  if (result.divergence) explain_start(*result.divergence);
+  judge::conclude(result);
+  if (result.verdict == Verdict::kMatch && result.account.elements.judged == 0) {
+    result.verdict = Verdict::kRefused;
+    result.kind = ResultKind::kUnresolved;
+    result.message =
+        "no value could be judged: " +
+        (result.account.unresolved.empty() ? std::string("the runs have no tensors")
+                                           : result.account.unresolved.front().reason) +
+        "; copies on several ranks are equal";
   }
-  const std::string not_judged = judge::not_judged_text(result.account);
-  if (!not_judged.empty())
-    return take(result, Verdict::kInternal, ResultKind::kNotJudged, not_judged);
-  if (result.account.elements.judged == 0) {
-    return take(result, Verdict::kRefused, ResultKind::kUnresolved,
-                "no value could be judged: " +
-                    (result.account.unresolved.empty() ? std::string("the runs have no tensors")
-                                                       : result.account.unresolved.front().reason) +
-                    "; copies on several ranks are equal");
-  }
-  take(result, Verdict::kMatch, ResultKind::kNone, "");
+  result.as_expected = result.verdict == Verdict::kMatch;
 }
 
 // Names of one kind of omission: "not compared, because ..: a, b and 5 more".
@@ -170,7 +145,7 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
   auto addends = judge::settle_addends(meshes, result.reports);
   settle_widened_sums(widened, result.reports);
   mark_means(run, addends);
-  add_totals(result);
+  judge::add_totals(result);
   result.divergence = judge::first_divergence(result.spec, meshes, result.reports, addends);
   if (result.divergence) {
     result.divergence->last_good = last_right(run, result.reports, *result.divergence);
@@ -180,7 +155,7 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
   if (hashes.divergence && comes_before(*hashes.divergence, result.divergence)) {
     result.divergence = std::move(hashes.divergence);
   }
-  conclude(result);
+  set_verdict(result);
   if (result.divergence) {
     out.also = other_wrong_gradients(result.reports, result.divergence->step);
   }
