@@ -39,30 +39,11 @@ double half_unit(double value, const Format& format) {
   return std::ldexp(1.0, std::max(std::ilogb(value) - format.significand, format.least - 1));
 }
 
-// Gemma's stored weights are the distance from 1.
-bool adds_one(const CaseSpec& spec) {
-  if (!spec.model.is_object()) return false;
-  const auto starts_with = [](const nlohmann::json& text, std::string_view start) {
-    return text.is_string() && text.get_ref<const std::string&>().starts_with(start);
-  };
-  const auto type = spec.model.find("model_type"), names = spec.model.find("architectures");
-  if (type != spec.model.end()) return starts_with(*type, "gemma");
-  return names != spec.model.end() && names->is_array() && !names->empty() &&
-         starts_with(names->front(), "Gemma");
-}
-
-double norm_eps(const CaseSpec& spec) {
-  return spec.model.is_object() ? spec.model.value("rms_norm_eps", 1e-6) : 1e-6;
-}
-
 }  // namespace
 
-std::string own_norm_problem(const CaseSpec& spec, const Observation& observation,
+std::string own_norm_problem(const NormRule& rule, const Observation& observation,
                              const at::Tensor& local) {
-  if (observation.inputs.size() != 2 || spec.precision == Precision::kFloat64 ||
-      local.numel() == 0) {
-    return "";
-  }
+  if (observation.inputs.size() != 2 || local.numel() == 0) return "";
   const at::NoGradGuard no_grad;
   const at::Tensor input = observation.inputs[0].detach().cpu().to(at::kDouble).contiguous();
   const at::Tensor weight = observation.inputs[1].detach().cpu().to(at::kDouble).contiguous();
@@ -72,14 +53,14 @@ std::string own_norm_problem(const CaseSpec& spec, const Observation& observatio
   const double* x = input.const_data_ptr<double>();
   const double* w = weight.const_data_ptr<double>();
   const double* y = output.const_data_ptr<double>();
-  const double eps = norm_eps(spec), offset = adds_one(spec) ? 1 : 0;
+  const double offset = rule.adds_one ? 1 : 0;
   const Format format = format_of(local.scalar_type());
   int64_t wrong = 0, worst = 0;
   double worst_error = -1, due_there = 0;
   for (int64_t row = 0; row < local.numel(); row += width) {
     double square = 0;
     for (int64_t i = row; i < row + width; ++i) square += x[i] * x[i];
-    const double inverse_root = 1 / std::sqrt(square / static_cast<double>(width) + eps);
+    const double inverse_root = 1 / std::sqrt(square / static_cast<double>(width) + rule.eps);
     for (int64_t i = row; i < row + width; ++i) {
       const double normed = x[i] * inverse_root, due = normed * (w[i - row] + offset);
       const double wide = std::fabs(normed) * (std::fabs(w[i - row]) + offset);

@@ -13,13 +13,18 @@
 #include <string>
 
 #include "observe/probe.h"
-#include "sim/case/case_spec.h"
 
 namespace shardproof::sim::judge {
 
-// Returns "" when the output follows, when `observation` has no inputs and when the case is
-// float64; otherwise a sentence. `local` is the tensor of the observation, contiguous on the CPU.
-std::string own_norm_problem(const CaseSpec& spec, const Observation& observation,
+// What the model's configuration says of its norms.
+struct NormRule {
+  double eps = 1e-6;
+  bool adds_one = false;  // the stored weights are the distance from 1
+};
+
+// Returns "" when the output follows and when `observation` has no inputs; otherwise a sentence.
+// `local` is the tensor of the observation, contiguous on the CPU and below float64.
+std::string own_norm_problem(const NormRule& rule, const Observation& observation,
                              const at::Tensor& local);
 
 }  // namespace shardproof::sim::judge

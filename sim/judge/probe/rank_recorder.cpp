@@ -16,7 +16,6 @@
 #include "sim/judge/diff/index_plan.h"
 #include "sim/judge/diff/result_row.h"
 #include "sim/judge/diff/roundings.h"
-#include "sim/judge/probe/own_norm.h"
 #include "tensor/aten_view.h"
 
 namespace shardproof::sim::judge {
@@ -276,7 +275,8 @@ std::string RankRecorder::problem_of_all(const Observation& observation, const G
     problem = rounded_through(local, spec_.precision, kFewestOfGradient);
     if (!problem.empty() && !gradient_addends_->are_several(golden)) problem.clear();
   }
-  return problem.empty() ? own_norm_problem(spec_, observation, tensor_of(local)) : problem;
+  if (!problem.empty() || !norms_) return problem;
+  return own_norm_problem(*norms_, observation, tensor_of(local));
 }
 
 void RankRecorder::check_recompute(const Observation& observation, ResultRow& row) {

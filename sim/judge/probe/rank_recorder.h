@@ -19,6 +19,7 @@
 #include "sim/judge/evidence/row_judge.h"
 #include "sim/judge/probe/census.h"
 #include "sim/judge/probe/gradient_addends.h"
+#include "sim/judge/probe/own_norm.h"
 #include "sim/judge/probe/own_optimizer.h"
 #include "sim/judge/probe/parted_steps.h"
 
@@ -37,6 +38,8 @@ class RankRecorder final : public Probe {
   RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank, const GoldenRecord* golden,
                std::function<int64_t()> calls_so_far);
 
+  // Judges the outputs of norms below float64 by their inputs too (own_norm.h).
+  void judge_norms(const NormRule& rule) { norms_ = rule; }
   bool listens(Phase phase) const override;
   // Reads the tensor during the call and does not keep it. May be called inside a backward pass.
   // Compares "fed.param.<name>" with the golden's "param.<name>" at 1e-12 of its scale. Does not
@@ -70,6 +73,7 @@ class RankRecorder final : public Probe {
   std::optional<RowJudge> rows_;
   std::optional<OwnOptimizer> own_optimizer_;
   std::optional<GradientAddends> gradient_addends_;
+  std::optional<NormRule> norms_;
   std::optional<PartedSteps> parted_;
   std::unordered_map<uint64_t, std::unique_ptr<IndexPlan>> plans_;
   std::optional<Census> census_;

@@ -175,13 +175,10 @@ namespace {
 // A norm of [6, 16] as a rank computes it: in float32, then rounded once.
 struct Norm {
   at::Tensor x, w;
-  CaseSpec spec = spec_of(1, 1, Precision::kBFloat16);
+  NormRule rule{.eps = 1e-5};
 
   explicit Norm(at::ScalarType narrow = at::kBFloat16)
-      : x(numbered({6, 16}, 3).to(narrow)), w(numbered({16}, 4).to(narrow)) {
-    spec.precision = narrow == at::kBFloat16 ? Precision::kBFloat16 : Precision::kFloat16;
-    spec.model = {{"rms_norm_eps", 1e-5}};
-  }
+      : x(numbered({6, 16}, 3).to(narrow)), w(numbered({16}, 4).to(narrow)) {}
   at::Tensor normed() const {
     const at::Tensor wide = x.to(at::kFloat);
     return wide * at::rsqrt(wide.square().mean(-1, true) + 1e-5);
@@ -190,7 +187,7 @@ struct Norm {
   std::string problem_of(const at::Tensor& output) const {
     Observation observation = seen("model.norm.output", output, Phase::kForward);
     observation.inputs = {x, w};
-    return own_norm_problem(spec, observation, output.contiguous());
+    return own_norm_problem(rule, observation, output.contiguous());
   }
 };
 
@@ -220,23 +217,18 @@ TEST_CASE("one element that is one unit off does not follow", "[own norm]") {
 
 TEST_CASE("a norm with an eps of another size does not follow", "[own norm]") {
   Norm norm;
-  norm.spec.model["rms_norm_eps"] = 1e-2;
+  norm.rule.eps = 1e-2;
   CHECK(norm.problem_of((norm.normed() * norm.weight()).to(at::kBFloat16)) != "");
 }
 
 TEST_CASE("Gemma's norm multiplies by 1 + weight", "[own norm]") {
   Norm norm;
-  norm.spec.model["model_type"] = "gemma3_text";
+  norm.rule.adds_one = true;
   CHECK(norm.problem_of((norm.normed() * (1 + norm.weight())).to(at::kBFloat16)) == "");
   CHECK(norm.problem_of((norm.normed() * norm.weight()).to(at::kBFloat16)) != "");
 }
 
-TEST_CASE("a float64 norm, or one without its inputs, is not judged by itself", "[own norm]") {
-  Norm norm;
-  const at::Tensor wrong = norm.x * 7;
-  norm.spec.precision = Precision::kFloat64;
-  CHECK(norm.problem_of(wrong) == "");
-  norm.spec.precision = Precision::kBFloat16;
-  CHECK(own_norm_problem(norm.spec, seen("model.norm.output", wrong, Phase::kForward), wrong) ==
-        "");
+TEST_CASE("a norm without its inputs is not judged by itself", "[own norm]") {
+  const at::Tensor wrong = Norm().x * 7;
+  CHECK(own_norm_problem({}, seen("model.norm.output", wrong, Phase::kForward), wrong) == "");
 }
