@@ -82,21 +82,24 @@ JournalWriter::JournalWriter(const std::string& folder, Earlier earlier)
                     "wait until it has ended, or name another folder with --out");
   }
   if (earlier == Earlier::kDropped && ::ftruncate(fd_, 0) != 0) cannot_write_journal(path_, errno);
-  const off_t size = ::lseek(fd_, 0, SEEK_END);
-  char last = '\n';
-  if (size > 0 && ::pread(fd_, &last, 1, size - 1) == 1 && last != '\n') write("\n");
 }
 
 JournalWriter::~JournalWriter() { ::close(fd_); }
 
 void JournalWriter::add(const std::vector<JournalRecord>& records) {
-  std::string bytes;
+  std::string bytes = end_of_cut_line();
   for (const JournalRecord& record : records) bytes += record_line(record);
   write(bytes);
   const auto now = std::chrono::steady_clock::now();
   if (now - flushed_ < kFlushEvery) return;
   if (::fdatasync(fd_) != 0 && errno != EINVAL) cannot_write_journal(path_, errno);
   flushed_ = now;
+}
+
+std::string JournalWriter::end_of_cut_line() const {
+  const off_t size = ::lseek(fd_, 0, SEEK_END);
+  char last = '\n';
+  return size > 0 && ::pread(fd_, &last, 1, size - 1) == 1 && last != '\n' ? "\n" : "";
 }
 
 void JournalWriter::write(const std::string& bytes) {

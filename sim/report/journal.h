@@ -28,8 +28,9 @@ std::string journal_path(const std::string& folder);
 // Eight hexadecimal digits.
 std::string crc32_text(std::string_view bytes);
 
-// Writes the journal of a folder, which it locks against other processes. Throws Error(kBadInput):
-// another process writes there; the file cannot be written.
+// Writes the journal of a folder, which it locks against other processes. A journal that is kept
+// changes with the first record that is added. Throws Error(kBadInput): another process writes
+// there; the file cannot be written.
 class JournalWriter {
  public:
   enum class Earlier { kDropped, kKept };  // the records that are there already
@@ -42,6 +43,8 @@ class JournalWriter {
   void add(const std::vector<JournalRecord>& records);
 
  private:
+  // A line feed after a line that a killed run has cut off; else "".
+  std::string end_of_cut_line() const;
   void write(const std::string& bytes);
 
   std::string path_;

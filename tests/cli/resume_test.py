@@ -5,6 +5,7 @@ Usage: resume_test.py PROGRAM [unittest arguments]
 """
 import json
 import os
+import pathlib
 import re
 import shlex
 import shutil
@@ -17,8 +18,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import cli_test  # noqa: E402
 
+NAME = "t/" + 15 * "a_long_"  # so that the lines of all cases are more than a small pipe holds
 MANY = """
-name: t/many
+name: %s
 model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layers: 2}
 data: {lengths: [5, 3, 4, 2]}
 run: {steps: 4}
@@ -26,7 +28,7 @@ matrix:
   parallel.tensor_parallel_size: [1, 2, 4]
   parallel.data_parallel_size: [1, 2]
   seed: [1, 2, 3, 4, 5]
-"""
+""" % NAME
 CASES = 30
 TIMES = {"seconds", "golden_seconds", "compare_seconds", "text", "metrics", "peak_tensor_bytes", "virtual_time"}
 
@@ -44,10 +46,10 @@ class EndedRun(cli_test.CommandTest):
         self.scenario = self.write("many.yaml", MANY)
         self.words = [cli_test.PROGRAM, "run", self.scenario, "--backend", "emulated", "--jobs", "2"]
 
-    def start(self, out):
-        return subprocess.Popen([*self.words, "--out", out], cwd=self.scratch, env=self.environment,
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                text=True)
+    def start(self, *words):
+        """A run that cannot end before its lines are read."""
+        return subprocess.Popen(words, cwd=self.scratch, env=self.environment, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, pipesize=4096)
 
     def finished(self, folder):
         """Cases in the journal."""
@@ -56,7 +58,7 @@ class EndedRun(cli_test.CommandTest):
 
     def end_early(self, out, how):
         """A run that got `how` when some cases had finished; its output."""
-        process = self.start(out)
+        process = self.start(*self.words, "--out", out)
         head = [process.stdout.readline() for _ in range(4)]
         process.send_signal(how)
         rest = process.communicate(timeout=cli_test.LIMIT_S)[0]
@@ -117,11 +119,14 @@ class EndedRun(cli_test.CommandTest):
         self.end_early(out, signal.SIGKILL)
         with open(os.path.join(out, "journal"), "rb") as file:
             text = file.read()
+        damaged = (b"x" + text[1:]).rstrip(b"\n")
         with open(os.path.join(out, "journal"), "wb") as file:
-            file.write(b"x" + text[1:])
+            file.write(damaged)
         for words in (["run", "--resume", out], ["report", out]):
             said = self.call(*words, status=2)
             self.assertIn('the journal is damaged: its record "head" is not whole; run the cases again', said)
+        with open(os.path.join(out, "journal"), "rb") as file:
+            self.assertEqual(damaged, file.read())  # a refused command changes nothing
 
     def test_after_a_kill_the_report_says_what_there_is(self):
         out = self.path("killed")
@@ -160,7 +165,7 @@ class EndedRun(cli_test.CommandTest):
 
     def test_a_report_of_a_run_that_goes_on_changes_nothing(self):
         out = self.path("live")
-        process = self.start(out)
+        process = self.start(*self.words, "--out", out)
         for _ in range(2):
             process.stdout.readline()
         self.assertIn("still going on", self.call("report", out, status=2))
@@ -176,8 +181,7 @@ class EndedRun(cli_test.CommandTest):
 
     def end_resumed(self, out):
         """A resumed run that is killed as well."""
-        process = subprocess.Popen([cli_test.PROGRAM, "run", "--resume", out, "--jobs", "1"], cwd=self.scratch,
-                                   env=self.environment, stdout=subprocess.PIPE, text=True)
+        process = self.start(cli_test.PROGRAM, "run", "--resume", out, "--jobs", "1")
         for _ in range(2):
             process.stdout.readline()
         process.kill()
@@ -197,7 +201,7 @@ class EndedRun(cli_test.CommandTest):
         self.end_early(out, signal.SIGKILL)
         for words in (["--seed", "3"], ["--filter", "tp"], [self.scenario], ["--out", self.path("x")], ["--no-cache"]):
             self.assertIn("excludes", self.call("run", "--resume", out, *words, status=2))
-        one = [*self.words[1:], "--only", "t/many[tp=2,dp=1,seed=2]", "--dump", self.path("dump")]
+        one = [*self.words[1:], "--only", NAME + "[tp=2,dp=1,seed=2]", "--dump", self.path("dump")]
         self.call(*one, "--time-budget", "0", "--out", self.path("one"), status=2)
         self.call("run", "--resume", self.path("one"))
         self.assertTrue(os.path.exists(self.path("dump")))
@@ -241,14 +245,18 @@ class EndedRun(cli_test.CommandTest):
         out = self.path("changed")
         self.end_early(out, signal.SIGKILL)
         self.write("many.yaml", MANY.replace("steps: 4", "steps: 3"))
+        with open(os.path.join(out, "journal"), "ab") as file:
+            file.write(b"01234567 case 2 cut o")  # and off by the kill
+        before = {path: path.read_bytes() for path in pathlib.Path(out).rglob("*") if path.is_file()}
         self.assertIn("has changed since the run", self.call("run", "--resume", out, status=2))
         self.write("many.yaml", MANY.replace("[1, 2, 3, 4, 5]", "[1, 2]"))
         self.assertIn("had selected 30 cases", self.call("run", "--resume", out, status=2))
+        self.assertEqual(before, {path: path.read_bytes() for path in pathlib.Path(out).rglob("*") if path.is_file()})
         self.assertIn("no run that was ended", self.call("run", "--resume", self.path("none"), status=2))
 
     def test_two_runs_do_not_share_a_folder(self):
         out = self.path("shared")
-        process = self.start(out)
+        process = self.start(*self.words, "--out", out)
         process.stdout.readline()
         self.assertIn("another run is writing", self.call("run", self.scenario, "--out", out, status=2))
         self.assertIn("another run is writing", self.call("run", "--resume", out, status=2))
