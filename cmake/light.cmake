@@ -8,7 +8,7 @@ list(REMOVE_ITEM sources sim/judge/verdict/result_file.cpp sim/report/compare_ru
 list(APPEND sources src/tensor/tensor_view.cpp src/tensor/safetensors_header.cpp src/tensor/safetensors_reader.cpp
   src/model/family.cpp sim/run/case_check.cpp
   sim/cli/arguments.cpp sim/cli/command_options.cpp sim/cli/judge_files.cpp sim/cli/judge_output.cpp
-  sim/cli/help.cpp sim/cli/option_values.cpp sim/cli/standard_output.cpp sim/cli/wait_note.cpp)
+  sim/cli/help.cpp sim/cli/option_values.cpp sim/cli/outputs.cpp sim/cli/standard_output.cpp sim/cli/wait_note.cpp)
 find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)

@@ -249,7 +249,7 @@ const Command kCommands[] = {
      [](CLI::App& app, Arguments& a) {
        app.add_option("a", a.logprobs.a, "File (docs/logprobs.md), or folder of them")->required();
        app.add_option("b", a.logprobs.b, "The one to compare it with")->required();
-       app.add_option("--json", a.logprobs.json, "Write the findings here");
+       app.add_option("--json", a.logprobs.json, "Write the findings here; - is standard output");
        app.add_flag("--force", a.logprobs.force, "Replace a file that holds no findings, too");
      }},
     {"mutants", "Plant known bugs, one by one: which are caught, named, explained",
@@ -350,6 +350,7 @@ ParsedArguments parse_arguments(std::vector<std::string> words) {
 
 int run_command_line(int argc, char** argv, const std::function<int(Arguments&)>& command) {
   prepare_standard_files();
+  prepare_interrupts();
   return status_of_output(run_or_say_why([&] {
     ParsedArguments parsed = parse_arguments({argv, argv + argc});
     (parsed.status == 0 ? std::cout : std::cerr) << parsed.text;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/failure.h"
+#include "base/read_text.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
@@ -71,10 +72,8 @@ int judge_command(const CheckArguments& arguments, world::WorldPool& pool) {
   const CaseSpec spec = make_check_case(arguments);
   run::check_case(spec);
   std::cout << run::unread_keys_note(spec);
-  if (!std::filesystem::is_regular_file(arguments.result_file)) {
-    const bool there = std::filesystem::exists(arguments.result_file);
-    throw_bad_input(arguments.result_file + (there ? " is no file" : " does not exist"),
-                    "name a safetensors file");
+  if (const std::string why = why_no_file(arguments.result_file); !why.empty()) {
+    throw_bad_input(arguments.result_file + " " + why, "name a safetensors file");
   }
   run::GoldenStore goldens(pool, !arguments.world.no_cache, limits_for(arguments.world));
   judge::FileJudgement judgement = run::judge_file(spec, goldens, pool, arguments.result_file);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "sim/case/scenario/case_folder.h"
 #include "sim/cli/judge_output.h"
+#include "sim/cli/outputs.h"
 #include "sim/cli/wait_note.h"
 #include "sim/report/color.h"
 #include "sim/uses/recorded/answer_file.h"
@@ -31,6 +32,7 @@ int judge_recorded(const CheckArguments& arguments) {
     throw_bad_input(arguments.case_path + " is a recorded run, and nothing to compare it with",
                     "record the script on one rank, and name that run: --golden RUN");
   }
+  require_two(arguments.case_path, arguments.golden);
   const auto start = std::chrono::steady_clock::now();
   const std::string folder = make_judge_folder(arguments);
   Ticker ticker;
@@ -73,6 +75,7 @@ void refuse_case_flags(const CheckArguments& arguments) {
 
 int judge_answers(const CheckArguments& arguments) {
   refuse_case_flags(arguments);
+  require_two(arguments.result_file, arguments.golden);
   const CaseSpec spec = read_case_folder(arguments.case_path);
   const recorded::RecordedRun golden = recorded::read_answers(arguments.golden, spec);
   const recorded::RecordedRun answers = recorded::read_answers(arguments.result_file, spec);

@@ -8,7 +8,7 @@
 #include <iostream>
 #include <string_view>
 
-#include "base/error.h"
+#include "sim/cli/outputs.h"
 #include "sim/cli/version.h"
 #include "sim/report/run_folder.h"
 #include "sim/report/summary.h"
@@ -58,13 +58,7 @@ judge::CaseResult result_of(const recorded::RecordedJudgement& judgement) {
 
 std::string make_judge_folder(const CheckArguments& arguments) {
   if (arguments.out.empty()) return "";
-  std::error_code error;
-  for (const std::string& read : {arguments.case_path, arguments.golden}) {
-    if (!fs::equivalent(arguments.out, read, error)) continue;
-    throw_bad_input(fmt::format("--out {}: the same command reads this folder", arguments.out),
-                    "name another folder");
-  }
-  return report::create_run_folder(arguments.out, arguments.force);
+  return results_folder(arguments.out, {arguments.case_path, arguments.golden}, arguments.force);
 }
 
 void write_judge_folder(const std::string& folder, const CheckArguments& arguments,

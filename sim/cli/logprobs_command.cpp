@@ -71,12 +71,16 @@ int logprobs_command(const LogprobsArguments& arguments) {
   std::vector<Finding> findings;
   int status = 0;
   const auto pairs = pairs_of(arguments.a, arguments.b);
-  const std::string json = findings_file(arguments, pairs);
+  for (const auto& [a, b] : pairs) require_two(a, b);
+  const bool prints_json = arguments.json == "-";
+  const std::string json = prints_json ? "" : findings_file(arguments, pairs);
+  std::ostream& text = prints_json ? std::cerr : std::cout;
   for (const auto& [a, b] : pairs) {
     findings.push_back(logprobs::compare(logprobs::read_pair(a, b)));
     status = std::max(status, findings.back().exit_status());
-    std::cout << logprobs::describe(findings.back(), report::wants_color()) << '\n';
+    text << logprobs::describe(findings.back(), report::wants_color() && !prints_json) << '\n';
   }
+  if (prints_json) std::cout << logprobs::to_json(findings);
   if (!json.empty()) write_text_file(json, logprobs::to_json(findings));
   return status;
 }

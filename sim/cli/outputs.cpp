@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "sim/report/run_folder.h"
-#include "tensor/safetensors.h"
+#include "tensor/safetensors_reader.h"
 
 namespace shardproof::sim::cli {
 
@@ -33,7 +33,7 @@ bool lies_in(const fs::path& path, const fs::path& folder) {
 
 bool is_dump(const fs::path& file) {
   try {
-    const auto& metadata = SafetensorsFile::open(file.string()).metadata();
+    const auto& metadata = SafetensorsReader::open(file.string()).metadata();
     const auto writer = metadata.find("writer");
     return writer != metadata.end() && writer->second == "shardproof";
   } catch (const Error&) {
@@ -55,6 +55,13 @@ void add_folder(const fs::path& folder, std::vector<fs::path>& inputs) {
   }
 }
 
+// By custom a dash is standard output.
+void refuse_dash(const std::string& option, const std::string& path) {
+  if (path != "-") return;
+  refuse(option, path, "this option does not write to standard output",
+         "name a place, or write ./- for one of this name");
+}
+
 }  // namespace
 
 const OwnFile kOwnDump = {"a file that --dump wrote", is_dump};
@@ -72,9 +79,19 @@ std::vector<fs::path> inputs_of(const CaseSpec& spec) {
   return inputs;
 }
 
+void require_two(const std::string& a, const std::string& b) {
+  if (!same_file(a, b)) return;
+  throw_bad_input(
+      fmt::format("{} and {} are the same, and what is compared with itself is equal whatever it "
+                  "holds",
+                  a, b),
+      "name the results of two computations");
+}
+
 std::string output_file(const std::string& option, const std::string& path,
                         const std::vector<fs::path>& inputs, bool force, const OwnFile& own) {
   if (path.empty()) return "";
+  refuse_dash(option, path);
   const fs::path whole = fs::absolute(path).lexically_normal();
   const fs::path folder = whole.parent_path();
   if (fs::is_directory(whole)) refuse(option, path, "this is a folder", "name a file");
@@ -102,6 +119,7 @@ std::string output_file(const std::string& option, const std::string& path,
 std::string output_folder(const std::string& option, const std::string& path,
                           const std::vector<fs::path>& inputs, bool force) {
   if (path.empty()) return "";
+  refuse_dash(option, path);
   const fs::path whole = fs::absolute(path).lexically_normal();
   if (fs::exists(whole) && !fs::is_directory(whole)) {
     refuse(option, path, "this is not a folder", "name a folder");
@@ -136,11 +154,14 @@ void require_apart(const std::string& option, const std::string& path, const std
 
 std::string results_folder(const std::string& path, const std::vector<fs::path>& inputs,
                            bool force) {
+  refuse_dash("--out", path);
   for (const fs::path& input : inputs) {
     if (path.empty() || !lies_in(input, path)) continue;
-    throw_bad_input(
-        fmt::format("--out {} holds {}, which the same command reads", path, input.string()),
-        "name another folder with --out");
+    const std::string why =
+        same_file(input, path)
+            ? fmt::format("--out {}: the same command reads this folder", path)
+            : fmt::format("--out {} holds {}, which the same command reads", path, input.string());
+    throw_bad_input(why, "name another folder with --out");
   }
   return report::create_run_folder(path, force);
 }

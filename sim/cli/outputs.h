@@ -1,4 +1,5 @@
-// Where a command writes what its options name. All of this is said before anything runs.
+// What a command reads, and where it writes what its options name. All of this is said before
+// anything runs.
 #pragma once
 
 #include <filesystem>
@@ -11,6 +12,9 @@ namespace shardproof::sim::cli {
 
 // The files that a command reads for this case: weights, config, batch, scenario or case.json.
 std::vector<std::filesystem::path> inputs_of(const CaseSpec& spec);
+
+// Throws Error(kBadInput) where both are one file or folder, which a comparison calls equal.
+void require_two(const std::string& a, const std::string& b);
 
 // Files of one kind, which a command that wrote one may replace.
 struct OwnFile {

@@ -9,10 +9,33 @@
 #include <cstring>
 #include <iostream>
 #include <string>
+#include <string_view>
 
 #include "base/failure.h"
 
 namespace shardproof::sim::cli {
+
+namespace {
+
+void say_interrupted(int signal) {
+  constexpr std::string_view kSaid = "shardproof: interrupted\n";
+  const ssize_t ignored = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
+  static_cast<void>(ignored);
+  std::raise(signal);
+}
+
+}  // namespace
+
+void prepare_interrupts() {
+  struct sigaction now {};
+  struct sigaction then {};
+  then.sa_handler = say_interrupted;
+  then.sa_flags = SA_RESETHAND;  // so that the raised signal ends the program
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const bool known = ::sigaction(signal, nullptr, &now) == 0;
+    if (known && now.sa_handler == SIG_DFL) ::sigaction(signal, &then, nullptr);
+  }
+}
 
 void prepare_standard_files() {
   std::signal(SIGXFSZ, SIG_IGN);

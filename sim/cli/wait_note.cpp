@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <iostream>
+#include <cstdio>
 
 #include "base/elapsed.h"
 
@@ -15,7 +15,8 @@ WaitNote::WaitNote(std::function<std::string(double)> line, std::chrono::seconds
         std::unique_lock lock(mutex_);
         auto next = start + first;
         while (!ended_.wait_until(lock, next, [this] { return is_over_; })) {
-          std::cerr << "shardproof: " + line(seconds_since(start)) + "\n";
+          // Not by std::cerr, which first writes out std::cout and so may wait for its reader.
+          std::fputs(("shardproof: " + line(seconds_since(start)) + "\n").c_str(), stderr);
           next += then;
         }
       }) {}

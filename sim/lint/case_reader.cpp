@@ -179,6 +179,20 @@ std::string own_scenario(const std::string& path) {
   return own.empty() ? path : own;
 }
 
+namespace {
+
+// Without the files that an earlier path names, in other words or through a link.
+std::vector<std::string> each_once(const std::vector<std::string>& files) {
+  std::vector<std::string> once;
+  std::set<fs::path> seen;
+  for (const std::string& file : files) {
+    if (seen.insert(fs::canonical(file)).second) once.push_back(file);
+  }
+  return once;
+}
+
+}  // namespace
+
 std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& given : paths) {
@@ -195,7 +209,7 @@ std::vector<std::string> find_scenario_files(const std::vector<std::string>& pat
       add_folder(path, files);
     }
   }
-  if (!paths.empty()) return files;
+  if (!paths.empty()) return each_once(files);
   const std::string folder = find_in_repository("scenarios");
   if (folder.empty())
     throw_bad_input("there is no folder scenarios here", "name a scenario file or folder");

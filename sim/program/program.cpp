@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "sim/case/names.h"
 #include "sim/case/runners.h"
@@ -61,9 +63,20 @@ void require_address_space(int, char**, char**) {
   ::_exit(written < 0 ? 5 : 2);
 }
 
+// Nor do they load where the current folder is gone.
+void require_current_folder(int, char**, char**) {
+  char folder[PATH_MAX];
+  if (::getcwd(folder, sizeof(folder)) != nullptr) return;
+  constexpr std::string_view kSaid =
+      "shardproof: the current folder does not exist any more, or cannot be read; change to "
+      "another one\n";
+  const ssize_t written = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
+  ::_exit(written < 0 ? 5 : 2);
+}
+
 using BeforeConstructors = void (*)(int, char**, char**);
-__attribute__((section(".preinit_array"), used)) BeforeConstructors before_constructors =
-    require_address_space;
+__attribute__((section(".preinit_array"), used))
+BeforeConstructors before_constructors[] = {require_address_space, require_current_folder};
 
 }  // namespace
 

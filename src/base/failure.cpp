@@ -38,8 +38,9 @@ int run_or_say_why(const std::function<int()>& run) {
     print_failure(error.what());
     return exit_status_of(error);
   } catch (const std::filesystem::filesystem_error& error) {
-    print_failure(fmt::format("{}: {}; check the path and its permissions", error.path1().string(),
-                              error.code().message()));
+    const std::string path = error.path1().string();
+    print_failure(fmt::format("{}: {}; check the path and its permissions",
+                              path.empty() ? "the current folder" : path, error.code().message()));
     return 2;
   } catch (const std::exception& error) {
     if (const std::string shortage = shortage_text(error); !shortage.empty()) {

@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kMaxJsonDepth = 32;
 constexpr size_t kMaxReason = 200;  // bytes of a message that come from the file
+constexpr const char* kAbsent = "does not exist";
 
 std::pair<int64_t, int64_t> line_and_column(std::string_view text, size_t offset) {
   int64_t line = 1, column = 1;
@@ -94,20 +95,38 @@ bool is_plain_file(const std::string& path) {
   return std::filesystem::is_regular_file(path, error);
 }
 
-void require_plain_file(const std::string& path) {
+std::string why_no_file(const std::string& path) {
+  namespace fs = std::filesystem;
   std::error_code error;
-  const bool exists = std::filesystem::exists(path, error);
-  if (exists && !is_plain_file(path)) {
-    throw_bad_input(path + " is not a regular file", "name a file");
+  switch (fs::status(path, error).type()) {
+    case fs::file_type::regular:
+      return "";
+    case fs::file_type::not_found:
+      if (!fs::is_symlink(fs::symlink_status(path, error))) return kAbsent;
+      return "is a link to nowhere, not a file";
+    case fs::file_type::directory:
+      return "is a folder, not a file";
+    case fs::file_type::fifo:
+      return "is a pipe, not a file";
+    case fs::file_type::socket:
+      return "is a socket, not a file";
+    case fs::file_type::none:
+      return "cannot be looked at: " + error.message();
+    default:
+      return "is a device, not a file";
   }
 }
 
+void require_plain_file(const std::string& path) {
+  const std::string why = why_no_file(path);
+  if (!why.empty() && why != kAbsent) throw_bad_input(path + " " + why, "name a file");
+}
+
 std::string read_text_file(const std::string& path, int64_t max_bytes) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
-    throw_bad_input(path + " does not exist", "check the path");
+  if (const std::string why = why_no_file(path); !why.empty()) {
+    throw_bad_input(path + " " + why, why == kAbsent ? "check the path" : "name a file");
   }
-  require_plain_file(path);
+  std::error_code error;
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
   if (bytes > max_bytes) {
     throw_bad_input(fmt::format("{} has {} bytes", path, bytes),

@@ -9,6 +9,9 @@ namespace shardproof {
 
 // Whether a file of this name can be opened without a wait: a pipe waits for its other end.
 bool is_plain_file(const std::string& path);
+// Why no regular file of this name can be read, as the rest of a sentence that begins with the
+// name: "does not exist", "is a pipe, not a file"; "" for a regular file.
+std::string why_no_file(const std::string& path);
 // Throws Error(kBadInput) where something else has this name. A missing file passes.
 void require_plain_file(const std::string& path);
 

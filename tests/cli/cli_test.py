@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -85,6 +86,53 @@ def write_changed(source, target, name, index, value):
     tensors[name] = (dtype, shape, raw[:8 * index] + struct.pack("<d", value) + raw[8 * index + 8:])
     with open(target, "wb") as out:
         out.write(case_maker.safetensors(tensors))
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(path)
+
+
+class StuckProgram(subprocess.Popen):
+    """The program with a terminal that takes nothing as its standard output, until `read_terminal`."""
+
+    def __init__(self, words, folder, environment):
+        self.terminal, stuck = os.openpty()
+        os.set_blocking(stuck, False)
+        full = 0
+        while full < 10:  # the system makes room for a while, as it moves what was written on to the reader's side
+            try:
+                os.write(stuck, b"full")
+                full = 0
+            except BlockingIOError:
+                full += 1
+                time.sleep(0.05)
+        os.set_blocking(stuck, True)
+        super().__init__([PROGRAM, *words], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stuck,
+                         stderr=subprocess.PIPE, text=True)
+        os.close(stuck)
+
+    def __exit__(self, *error):
+        self.kill()
+        super().__exit__(*error)
+        os.close(self.terminal)
+
+    def wait_until_it_catches(self, how):
+        for _ in range(50 * LIMIT_S):
+            with open(f"/proc/{self.pid}/status", encoding="utf-8") as file:
+                caught = re.search(r"^SigCgt:\s*(\w+)", file.read(), re.M).group(1)
+            if int(caught, 16) >> (how - 1) & 1:
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"{self.args} does not catch signal {how}")
+
+    def read_terminal(self):
+        """From now on until the program ends."""
+        try:
+            while os.read(self.terminal, 4096):
+                pass
+        except OSError:
+            return
 
 
 class CommandTest(unittest.TestCase):
@@ -247,7 +295,7 @@ class Judge(CommandTest):
         whole = self.path("whole")
         self.call("golden", self.case, "--dump", whole)
         self.call("judge", self.case, whole)
-        self.assertIn("is no file", self.call("judge", self.case, self.case, status=2))
+        self.assertIn("is a folder, not a file", self.call("judge", self.case, self.case, status=2))
         self.assertIn("does not exist", self.call("judge", self.case, whole + ".not", status=2))
         tensors = {name: parts[:3] for name, parts in read_safetensors(whole).items()}
         with open(self.path("part"), "wb") as out:
@@ -450,11 +498,25 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
                 process = subprocess.Popen([PROGRAM, "run", hang, "--backend", backend, "--only",
                                             "t/two[throws]"], cwd=self.scratch, env=marked,
                                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                time.sleep(3)
+                while len(self.marked_processes()) < 4 and process.poll() is None:
+                    time.sleep(0.05)  # until the case runs: control, the zygote and two more
                 self.assertIsNone(process.poll())
                 process.send_signal(signal.SIGINT)
                 self.assertEqual(130, process.wait(200))
                 self.assertEqual([], self.marked_processes())
+
+    def test_an_interrupt_of_a_command_without_workers_is_said(self):
+        self.make_case()
+        answers = self.path("answers")
+        self.call("golden", self.case, "--dump", answers)
+        shutil.copy(answers, answers + ".again")
+        for how in (signal.SIGINT, signal.SIGTERM):
+            for words in (["judge", self.case, answers, "--golden", answers + ".again"], ["list"]):
+                with StuckProgram(words, self.scratch, self.environment) as process:
+                    process.wait_until_it_catches(how)
+                    process.send_signal(how)
+                    self.assertEqual("shardproof: interrupted\n", process.communicate(timeout=LIMIT_S)[1])
+                    self.assertEqual(-how, process.returncode)
 
     def marked_processes(self):
         mark, left = f"SHARDPROOF_TEST_MARK={self.scratch}".encode(), []
@@ -560,16 +622,50 @@ class Words(CommandTest):
         one = self.write("ranks.yaml", "world: {size: 2}\nparallel: {data_parallel_size: 1}\n")
         self.assertRegex(self.call("lint", one, status=2), r"world\.size is 2, but the mesh .*has 1 rank;")
 
+    def test_the_block_of_a_key_with_dots_is_looked_through(self):
+        for line, said in (("run.step: 2", "unknown key 'run.step'; did you mean run.steps?"),
+                           ("parallel.tensor_paralel_size: 2", "did you mean parallel.tensor_parallel_size?"),
+                           ("run: {optimizer.kwarg.lr: 1}", "unknown key 'run.optimizer.kwarg.lr'; did you mean"),
+                           ("run.optimizer.kwargs.zzzzzz: 2", "known in run.optimizer.kwargs are "),
+                           ("run.zzzzzz: 2", "known in run are ")):
+            self.assertIn(said, self.call("lint", self.write("dots.yaml", SMALL + line + "\n"), status=2))
+
+    def test_a_scenario_that_is_named_twice_is_one(self):
+        small = self.write("small.yaml", SMALL)
+        os.symlink(small, self.path("again.yaml"))
+        once = self.call("list", small)
+        for words in ([small], ["small.yaml"], [self.scratch], ["again.yaml"]):
+            self.assertEqual(once, self.call("list", small, *words))
+
+    def test_a_current_folder_that_is_gone_is_a_sentence(self):
+        gone = self.path("gone")
+        os.mkdir(gone)
+        for words in (["version"], ["list", self.write("small.yaml", SMALL)]):
+            done = subprocess.run(["bash", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', gone, PROGRAM, *words], text=True,
+                                  stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=False)
+            self.assertEqual((2, ""), (done.returncode, done.stdout))
+            self.assertEqual("shardproof: the current folder does not exist any more, or cannot be read; change to another "
+                             "one\n", done.stderr)
+            os.mkdir(gone)
+
     def test_what_is_not_a_file_is_named(self):
         self.make_case()
         weights = self.path("case", "model.safetensors")
-        for make, said in ((os.mkdir, "a folder"), (os.mkfifo, "a pipe"),
+        answers = self.path("answers")
+        self.call("golden", self.case, "--dump", answers)
+        logprobs = self.path("logprobs")
+        os.remove(weights)
+        for make, said in ((os.mkdir, "a folder"), (os.mkfifo, "a pipe"), (make_socket, "a socket"),
                            (lambda path: os.symlink("/dev/null", path), "a device"),
                            (lambda path: os.symlink("nowhere", path), "a link to nowhere")):
-            os.rmdir(weights) if os.path.isdir(weights) else os.remove(weights)
-            make(weights)
-            text = self.call("check", self.case, "--mesh", "tp=2", status=2)
-            self.assertIn(f"{weights} is {said}, not a file; a case holds the full weights", text)
+            for path, words, fix in (
+                    (weights, ["check", self.case, "--mesh", "tp=2"], "a case holds the full weights"),
+                    (weights + ".index.json", ["check", self.case, "--mesh", "tp=2"], "a case holds the full weights"),
+                    (logprobs, ["logprobs", logprobs, answers], "name a safetensors file")):
+                make(path)
+                text = self.call(*words, status=2)
+                self.assertIn(f"{path} is {said}, not a file; {fix}", text)
+                os.rmdir(path) if said == "a folder" else os.remove(path)
 
     def check_described_once(self):
         """Equal layers are one, equal tables of later cases are not repeated, and bytes have units."""

@@ -29,13 +29,13 @@ SMALL = LARGE.replace("4000, sequence_length: 4000", "4, sequence_length: 8")
 # Held at once: about 0.5 GiB on each of two ranks, of it most in activations.
 HALF = LARGE.replace("4000, sequence_length: 4000", "64, sequence_length: 1024") + "precision: float64\n"
 
-# One rank, which makes no call, computes for seconds.
+# One rank, which makes no call, computes for seconds; none of its ops takes long, however busy the machine.
 SLOW = """
 name: t/slow
 workload: logprobs
 precision: float64
-model: {vocab_size: 1000, hidden_size: 384, intermediate_size: 1024, num_hidden_layers: 6}
-data: {batch_size: 8, sequence_length: 320}
+model: {vocab_size: 1000, hidden_size: 384, intermediate_size: 1024, num_hidden_layers: 24}
+data: {batch_size: 2, sequence_length: 320}
 world: {deadline_s: 0.5}
 """
 # A second rank sleeps before its first call.
@@ -175,12 +175,12 @@ class Limits(cli_test.CommandTest):
                 with self.subTest(words=words, name=name):
                     text = self.call(*words, status=0 if name.endswith(".part") else 2)
                     if name == "journal" and words[0] == "run":
-                        self.assertIn("journal is not a regular file", text)
+                        self.assertIn("journal is a pipe, not a file", text)
             if os.path.exists(place):
                 os.unlink(place)
 
     def test_a_wait_says_what_for_and_an_interrupt_is_said(self):
-        scenario = self.scenario(SLOW.replace("num_hidden_layers: 6", "num_hidden_layers: 24").replace(
+        scenario = self.scenario(SLOW.replace("num_hidden_layers: 24", "num_hidden_layers: 96").replace(
             "world: {deadline_s: 0.5}", ""))
         process = subprocess.Popen([cli_test.PROGRAM, "golden", scenario], cwd=self.scratch, env=self.environment,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -725,6 +725,23 @@ class LogprobsTest(cli_test.CommandTest):
         self.expect(self.run_program("logprobs", "a", "b", "--json", "b/x.safetensors", "--force"), 2,
                     "the same command reads this file")
 
+    def test_json_goes_to_standard_output_alone(self):
+        batch = Batch(random.Random(f"{SEED} dash"), rows=2, length=16)
+        values = batch.score("float64")
+        tensors = batch.tensors(values, "float64")
+        text = self.pair(a=tensors, b=batch.tensors([[-value for value in row] for row in values], "float64")).stdout
+        done = self.run_program("logprobs", "a.st", "b.st", "--json", "-")
+        self.assertEqual((1, text), (done.returncode, done.stderr))
+        self.assertEqual(json.loads(done.stdout)[0]["causes"][0]["cause"], "sign")
+        self.assertFalse(os.path.exists(os.path.join(self.scratch, "-")))
+
+    def test_a_file_is_not_compared_with_itself(self):
+        self.pair(a=Batch(random.Random(f"{SEED} same"), rows=2, length=16).tensors([[0.0] + [-1.0] * 15] * 2, "float64"))
+        os.symlink("a.st", os.path.join(self.scratch, "soft"))
+        for other in ("a.st", "./a.st", "soft"):
+            self.expect(self.run_program("logprobs", "a.st", other), 2, f"a.st and {other} are the same, and")
+        self.expect(self.run_program("logprobs", "a.st", "b.st"), 0, "EQUAL")
+
     def test_bad_input(self):
         values = [[0.0, -1.0, -2.0], [0.0, -0.5, -0.25]]
         good = {"logprobs": ("float32", values)}

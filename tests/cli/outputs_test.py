@@ -97,10 +97,10 @@ class Outputs(cli_test.CommandTest):
         self.make_case()
         self.write("wrong.yaml", WRONG)
         self.write("suite.yaml", "stages: [pairs]\n")
-        self.refuses("which the same command reads", "check", self.case, "--out", self.case, "--force")
+        self.refuses("the same command reads this folder", "check", self.case, "--out", self.case, "--force")
         self.refuses("which the same command reads", "validate", "suite.yaml", "--ranks", "2", "--out", ".", "--force")
         self.call("run", "wrong.yaml", "--backend", "emulated", "--out", "first", status=1)
-        self.refuses("--out first holds first, which the same command reads", "run", "wrong.yaml", "--rerun-failed",
+        self.refuses("--out first: the same command reads this folder", "run", "wrong.yaml", "--rerun-failed",
                      "first", "--out", "first")
 
     def test_fuzz_and_validate_use_a_folder_of_other_files_with_force(self):

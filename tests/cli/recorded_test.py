@@ -598,6 +598,16 @@ class RecordedRunTest(cli_test.CommandTest):
         self.without(stages, 1, lambda line: line["name"] in PARAMETERS and line["name"] != "head.weight")
         self.expect(self.judge(stages, golden=golden), 0, "MATCH")
 
+    def test_a_wait_says_what_it_waits_for(self):
+        """A judge whose standard output takes nothing for now, which nothing but the next words can end."""
+        run = recorded([("tp", 2)]).write(f"{self.scratch}/run")
+        words = ["judge", run, "--golden", self.golden]
+        with cli_test.StuckProgram(words, self.scratch, self.environment) as process:
+            for _ in range(2):
+                self.assertRegex(process.stderr.readline(), r"^shardproof: \d+ s: judging, (\d+) of \1 tensors\n$")
+            process.read_terminal()
+            self.assertEqual(process.wait(cli_test.LIMIT_S), 0)
+
     def test_the_folder_of_out(self):
         wrong = of("grad", "norm", lambda value, run, rank: 1.5 * value, ranks=[1, 3])
         layout = [("dp", 2), ("tp", 2)]
@@ -632,6 +642,9 @@ class RecordedRunTest(cli_test.CommandTest):
         os.makedirs(other)
         with open(os.path.join(other, "notes.txt"), "w", encoding="utf-8") as file:
             file.write("mine")
+        self.expect(self.judge(run, "--out", self.scratch, "--force"), 2, "holds", "which the same command reads")
+        self.expect(self.judge(self.golden), 2, "are the same, and what is compared with itself is equal")
+        self.expect(self.judge(run, "--out", "-"), 2, "--out -: this option does not write to standard output")
         self.expect(self.judge(run, "--out", other), 2, "holds files that are not of a run", "--force")
         self.expect(self.judge(run, "--out", other, "--force"), 1)
         self.assertEqual(sorted(os.listdir(other))[-4:], ["notes.txt", "results.json", "tensors", "timeline.json"])
@@ -770,7 +783,7 @@ class RecordedRunTest(cli_test.CommandTest):
         def pipe(folder):
             os.remove(os.path.join(folder, "rank1.jsonl"))
             os.mkfifo(os.path.join(folder, "rank1.jsonl"))
-        self.expect(broken(pipe), 2, "rank1.jsonl is no file")
+        self.expect(broken(pipe), 2, "rank1.jsonl is a pipe, not a file")
         self.expect(broken(line(1, kind="gradient")), 2, "kind", "gradient")
         self.expect(broken(line(1, kind="hash")), 2, "digest is missing")
         self.expect(broken(line(1, kind="hash", digest="12")), 2, "digest is '12'")
@@ -785,6 +798,7 @@ class RecordedRunTest(cli_test.CommandTest):
         for lr, text in (([-0.01], "lr has -0.01; a learning rate is at least 0"),
                          ([0.01, -1], "lr has -1")):
             self.expect(broken(head(optimizer={**ADAM, "lr": lr})), 2, text)
+        self.expect(broken(head(optimizer={"type": "AdamW"})), 2, "optimizer: lr is missing")
         self.expect(broken(head(steps=2)), 2, "lr has 1 learning rate for 2 steps; write one for each step")
         self.expect(broken(head(batch={"rows": -4, "parts": 2})), 2, "batch: rows is -4")
         self.expect(broken(head(batch={"rows": 4, "parts": 0})), 2, "batch: parts is 0")

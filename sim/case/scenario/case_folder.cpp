@@ -187,28 +187,11 @@ void read_optimizer(WrongConstants& wrong, const json& object, CaseSpec& spec) {
 }
 
 // "a folder", where something that is not a file has the name of one; "" where nothing has it.
-std::string kind_of_place(const fs::path& path) {
-  std::error_code error;
-  switch (fs::status(path, error).type()) {
-    case fs::file_type::not_found:
-      return fs::is_symlink(fs::symlink_status(path, error)) ? "a link to nowhere" : "";
-    case fs::file_type::directory:
-      return "a folder";
-    case fs::file_type::fifo:
-      return "a pipe";
-    case fs::file_type::socket:
-      return "a socket";
-    default:
-      return "a device";
-  }
-}
-
 [[noreturn]] void no_file(const fs::path& path, const std::string& what) {
-  const std::string kind = kind_of_place(path);
-  if (kind.empty()) {
-    throw_bad_input(fmt::format("the case has no {}", path.string()), "a case holds " + what);
-  }
-  throw_bad_input(fmt::format("{} is {}, not a file", path.string(), kind), "a case holds " + what);
+  const bool is_there = fs::exists(fs::symlink_status(path));
+  throw_bad_input(is_there ? path.string() + " " + why_no_file(path)
+                           : fmt::format("the case has no {}", path.string()),
+                  "a case holds " + what);
 }
 
 void require_file(const fs::path& path, const std::string& what) {
@@ -216,9 +199,12 @@ void require_file(const fs::path& path, const std::string& what) {
 }
 
 void require_weights(const fs::path& folder) {
-  const bool whole = fs::is_regular_file(folder / "model.safetensors");
-  if (whole || fs::is_regular_file(folder / "model.safetensors.index.json")) return;
-  no_file(folder / "model.safetensors",
+  const fs::path whole = folder / "model.safetensors";
+  const fs::path index = folder / "model.safetensors.index.json";
+  if (fs::is_regular_file(whole) || fs::is_regular_file(index)) return;
+  const bool holds_whole = fs::exists(fs::symlink_status(whole));
+  const bool holds_index = fs::exists(fs::symlink_status(index));
+  no_file(holds_index && !holds_whole ? index : whole,
           "the full weights under Hugging Face names: model.safetensors, or the files that "
           "model.safetensors.index.json names");
 }

@@ -89,24 +89,30 @@ void Settings::add_key(const YamlEntry& entry, const std::string& path) {
   settings_[path] = {value, entry.line, entry.column};
 }
 
-void Settings::unknown_key(const YamlEntry& entry, const std::string& block) const {
+void Settings::unknown_key(const YamlEntry& entry, const std::string& outer) const {
+  const std::string path = joined(outer, entry.key), what = fmt::format("unknown key '{}'", path);
+  // The innermost block that the path names: `run.step: 2` is a key of run.
+  std::string block = outer;
+  for (size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', dot + 1)) {
+    if (dot > outer.size() && schema_->is_block(path.substr(0, dot))) block = path.substr(0, dot);
+  }
+  const std::string name = block.empty() ? path : path.substr(block.size() + 1);
   std::vector<std::string> known = schema_->names_below(block);
   if (block.empty()) known.insert(known.end(), {"matrix", "skip"});
-  const std::string missing = missing_parallelism(entry.key);
+  const std::string missing = missing_parallelism(name);
   if (!missing.empty()) {
-    fail_at(file_, entry.line, entry.column,
-            fmt::format("unknown key '{}'", joined(block, entry.key)),
+    fail_at(file_, entry.line, entry.column, what,
             fmt::format("there is no {} parallelism; remove it", missing));
   }
-  std::string meant = key_elsewhere(entry.key);
-  if (meant.empty()) meant = path_ending_in(*schema_, entry.key);
+  std::string meant = key_elsewhere(name);
+  if (meant.empty()) meant = path_ending_in(*schema_, name);
   if (meant.empty()) {
-    const std::string nearest = nearest_name(entry.key, known);
+    const std::string nearest = nearest_name(name, known);
     if (!nearest.empty()) meant = joined(block, nearest);
   }
-  fail_at(file_, entry.line, entry.column,
-          fmt::format("unknown key '{}'", joined(block, entry.key)),
-          meant.empty() ? fmt::format("known here are {}", fmt::join(known, ", "))
+  fail_at(file_, entry.line, entry.column, what,
+          meant.empty() ? fmt::format("known {} are {}", block == outer ? "here" : "in " + block,
+                                      fmt::join(known, ", "))
                         : fmt::format("did you mean {}?", meant));
 }
 

@@ -7,9 +7,9 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
 
 #include "base/error.h"
+#include "base/read_text.h"
 #include "tensor/dtype_name.h"
 #include "tensor/safetensors.h"
 
@@ -36,9 +36,8 @@ std::string shape_text(const at::Tensor& tensor) {
 }
 
 SafetensorsFile open_file(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path)) {
-    throw_bad_input(path + (std::filesystem::exists(path) ? " is no file" : " does not exist"),
-                    "name a safetensors file that holds logprobs [B, S]");
+  if (const std::string why = why_no_file(path); !why.empty()) {
+    throw_bad_input(path + " " + why, "name a safetensors file that holds logprobs [B, S]");
   }
   return SafetensorsFile::open(path);
 }

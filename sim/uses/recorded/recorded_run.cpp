@@ -70,9 +70,8 @@ const Kind& kind_of(const Fields& fields) {
 // Throws unless it is a file of at most kMostBytes: a pipe would block.
 void require_file(const std::string& path) {
   std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored)) {
-    throw_bad_input(path + " is no file",
-                    "the run was not closed, or a rank died; record it again");
+  if (const std::string why = why_no_file(path); !why.empty()) {
+    throw_bad_input(path + " " + why, "the run was not closed, or a rank died; record it again");
   }
   if (fs::file_size(path, ignored) > kMostBytes) {
     throw_bad_input(fmt::format("{} has more than {} bytes", path, kMostBytes),

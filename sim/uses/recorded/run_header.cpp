@@ -40,10 +40,11 @@ void read_rule(const Fields& given, int64_t steps, Target& target) {
   target.optimizer.max_norm = 0;  // no clipping
   const std::string rule = given.text(given.has("rule") ? "rule" : "type");
   const bool adam = rule == "adam" || rule == "adamw" || rule == "Adam" || rule == "AdamW";
-  target.knows_optimizer = adam || rule == "sgd" || rule == "SGD";
   OptimizerSpec& optimizer = target.optimizer;
   optimizer.kind = adam ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
+  given.value("lr");
   target.lr = given.numbers("lr");
+  target.knows_optimizer = (adam || rule == "sgd" || rule == "SGD") && !target.lr.empty();
   for (const double rate : target.lr) {
     if (!(rate >= 0)) given.fail("lr", fmt::format("has {}; a learning rate is at least 0", rate));
   }
