@@ -34,13 +34,13 @@ expect: {{verdict: failed, kind: died}}
 
 
 def status_fields(pid):
-    """(state, parent) of a process; None when it has gone."""
+    """(state, parent, CPU time) of a process; None when it has gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     fields = text[text.rindex(")") + 2:].split()
-    return fields[0], int(fields[1])
+    return fields[0], int(fields[1]), fields[11:13]
 
 
 def name_of(pid):
@@ -67,6 +67,14 @@ def is_alive(pid):
     return fields is not None and fields[0] != "Z"
 
 
+def used_by(pids):
+    """The CPU time of each process; None if one of them waits for the processor or the disk."""
+    fields = {pid: status_fields(pid) for pid in pids}
+    if not all(one and one[0] == "S" for one in fields.values()):
+        return None
+    return {pid: cpu for pid, (_, _, cpu) in fields.items()}
+
+
 def eventually(condition, limit_s=120):
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
@@ -87,7 +95,14 @@ class Endings(unittest.TestCase):
         names = [f"sp-rank-{rank}" for rank in range(4)] if backend == "gloo" else ["sp-world-4"]
         here = lambda: sorted(map(name_of, descendants(run.pid)))
         self.assertTrue(eventually(lambda: set(names) <= set(here())), here())
-        time.sleep(0.5)  # into the step
+        seen = [None, None]
+
+        def are_waiting():
+            """All are in the step, where three ranks wait for the fourth, which sleeps."""
+            time.sleep(0.5)
+            seen[:] = [used_by(descendants(run.pid) | {run.pid}), seen[0]]
+            return seen[0] is not None and seen[0] == seen[1]
+        self.assertTrue(eventually(are_waiting), seen)
         return run, descendants(run.pid)
 
     def test_ctrl_c_and_sigterm(self):

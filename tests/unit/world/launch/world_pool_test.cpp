@@ -145,6 +145,7 @@ TEST_CASE("each rank of a case that fails has its own ending, and the next case 
       spec.options["rank " + std::to_string(rank)] = failing.acts[rank];
     }
     if (failing.acts[0] == "loop") spec.world.deadline_s = 1;
+    if (failing.acts[1] == "gather") spec.world.hang_s = 60;
     INFO(failing.backend << " " << spec.options);
     const auto endings = pool.run_case(spec, -1, false);
     for (size_t rank = 0; rank < failing.kinds.size(); ++rank) {
