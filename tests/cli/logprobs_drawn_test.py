@@ -109,8 +109,48 @@ def clipped(batch):
     return batch
 
 
-KINDS = [late_positions, late_positions_of_some_rows, attention_scores, attention_scores_of_segments, later_segments,
-         context_shard, penalty_of_one_token, low_temperatures, some_rows_of_different_lengths]
+def mean_of_each_row(draw):
+    batch = Batch(draw, rows=16, length=draw.choice([24, 48]), padded=draw.random() < 0.7)
+    more = draw.choice([0, 1])
+    b = [[value / (sum(one != 0 for one in row) + more) for value in row] for row in batch.score("bfloat16")]
+    a = batch.score("bfloat16")
+    text = r"[AB] is [AB] divided by the number of the row's scored tokens" + (r" plus 1" if more else "$")
+    return planted(batch, a, "mean_of_row", text, a=b) if draw.random() < 0.3 else planted(batch, b, "mean_of_row", text, a=a)
+
+
+def sum_of_the_sequence_so_far(draw):
+    batch = Batch(draw, rows=16, length=48, packed=draw.choice([0, 2]))
+    b = []
+    for row, values in enumerate(batch.score("bfloat16")):
+        total, sums = 0.0, []
+        for t, value in enumerate(values):
+            total = 0.0 if batch.begins(row, t) else total + value
+            sums.append(total)
+        b.append(sums)
+    return planted(batch, b, "cumulative", "B at each token is the sum of A up to it")
+
+
+def probabilities(draw):
+    batch = Batch(draw)
+    b = [[value and math.exp(value) for value in row] for row in batch.score("bfloat16")]
+    return planted(batch, b, "probability", r"B is exp\(A\)")
+
+
+def first_token_after_an_unscored_prompt(draw):
+    """The first of each answer comes from another state; the prompts, of other lengths, are scored in neither file."""
+    batch, count = Batch(draw, rows=24, length=64), draw.choice([1, 2, 3])
+    a, b = batch.score("bfloat16"), batch.score("bfloat16")
+    for row in range(batch.rows):
+        begin = draw.randint(4, 30)
+        a[row][:begin] = b[row][:begin] = [0.0] * begin
+        b[row][begin:begin + count] = [-draw.uniform(3, 20) for _ in range(count)]
+    return planted(batch, b, "first_tokens", "only the first scored token of each row differs" if count == 1 else
+                   f"only the first {count} scored tokens of each row differ", a=a)
+
+
+KINDS = [mean_of_each_row, sum_of_the_sequence_so_far, probabilities, first_token_after_an_unscored_prompt, late_positions,
+         late_positions_of_some_rows, attention_scores, attention_scores_of_segments, later_segments, context_shard,
+         penalty_of_one_token, low_temperatures, some_rows_of_different_lengths]
 
 
 def scale_of(shape, draw, rows, length):

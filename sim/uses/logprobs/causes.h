@@ -17,6 +17,12 @@ std::optional<Claim> propose_log_base(const Comparison& comparison);
 // b = f * a with one factor f, found as the weighted median of b / a. The cause is `temperature`
 // where f is the ratio of the metadata's temperatures.
 std::optional<Claim> propose_factor(const Comparison& comparison);
+// b = a / n, or a = b / n, where n is the number of the row's scored tokens, or one more.
+std::optional<Claim> propose_mean(const Comparison& comparison);
+// b is the sum of a up to each token within rows or segments, or the reverse.
+std::optional<Claim> propose_cumulative(const Comparison& comparison);
+// b = exp(a), or a = exp(b).
+std::optional<Claim> propose_probability(const Comparison& comparison);
 // b = a + c with one c, found as the median of b - a.
 std::optional<Claim> propose_offset(const Comparison& comparison);
 // b[t] = a[t + k] with 0 < |k| <= 4, within rows or within segments.
@@ -31,7 +37,7 @@ std::optional<Claim> propose_unscored(const Comparison& comparison);
 
 // Causes that name the wrong tokens and predict no values.
 
-// The first 1 to 16 tokens of each segment, or of each row without segments.
+// The first 1 to 16 scored tokens of each segment, or of each row without segments.
 std::optional<Claim> propose_first_tokens(const Comparison& comparison);
 // Rows with padding, where others have none.
 std::optional<Claim> propose_padded_rows(const Comparison& comparison);

@@ -19,6 +19,9 @@ constexpr Propose kCauses[] = {
     propose_sign,
     propose_log_base,
     propose_factor,
+    propose_mean,
+    propose_cumulative,
+    propose_probability,
     propose_offset,
     propose_shift,
     propose_rows,
@@ -78,7 +81,7 @@ std::string non_finite_text(const Pair& pair) {
 }
 
 // "B is 0 everywhere", "A has positive logprobs": what one file holds in place of logprobs. No
-// cause but `sign` and `unscored` is claimed of such a file.
+// cause but `sign`, `unscored` and `probability` is claimed of such a file.
 std::string values_text(const Comparison& comparison) {
   const std::vector<Token>& tokens = comparison.pair.tokens;
   struct File {
@@ -251,7 +254,7 @@ Finding compare(const Pair& pair) {
   finding.claims = best_claims(comparison);
   if (!finding.values.empty()) {
     std::erase_if(finding.claims, [](const Claim& claim) {
-      return claim.cause != "sign" && claim.cause != "unscored";
+      return claim.cause != "sign" && claim.cause != "unscored" && claim.cause != "probability";
     });
     if (!finding.claims.empty()) finding.values.clear();
   }

@@ -126,8 +126,8 @@ void name_lost_shard(const Direction& direction, const Shard& shard, Claim& clai
 void name_sampling(const Direction& direction, double rise, double tolerance, Claim& claim) {
   const auto top_p = direction.settings().top_p;
   claim.likely = fmt::format(
-      "{} renormalizes after top-p or top-k, or its logsumexp lacks a part of the vocabulary; "
-      "compute its logprobs from all logits",
+      "{} renormalizes after top-p or top-k, or its logsumexp lacks a part of the vocabulary, or "
+      "the largest logit stands in its place; compute its logprobs from all logits",
       direction.fewer());
   if (!top_p || *top_p == 1) return;
   const double bound = -std::log(*top_p);

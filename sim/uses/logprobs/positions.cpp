@@ -92,24 +92,31 @@ double nats_within(const Comparison& comparison, const std::set<int64_t>& rows,
 std::optional<Claim> propose_first_tokens(const Comparison& comparison) {
   const bool packed = comparison.pair.has_segments;
   BestPlace best(comparison);
-  int64_t segments = 0;
-  for (const Token& token : comparison.pair.tokens) segments += token.in_segment == 1 ? 1 : 0;
+  // Of each segment: the prompt before its first scored token may be long.
+  std::map<std::pair<int64_t, int64_t>, int64_t> first;
+  for (const Token& token : comparison.pair.tokens) {
+    first.try_emplace({token.row, token.segment}, token.in_segment);
+  }
+  const auto segments = static_cast<double>(first.size());
+  const auto number = [&](const Token& token) {
+    return token.in_segment - first.at({token.row, token.segment}) + 1;
+  };
   for (const int64_t count : {1, 2, 3, 4, 8, 16}) {
     best.offer(
-        tokens_where(comparison, [&](const Token& token) { return token.in_segment <= count; }),
-        [&] {
-          return Claim{.cause = "first_tokens",
-                       .text = fmt::format("only the first {} scored of each {} differ",
-                                           count == 1 ? std::string("token is")
-                                                      : fmt::format("{} tokens are", count),
-                                           packed ? "segment" : "row"),
-                       .likely = packed ? "the first targets of a packed sequence were taken from "
-                                          "its neighbor; shift within each segment"
-                                        : "the first token is scored from a wrong state or a BOS "
-                                          "token is missing in one file"};
+        tokens_where(comparison, [&](const Token& token) { return number(token) <= count; }), [&] {
+          return Claim{
+              .cause = "first_tokens",
+              .text = fmt::format(
+                  "only the first {} of each {} {}",
+                  count == 1 ? std::string("scored token") : fmt::format("{} scored tokens", count),
+                  packed ? "segment" : "row", count == 1 ? "differs" : "differ"),
+              .likely = packed ? "the first targets of a packed sequence were taken from its "
+                                 "neighbor; shift within each segment"
+                               : "the first token is scored from a wrong state or a BOS token is "
+                                 "missing in one file"};
         });
   }
-  return best.judge(static_cast<double>(segments) * std::log(comparison.pair.length));
+  return best.judge(segments * std::log(comparison.pair.length));
 }
 
 std::optional<Claim> propose_attention_scores(const Comparison& comparison) {

@@ -192,8 +192,9 @@ std::optional<Claim> propose_temperature(const Comparison& comparison) {
       "bounds of a temperature demand, and the bounds leave {}",
       ratio, signs.opposite, signs.informative(), range_text(fit.range()));
   claim.likely =
-      "one file divides the logits by a temperature and the other by none or another; the "
-      "estimate holds for tokens that were drawn from either policy";
+      "one file divides the logits by a temperature and the other by none or another (a soft cap "
+      "of the logits that one file lacks looks the same); the estimate holds for tokens that were "
+      "drawn from either policy";
   for (const Candidate& candidate : candidates) {
     if (candidate.alpha < fit.range().low * 0.98 || candidate.alpha > fit.range().high * 1.02)
       continue;

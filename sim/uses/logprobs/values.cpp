@@ -166,6 +166,78 @@ std::optional<Claim> propose_factor(const Comparison& comparison) {
        .description = meaning.empty() ? kFreeNumber : std::log(4)});
 }
 
+std::optional<Claim> propose_mean(const Comparison& comparison) {
+  constexpr double kFewTokens = 4;  // the mean over fewer is a factor that means something else
+  const std::vector<Token>& tokens = comparison.pair.tokens;
+  std::vector<double> counts(comparison.pair.rows);
+  for (const Token& token : tokens) counts[token.row] += 1;
+  if (*std::max_element(counts.begin(), counts.end()) < kFewTokens) return std::nullopt;
+  std::optional<Claim> best;
+  for (const bool of_b : {true, false}) {
+    for (const int more : {0, 1}) {  // the first token, which has no logprob, may count
+      std::vector<double> predicted;
+      for (const Token& token : tokens) {
+        const double count = counts[token.row] + more;
+        predicted.push_back(of_b ? token.a / count : token.a * count);
+      }
+      auto claim = judge_prediction(
+          comparison, predicted,
+          {.cause = "mean_of_row",
+           .text = fmt::format("{} is {} divided by the number of the row's scored tokens{}",
+                               of_b ? "B" : "A", of_b ? "A" : "B", more > 0 ? " plus 1" : ""),
+           .likely = "a mean over the row was taken of each logprob; save the logprobs themselves",
+           .description = std::log(4)});
+      if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+    }
+  }
+  return best;
+}
+
+std::optional<Claim> propose_cumulative(const Comparison& comparison) {
+  const std::vector<Token>& tokens = comparison.pair.tokens;
+  std::optional<Claim> best;
+  for (const bool of_b : {true, false}) {
+    for (const bool in_segments : {false, true}) {
+      if (in_segments && !comparison.pair.has_segments) continue;
+      std::vector<double> predicted;
+      double sum = 0;  // of the unit so far
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        const bool begins = i == 0 || tokens[i].row != tokens[i - 1].row ||
+                            (in_segments && tokens[i].segment != tokens[i - 1].segment);
+        if (begins) sum = 0;
+        predicted.push_back(of_b ? sum + tokens[i].a : tokens[i].a - sum);
+        sum = of_b ? predicted.back() : tokens[i].a;
+      }
+      auto claim = judge_prediction(
+          comparison, predicted,
+          {.cause = "cumulative",
+           .text = fmt::format("{} at each token is the sum of {} up to it within each {}",
+                               of_b ? "B" : "A", of_b ? "A" : "B", in_segments ? "segment" : "row"),
+           .likely = "one file has the logprob of the sequence so far; save that of each token",
+           .description = std::log(4)});
+      if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+    }
+  }
+  return best;
+}
+
+std::optional<Claim> propose_probability(const Comparison& comparison) {
+  std::optional<Claim> best;
+  for (const bool of_b : {true, false}) {
+    const auto predict = [of_b](double a) {
+      return of_b ? std::exp(a) : a > 0 ? std::log(a) : NAN;
+    };
+    auto claim =
+        judge_prediction(comparison, map_a(comparison, predict),
+                         {.cause = "probability",
+                          .text = fmt::format("{} is exp({})", of_b ? "B" : "A", of_b ? "A" : "B"),
+                          .likely = "one file has probabilities; save their logarithms",
+                          .description = std::log(2)});
+    if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+  }
+  return best;
+}
+
 std::optional<Claim> propose_offset(const Comparison& comparison) {
   const double offset = median(comparison.differences);
   if (!moves_likely_tokens(comparison, offset)) return std::nullopt;
