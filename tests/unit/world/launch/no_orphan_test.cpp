@@ -70,10 +70,11 @@ pid_t only_child() {
 
 TEST_CASE("when the zygote is killed the case fails and the next one has a new zygote",
           "[launch][orphan]") {
-  WorldPool pool(toy_workers());
+  const SharedCount deaf;
+  WorldPool pool(toy_workers(deaf.get()));
   const pid_t zygote = only_child();
   std::thread killer([&] {
-    eventually([] { return descendants(::getpid()).size() == 3; });
+    eventually([&] { return *deaf.get() == 2; });
     ::kill(zygote, SIGKILL);
   });
   CaseSpec spec = toy_case("gloo", 2, {{"rank 0", "deaf"}, {"rank 1", "deaf"}});
@@ -107,10 +108,11 @@ TEST_CASE("when the zygote is killed or stays stopped before it forks, another o
 }
 
 TEST_CASE("a zygote that is stopped holds no case up", "[launch][orphan]") {
-  WorldPool pool(toy_workers());
+  const SharedCount deaf;
+  WorldPool pool(toy_workers(deaf.get()));
   const pid_t zygote = only_child();
   std::thread stopper([&] {
-    eventually([] { return descendants(::getpid()).size() == 3; });
+    eventually([&] { return *deaf.get() == 2; });
     ::kill(zygote, SIGSTOP);
   });
   CaseSpec spec = toy_case("gloo", 2, {{"rank 0", "deaf"}, {"rank 1", "deaf"}});

@@ -5,11 +5,13 @@
 #pragma once
 
 #include <poll.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -76,6 +78,7 @@ class ToyWorld {
     std::printf("rank %d does %s\n", static_cast<int>(rank), act.c_str());
     std::fflush(stdout);
     if (act == "meet") meet(spec.options.at("to meet"), ending);
+    if (act != "wait") await_waits(spec.options.value("after waits", 0));
     perform(act, rank, ending);
     return ending;
   }
@@ -92,8 +95,10 @@ class ToyWorld {
     if (act == "abort") std::terminate();
     if (act == "loop") loop();
     if (act == "sleep") sleep_until_aborted(ending, ResultKind::kHung);
-    if (act == "deaf")
+    if (act == "deaf") {
+      count();
       for (;;) ::poll(nullptr, 0, -1);  // ignores an abort
+    }
     if (act == "throw") {
       ending.kind = ResultKind::kThrew;
       ending.message = "toy error";
@@ -102,6 +107,7 @@ class ToyWorld {
       sleep_until_aborted(ending, ResultKind::kAborted);
     } else if (act == "wait") {  // in a collective of all ranks
       setup_.on_call(rank, world_call(rank, setup_.world_size, 1, Op::kAllReduce));
+      count();
       sleep_until_aborted(ending, ResultKind::kAborted);
     } else if (act == "echo" || act == "meet") {
       ending.bytes = std::to_string(::getpid());
@@ -117,6 +123,15 @@ class ToyWorld {
     while (!aborted_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ending.kind = kind;
     ending.message = why_;
+  }
+
+  void count() {
+    if (met_ != nullptr) ++*met_;
+  }
+
+  // Until ranks of this or earlier cases have begun so many waits.
+  void await_waits(int waits) {
+    while (waits > 0 && *met_ < waits) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 
   void meet(int ranks, RankEnding& ending) {
@@ -152,7 +167,25 @@ inline std::string toy_golden(const std::string& request, int golden_fd, const s
   return std::to_string(::getpid()) + dump;
 }
 
-// `met` counts ranks that meet; it is in memory that forked processes share.
+// A count in memory that processes forked later share.
+class SharedCount {
+ public:
+  SharedCount() {
+    void* memory = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    SHARDPROOF_ASSERT(memory != MAP_FAILED, "no shared memory");
+    count_ = new (memory) std::atomic<int>(0);
+  }
+  ~SharedCount() { ::munmap(count_, sizeof(*count_)); }
+  SharedCount(const SharedCount&) = delete;
+  SharedCount& operator=(const SharedCount&) = delete;
+  std::atomic<int>* get() const { return count_; }
+
+ private:
+  std::atomic<int>* count_;
+};
+
+// `met` counts ranks that meet, wait or are deaf; it is in memory that forked processes share.
 inline WorkerFunctions toy_workers(std::atomic<int>* met = nullptr) {
   return {.golden_main = toy_golden, .make_world = [met](WorldSetup setup) {
             const bool threads = setup.rank < 0;

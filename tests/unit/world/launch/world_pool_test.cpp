@@ -2,35 +2,15 @@
 
 #include <sys/mman.h>
 
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
-#include <new>
 #include <set>
 
 #include "tests/unit/world/launch/toy_workers.h"
 
 namespace shardproof::sim::world {
 namespace {
-
-// A count in memory that processes forked later share.
-class SharedCount {
- public:
-  SharedCount() {
-    void* memory = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(memory != MAP_FAILED);
-    count_ = new (memory) std::atomic<int>(0);
-  }
-  ~SharedCount() { ::munmap(count_, sizeof(*count_)); }
-  SharedCount(const SharedCount&) = delete;
-  SharedCount& operator=(const SharedCount&) = delete;
-  std::atomic<int>* get() const { return count_; }
-
- private:
-  std::atomic<int>* count_;
-};
 
 size_t count_entries(const char* folder) {
   size_t count = 0;
@@ -81,15 +61,21 @@ TEST_CASE("a refusal before the first collective keeps the world", "[launch]") {
 }
 
 TEST_CASE("the rank that died is named with how and with its last words", "[launch]") {
-  WorldPool pool(toy_workers());
+  const SharedCount met;
+  WorldPool pool(toy_workers(met.get()));
+  int waits = 0;
   const std::map<std::string, std::string> facts = {{"segv", "was killed by SIGSEGV"},
                                                     {"sigkill", "was killed by SIGKILL"},
                                                     {"exit3", "exited with status 3"},
                                                     {"abort", "was killed by SIGABRT"}};
   for (const auto& [act, fact] : facts) {
     INFO(act);
-    const auto endings = pool.run_case(
-        toy_case("gloo", 3, {{"rank 0", "wait"}, {"rank 1", act}, {"rank 2", "wait"}}), -1, false);
+    waits += 2;
+    CaseSpec spec =
+        toy_case("gloo", 3,
+                 {{"rank 0", "wait"}, {"rank 1", act}, {"rank 2", "wait"}, {"after waits", waits}});
+    spec.world.hang_s = 20;
+    const auto endings = pool.run_case(spec, -1, false);
     CHECK(endings[1].kind == ResultKind::kDied);
     CHECK_THAT(endings[1].message, Catch::Contains(fact) && Catch::Contains("rank 1 does " + act));
     CHECK_THAT(endings[1].last_call, Catch::Contains("toy call 0"));
