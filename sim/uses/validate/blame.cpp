@@ -139,8 +139,7 @@ std::vector<ValidationFinding> blame(Stage stage, int64_t round,
       finding.ranks = common_ranks(explained, chosen, hosts);
       // All ranks of a host, or none of them alone: the host.
       const bool one_of_many = finding.ranks.size() == 1;
-      const std::string who =
-          one_of_many ? hosts.text(finding.ranks[0]) : fmt::format("host {}", hosts.name(chosen));
+      const std::string who = one_of_many ? hosts.text(finding.ranks[0]) : hosts.called(chosen);
       if (!one_of_many) finding.ranks = hosts.ranks_of(chosen);
       finding.message = fmt::format("{} spoils data: {}", who, evidence_text(explained));
     } else if (link) {
@@ -149,8 +148,10 @@ std::vector<ValidationFinding> blame(Stage stage, int64_t round,
           "the link {} spoils data, or one end of it does and no other call showed it: {}",
           finding.link, evidence_text(explained));
     } else {
-      finding.message = fmt::format("one of the hosts {} spoils data: {}",
-                                    fmt::join(finding.hosts, ", "), evidence_text(explained));
+      std::vector<std::string> called;
+      for (const int64_t host : likely) called.push_back(hosts.called(host));
+      finding.message = fmt::format("one of {} spoils data: {}", fmt::join(called, ", "),
+                                    evidence_text(explained));
     }
     findings.push_back(std::move(finding));
   }

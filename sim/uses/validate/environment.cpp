@@ -62,9 +62,9 @@ std::vector<ValidationFinding> clocks_off(const std::vector<ClockOffset>& by_ran
          .kind = FindingKind::kClock,
          .hosts = {hosts.name(host)},
          .ranks = hosts.ranks_of(host),
-         .message = fmt::format("the clock of host {} is {:.3f} s {} the median (uncertainty "
+         .message = fmt::format("the clock of {} is {:.3f} s {} the median (uncertainty "
                                 "{:.3f} s, limit {:g} s)",
-                                hosts.name(host), std::abs(off), off > 0 ? "ahead of" : "behind",
+                                hosts.called(host), std::abs(off), off > 0 ? "ahead of" : "behind",
                                 by_rank[rank].uncertainty, limit_s)});
   }
   return findings;

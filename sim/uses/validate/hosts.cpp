@@ -18,6 +18,10 @@ std::string Hosts::text(int64_t rank) const {
   return fmt::format("rank {} on {}", rank, name(of(rank)));
 }
 
+std::string Hosts::call(const std::string& name) {
+  return name.starts_with("host") ? name : "host " + name;
+}
+
 Hosts Hosts::of_processes(const std::vector<int64_t>& processes) const {
   Hosts part{.names = names};
   for (const int64_t process : processes) part.of_rank.push_back(of(process));

@@ -16,6 +16,9 @@ struct Hosts {
   const std::string& name(int64_t host) const { return names[static_cast<size_t>(host)]; }
   std::vector<int64_t> ranks_of(int64_t host) const;
   std::string text(int64_t rank) const;  // "rank 3 on node7"
+  // "host2", and of a name that does not say it "host node7".
+  std::string called(int64_t host) const { return call(name(host)); }
+  static std::string call(const std::string& name);
   // The same hosts of a world whose ranks are on these processes.
   Hosts of_processes(const std::vector<int64_t>& processes) const;
 };

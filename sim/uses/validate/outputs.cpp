@@ -12,7 +12,10 @@ namespace {
 std::string where_of(const ValidationFinding& finding) {
   if (!finding.link.empty()) return "link " + finding.link;
   if (finding.hosts.empty()) return "no host";
-  return fmt::format("host {}", fmt::join(finding.hosts, ", "));
+  std::string text;
+  for (const std::string& name : finding.hosts)
+    text += (text.empty() ? "" : ", ") + Hosts::call(name);
+  return text;
 }
 
 std::string finding_line(const ValidationFinding& finding) {
@@ -106,8 +109,9 @@ std::string verdict_text(const ValidationResult& result) {
   if (result.environment.contains("hosts")) {
     for (const auto& host : result.environment.at("hosts")) {
       for (const auto& odd : host.at("odd")) {
-        text += fmt::format("odd: {} of host {} is '{}', the usual one is '{}'\n",
-                            odd.at("fact").get<std::string>(), host.at("name").get<std::string>(),
+        text += fmt::format("odd: {} of {} is '{}', the usual one is '{}'\n",
+                            odd.at("fact").get<std::string>(),
+                            Hosts::call(host.at("name").get<std::string>()),
                             odd.at("value").get<std::string>(), odd.at("usual").get<std::string>());
       }
     }

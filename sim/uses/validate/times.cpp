@@ -102,8 +102,8 @@ class SlowLinks {
            .round = round_,
            .hosts = {hosts_.name(host)},
            .ranks = hosts_.ranks_of(host),
-           .message = fmt::format("host {} is slow: {} of its {} measured links are, with {}",
-                                  hosts_.name(host), slow, links, times_text(*first, between_))});
+           .message = fmt::format("{} is slow: {} of its {} measured links are, with {}",
+                                  hosts_.called(host), slow, links, times_text(*first, between_))});
     }
   }
 
@@ -272,7 +272,7 @@ std::vector<ValidationFinding> slow_ones(const Times& times, const Hosts& hosts,
                         .round = round,
                         .hosts = {hosts.name(host)},
                         .ranks = {pair.a, pair.b},
-                        .message = fmt::format("host {} is slow within: {}", hosts.name(host),
+                        .message = fmt::format("{} is slow within: {}", hosts.called(host),
                                                times_text(pair, in_host))});
   }
   return findings;

@@ -143,13 +143,13 @@ std::vector<ValidationFinding> judge_rotations(const std::string& case_name,
   for (const int64_t host : *guilty_hosts) finding.hosts.push_back(hosts.name(host));
   finding.ranks.assign(guilty_processes->begin(), guilty_processes->end());
   if (finding.hosts.size() == 1) {
-    finding.message =
-        fmt::format("{}, each time first on host {}: {}", head, finding.hosts[0], first.what);
+    finding.message = fmt::format("{}, each time first on {}: {}", head,
+                                  Hosts::call(finding.hosts[0]), first.what);
   } else if (finding.hosts.empty()) {
     finding.message = fmt::format("{}, on no host every time: {}", head, first.what);
   } else {
     finding.message = fmt::format(
-        "{}, each time first on hosts {}; groups and pairs tell them "
+        "{}, each time first on one of {}; groups and pairs tell them "
         "apart: {}",
         head, fmt::join(finding.hosts, ", "), first.what);
   }
