@@ -59,6 +59,15 @@ class OwnLayer(unittest.TestCase):
         self.assertRegex(done.stdout, r"tensor +grad\.x ")
         self.assertRegex(done.stdout, r"likely +the sum over tp is missing")
 
+    def test_the_reports_of_the_readme_are_those_of_the_program(self):
+        with open(os.path.join(EXAMPLE, "README.md"), encoding="utf-8") as file:
+            samples = [block for block in file.read().split("```\n") if block.startswith("MISMATCH")]
+        self.assertEqual(len(samples), 2)
+        for sample, scenario in zip(samples, ("bias_in_every_addend.yaml", "no_sum_in_backward.yaml")):
+            done = self.run_one("own_layer_wrong", scenario, "--backend", "emulated")
+            here = done.stdout.replace(self.build, "build/own_layer").replace(EXAMPLE, "examples/own_layer")
+            self.assertIn(sample, here)
+
     def shared_weight(self, mistake, *more):
         """The run of a million shared elements with this mistake, and its one case in results.json."""
         with open(os.path.join(EXAMPLE, "shared_weight.yaml"), encoding="utf-8") as file:
