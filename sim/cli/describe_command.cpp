@@ -134,47 +134,59 @@ std::string expectation_line(const ExpectSpec& expect) {
   return line + "\n";
 }
 
-// Parts of cases that were printed, each with the name of its case: an equal part is not repeated.
+// What is said of a case, but for its name. The tables may be those of an earlier case.
+struct Description {
+  std::string head, plan, tokens, rest;
+  std::string whole() const { return head + plan + tokens + rest; }
+};
+
+// Texts that were printed, each with the name of its case: an equal one is not repeated.
 class Printed {
  public:
+  // The name of the earlier case that has this text; "" where there is none, and from now on it is
+  // this case's.
+  std::string earlier(const std::string& text, const CaseSpec& spec) {
+    const auto [found, is_new] = cases_.try_emplace(text, spec.name);
+    return is_new ? "" : found->second;
+  }
   // `part`, or "<title> as in <case>".
   std::string once(const std::string& title, const std::string& part, const CaseSpec& spec) {
-    const auto [found, is_new] = cases_.try_emplace(part, spec.name);
-    return is_new ? part : fmt::format("{} as in {}\n", title, found->second);
+    const std::string other = part.empty() ? "" : earlier(part, spec);
+    return other.empty() ? part : fmt::format("{} as in {}\n", title, other);
   }
 
  private:
   std::map<std::string, std::string> cases_;
 };
 
-// The plan of the case, or why it is refused.
-std::string plan_part(const CaseSpec& spec, Printed& printed) {
+// Adds the plan of the case, or why it is refused.
+void add_plan(const CaseSpec& spec, Description& description) {
   try {
     const ModelConfig config = ModelConfig::from_json(spec.model);
     const TensorParallelOptions options{.sequence_parallel = spec.parallel.sequence_parallel,
                                         .custom_plan = spec.parallel.custom_plan};
     const Batch batch = load_case_batch(spec, config.vocab_size);
-    const std::string measured = measured_lines(spec, config, batch);
-    const std::string plan = "who holds what\n" +
-                             describe_plan(config, spec.parallel.mesh(), options) +
-                             shard_line(spec.parallel);
-    const std::string tokens = describe::token_strips(spec, batch, report::wants_color());
-    return model_line(config) + "\n" + printed.once("who holds what:", plan, spec) + "\n" +
-           (tokens.empty() ? "" : printed.once("who holds which token:", tokens, spec)) + measured;
+    description.rest = measured_lines(spec, config, batch);
+    description.plan = "who holds what\n" + describe_plan(config, spec.parallel.mesh(), options) +
+                       shard_line(spec.parallel);
+    description.tokens = describe::token_strips(spec, batch, report::wants_color());
+    description.head += model_line(config) + "\n";
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kRefused) throw;
-    return fmt::format("refused    {}\n", error.what());
+    description.plan = "";
+    description.rest = fmt::format("refused    {}\n", error.what());
   }
 }
 
-// Describes a case that runs on several backends once.
-std::string describe_case(const CaseSpec& spec, const std::string& about, Printed& printed) {
+Description description_of(const CaseSpec& spec, const std::string& about) {
   const bool model = is_model_workload(spec.workload);
-  return fmt::format("{}\n{}\n{}{}{}{}{}{}", spec.name, std::string(spec.name.size(), '-'),
-                     describe::mesh_picture(spec.parallel.mesh()), work_line(spec, about),
-                     model ? batch_line(spec) : "", model ? plan_part(spec, printed) : "",
-                     expectation_line(spec.expect),
-                     spec.skip.empty() ? "" : "skipped    " + spec.skip + "\n");
+  Description description;
+  description.head = describe::mesh_picture(spec.parallel.mesh()) + work_line(spec, about) +
+                     (model ? batch_line(spec) : "");
+  if (model) add_plan(spec, description);
+  description.rest +=
+      expectation_line(spec.expect) + (spec.skip.empty() ? "" : "skipped    " + spec.skip + "\n");
+  return description;
 }
 
 std::string about_of(const CaseSpec& spec, const std::vector<KnownWorkload>& workloads) {
@@ -198,12 +210,25 @@ int describe_command(const RunArguments& given) {
     throw_bad_input("no case was selected",
                     "loosen --filter, --only or --shard; `shardproof list` shows all");
   }
-  Printed printed;
-  std::string separator;
+  Printed wholes, printed;
+  bool is_first = true, was_folded = false;
   for (const auto* cases : {&selection.cases, &selection.skipped}) {
     for (const CaseSpec& spec : *cases) {
-      std::cout << separator << describe_case(spec, about_of(spec, arguments.workloads), printed);
-      separator = "\n";
+      const Description text = description_of(spec, about_of(spec, arguments.workloads));
+      const std::string other = wholes.earlier(text.whole(), spec);
+      const bool folds = !other.empty();
+      if (!is_first && !(folds && was_folded)) std::cout << '\n';
+      is_first = false;
+      was_folded = folds;
+      if (folds) {
+        std::cout << fmt::format("{}: all as in {}\n", spec.name, other);
+        continue;
+      }
+      std::cout << spec.name << '\n'
+                << std::string(spec.name.size(), '-') << '\n'
+                << text.head << printed.once("who holds what:", text.plan, spec)
+                << (text.plan.empty() ? "" : "\n")
+                << printed.once("who holds which token:", text.tokens, spec) << text.rest;
     }
   }
   return 0;

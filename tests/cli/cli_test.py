@@ -676,6 +676,13 @@ class Words(CommandTest):
         self.assertNotIn("model.layers.1.", text)
         self.assertEqual(text.count("who holds what: as in t/small[tp=2,steps=1]\n"), 1)
         self.assertEqual(text.count("layout  "), 1)
+        equal = self.write("equal.yaml", SMALL.replace("matrix: {", "matrix: {row: [{name: a}, {name: b, world.hang_s: 7}, {name: c}], "))
+        text = self.call("describe", equal, "--filter", "tp=2")
+        for data in (1, 2):
+            for row in "bc":
+                self.assertIn(f"\nt/small[{row},tp=2,dp={data}]: all as in t/small[a,tp=2,dp={data}]\n", text)
+        self.assertEqual((text.count("who holds what\n"), text.count("\nmodel      ")), (1, 2))
+        text = self.call("describe", layers, "--filter", "tp=2")
         for size, unit, exact in re.findall(r"([\d.]+) (\S+) \((\d+) B\)", text):
             power = ("B", "KiB", "MiB", "GiB").index(unit)
             self.assertAlmostEqual(float(size), int(exact) / 1024 ** power, delta=0.051)
