@@ -282,6 +282,36 @@ def outputs_collide(draw):
     return words + ["--dump", dump] + draw.rng.choice([[], ["--force"]])
 
 
+def compared_with_itself(draw):
+    """One file or folder in both places, by another name of it too."""
+    command = draw.rng.choice(["logprobs", "recorded run", "answers"])
+    if command == "logprobs":
+        words, first, second = base(draw, command), 1, 2
+    elif command == "recorded run":
+        run = os.path.join(draw.copy("recorded"), "run")
+        words, first, second = ["judge", run, "--golden", run], 1, 3
+    else:
+        words = base(draw, "judge") + ["--golden", ""]
+        first, second = 2, 4
+    other = os.path.join(draw.folder, "the_same")
+    os.symlink(words[first], other)
+    words[second] = draw.rng.choice([words[first], other, os.path.relpath(words[first], draw.folder)])
+    draw.said.append(f"{command} is compared with itself")
+    expect(draw, {2}, "are the same, and what is compared with itself is equal whatever it holds")
+    return words
+
+
+def dash(draw):
+    """A dash is standard output by custom, and no file."""
+    command, option = draw.rng.choice([("run", "--out"), ("run", "--dump"), ("check", "--dump"), ("check", "--save"),
+                                       ("check", "--out"), ("golden", "--dump"), ("shrink", "--out"), ("fuzz", "--out"),
+                                       ("validate", "--out")])
+    words = without(base(draw, command), option) + [option, "-"]
+    draw.said.append(f"{command} {option} -")
+    expect(draw, {2}, f"{option} -: this option does not write to standard output")
+    return words
+
+
 def make_special(how, path):
     if how == "fifo":
         os.mkfifo(path)
@@ -632,7 +662,9 @@ def misleading(draw):
 
 STATED = {"empty value": empty_value, "empty place": empty_place, "option as value": option_as_value,
           "no number": no_number, "output is input": output_is_input, "output is other": output_is_other,
-          "output is no file": output_is_no_file, "outputs collide": outputs_collide, "output folder holds": output_folder_holds, "special input": special_input, "damaged cache": damaged_cache,
+          "output is no file": output_is_no_file, "outputs collide": outputs_collide, "dash": dash,
+          "output folder holds": output_folder_holds, "special input": special_input, "damaged cache": damaged_cache,
+          "compared with itself": compared_with_itself,
           "standard output": standard_output, "limits": limits, "no token": no_token,
           "logprobs of nothing": logprobs_of_nothing, "run.json": run_json, "addend axis": addend_axis,
           "journal head": journal_head, "shard": shard, "launcher": launcher, "lint all": lint_all,
