@@ -127,7 +127,7 @@ class ClusterExamples(unittest.TestCase):
         status, text = self.validate("ssh_hosts.sh", "first", "gone", "--")
         self.assertEqual(status, 3, text)
         self.assertIn("ssh_hosts: gone: rank 1 did not start", text)
-        self.assertLess(time.monotonic() - start, 30)  # control alone would wait 120 s for the rank
+        self.assertLess(time.monotonic() - start, 110)  # control alone would wait 120 s for the rank
 
     def test_the_exit_status_is_that_of_rank_0(self):
         (self.folder / "suite.yaml").write_text("no_such_key: 1\n")
@@ -144,7 +144,7 @@ class ClusterExamples(unittest.TestCase):
         said = iter(process.stdout.readline, "")  # the hosts' own start-up files may say something first
         self.assertTrue(any("environment" in line for line in said))
         process.send_signal(signal.SIGINT)
-        text, _ = process.communicate(timeout=30)
+        text, _ = process.communicate(timeout=180)
         self.assertEqual(process.returncode, 130, text)
         left = subprocess.run(["pgrep", "-f", f"validate {self.folder}/suite.yaml"], stdout=subprocess.PIPE).stdout
         self.assertEqual(left, b"")
@@ -244,7 +244,7 @@ class ClusterExamples(unittest.TestCase):
         self.addCleanup(lambda: (daemon.kill(), daemon.wait()))
         self.env["SSH"] = (f"ssh -p {port} -i {self.folder}/user -o BatchMode=yes -o StrictHostKeyChecking=no "
                            f"-o UserKnownHostsFile={self.folder}/known")
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while "listening on 127.0.0.1" not in (self.folder / "log").read_text() and time.monotonic() < end:
             time.sleep(0.05)
         status, text = self.validate("ssh_hosts.sh", "-n", 2, "root@127.0.0.1", "root@127.0.0.2", "--")
