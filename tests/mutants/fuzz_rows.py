@@ -82,9 +82,9 @@ ROWS = [
             {TP: 2}),
     FuzzRow(11, "packing", "A row is unpacked to at least one scored position.",
             "packed rows of a batch of one position", Edit(
-                "src/train/trainer.cpp", "unpack(gathered, *micro.plan, seq_len - 1)",
+                "src/train/step_runner.cpp", "unpack(gathered, *micro.plan, seq_len - 1)",
                 "unpack(gathered, *micro.plan, PLANTED ? std::max<int64_t>(1, seq_len - 1) : seq_len - 1)",
-                "Trainer::sequence_logprobs")),
+                "StepRunner::logprobs_of")),
     FuzzRow(12, "cp", "A window of one token counts as none.", "sliding_window: 1 over cp", Edit(
         "src/parallel/cp/visibility.cpp", "rule.window > 0 ? rule.window - 1 : kFar",
         "rule.window > (PLANTED ? 1 : 0) ? rule.window - 1 : kFar", "visible_distances"), {CP: 2}),
