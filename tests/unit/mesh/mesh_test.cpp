@@ -44,7 +44,8 @@ TEST_CASE("a part is a stride and a size over the ranks", "[mesh]") {
   CHECK(mesh.peers_along("ep", 13) == std::vector<int64_t>{9, 11, 13, 15});
   CHECK(mesh.peers_along("ep%2", 13) == std::vector<int64_t>{13, 15});
   CHECK(mesh.peers_along("ep//2", 13) == std::vector<int64_t>{9, 13});
-  CHECK(mesh.peers_along({"ep", "dp"}, 0) == std::vector<int64_t>{0, 2, 4, 6});
+  CHECK(mesh.peers_along(std::vector<std::string>{"ep", "dp"}, 0) ==
+        std::vector<int64_t>{0, 2, 4, 6});
   CHECK(mesh.names() == std::vector<std::string>{"pp", "dp", "cp", "tp", "ep"});
   CHECK_THROWS_WITH(Mesh({{"dp", 6}}, {{"ep", 1, 4}}),
                     Catch::Contains("4 ranks, 1 apart, does not divide 6 ranks"));
