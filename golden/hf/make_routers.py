@@ -11,6 +11,8 @@ stored answers. Not needed to build or run shardproof; --check is skipped (exit 
     <case>.ids              the chosen experts of each token, ascending
     <case>.weights, .grad   their weights in this order, and the gradient that enters there
     <case>.grad_logits      its gradient
+    balancing.<name>        the pooled loss of three layers, of the tokens that the mask counts
+    experts.<name>          the sum of experts y, of which one gets no token; grad enters there
 """
 import argparse
 import pathlib
@@ -75,16 +77,37 @@ def answers(case, router, generator, bias=None):
     return {f"{case}.{name}": value.contiguous() for name, value in found.items()}
 
 
-def balancing(generator, experts, chosen, layers):
+def balancing(generator, num_experts, chosen, layers):
     """load_balancing_loss_func pools layers; padding rows come last in each of four samples."""
     mask = (torch.arange(10)[None, :] < torch.tensor([[10], [3], [7], [1]])).to(torch.float64)
-    logits = [draw(generator, 40, experts).requires_grad_() for _ in range(layers)]
-    loss = mixtral.load_balancing_loss_func(tuple(logits), experts, chosen, mask)
+    logits = [draw(generator, 40, num_experts).requires_grad_() for _ in range(layers)]
+    loss = mixtral.load_balancing_loss_func(tuple(logits), num_experts, chosen, mask)
     loss.backward()
     found = {"mask": mask.reshape(-1), "loss": loss.detach()}
     for i, leaf in enumerate(logits):
         found |= {f"logits.{i}": leaf.detach(), f"grad_logits.{i}": leaf.grad}
     return {f"balancing.{name}": value.contiguous() for name, value in found.items()}
+
+
+def experts(generator):
+    settings = {"num_local_experts": 5, "hidden_size": 6, "intermediate_size": 4, "hidden_act": "silu",
+                "_experts_implementation": "eager"}
+    module = mixtral.MixtralExperts(type("Settings", (), settings)())
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(draw(generator, *parameter.shape))
+    x = draw(generator, 15, 6).requires_grad_()
+    wanted = draw(generator, 15, 5)
+    wanted[:, 3] -= 100
+    ids = wanted.topk(2, -1)[1].sort(-1)[0]
+    weights = draw(generator, 15, 2).requires_grad_()
+    y = module(x, ids, weights)
+    grad = draw(generator, 15, 6)
+    y.backward(grad)
+    found = {"ids": ids, "y": y.detach(), "grad": grad}
+    for name, leaf in {"x": x, "weights": weights, "gate_up": module.gate_up_proj, "down": module.down_proj}.items():
+        found |= {name: leaf.detach(), f"grad_{name}": leaf.grad}
+    return {f"experts.{name}": value.contiguous() for name, value in found.items()}
 
 
 def all_answers():
@@ -104,7 +127,7 @@ def all_answers():
                        num_experts_per_tok=3, routed_scaling_factor=1.5, n_group=3, num_group=3, topk_group=2,
                        topk_method="group_limited_greedy", norm_topk_prob=False)
     found |= answers("deepseek_v2", router, generator)
-    return found | balancing(generator, experts=6, chosen=2, layers=3)
+    return found | balancing(generator, num_experts=6, chosen=2, layers=3) | experts(generator)
 
 
 def main():

@@ -1,0 +1,20 @@
+// The sum of experts on one device, written out: every expert computes every token, and its result
+// is multiplied by the token's weight for it, which is 0 where it is not chosen.
+//
+//   x        [T, E]
+//   weights  [T, N]         mixture_weights (dense_routes.h)
+//   gate_up  [N, 2F, E]     the rows of the gate, then those of up
+//   down     [N, E, F]
+//   returns  [T, E]
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "model/config.h"
+
+namespace shardproof::golden {
+
+at::Tensor dense_experts(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& gate_up,
+                         const at::Tensor& down, Activation activation);
+
+}  // namespace shardproof::golden

@@ -1,0 +1,75 @@
+#include "model/moe/expert_rows.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace shardproof {
+
+ExpertRows rows_by_expert(const at::Tensor& ids, int64_t num_experts, const at::Tensor& kept) {
+  const at::Tensor has_row = kept.defined() ? ids.ge(0).logical_and(kept) : ids.ge(0);
+  const at::Tensor routes = has_row.reshape({-1}).nonzero().view({-1});
+  const at::Tensor experts = ids.reshape({-1}).index({routes});
+  const at::Tensor order = experts.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::Tensor counts = experts.bincount({}, num_experts);
+  return {.routes = routes.index({order}),
+          .counts = {counts.data_ptr<int64_t>(), counts.data_ptr<int64_t>() + num_experts},
+          .tokens = ids.size(0),
+          .num_chosen = ids.size(1)};
+}
+
+ExpertRows padded_rows(const ExpertRows& rows, int64_t capacity) {
+  const int64_t experts = std::ssize(rows.counts);
+  ExpertRows padded = rows;
+  padded.routes = at::full({experts * capacity}, -1, rows.routes.options());
+  padded.counts.assign(rows.counts.size(), capacity);
+  int64_t first = 0;
+  for (int64_t i = 0; i < experts; ++i) {
+    const int64_t count = rows.counts[i];
+    SHARDPROOF_ASSERT(count <= capacity, "no expert keeps more rows than its capacity");
+    padded.routes.narrow(0, i * capacity, count).copy_(rows.routes.narrow(0, first, count));
+    first += count;
+  }
+  return padded;
+}
+
+at::Tensor gather_rows(const at::Tensor& x, const ExpertRows& rows) {
+  const at::Tensor pads = rows.routes.lt(0);
+  const at::Tensor tokens =
+      rows.routes.clamp_min(0).div(std::max<int64_t>(rows.num_chosen, 1), "floor");
+  const at::Tensor gathered = x.index_select(0, tokens);
+  return pads.any().item<bool>() ? gathered.masked_fill(pads.unsqueeze(-1), 0) : gathered;
+}
+
+at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          const ExpertRows& rows) {
+  SHARDPROOF_ASSERT(weight.size(0) == std::ssize(rows.counts), "each expert has a weight");
+  const std::vector<at::Tensor> parts = x.split_with_sizes(rows.counts);
+  const std::vector<at::Tensor> weights = weight.unbind(0);
+  const std::vector<at::Tensor> biases = bias.defined() ? bias.unbind(0) : weights;
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    results.push_back(bias.defined() ? at::linear(parts[i], weights[i], biases[i])
+                                     : at::linear(parts[i], weights[i]));
+  }
+  return at::cat(results);
+}
+
+at::Tensor combine_rows(const at::Tensor& outputs, const at::Tensor& weights,
+                        const ExpertRows& rows) {
+  const at::Tensor real = rows.routes.ge(0).nonzero().view({-1});
+  const at::Tensor by_route =
+      at::zeros({rows.tokens * rows.num_chosen, outputs.size(1)}, outputs.options())
+          .index_copy(0, rows.routes.index({real}), outputs.index_select(0, real))
+          .view({rows.tokens, rows.num_chosen, outputs.size(1)});
+  const at::Tensor factors = weights.to(outputs.scalar_type()).unsqueeze(-1);
+  at::Tensor sum = by_route.select(1, 0) * factors.select(1, 0);
+  for (int64_t k = 1; k < rows.num_chosen; ++k) {
+    sum = sum + by_route.select(1, k) * factors.select(1, k);
+  }
+  return sum;
+}
+
+}  // namespace shardproof
