@@ -15,7 +15,8 @@ shardproof_folder(src/collective src/base src/comm fmt torch)
 shardproof_folder(src/sequence src/base src/mesh src/comm src/collective fmt torch)
 # One device: never the rest of mesh, comm, parallel.
 shardproof_folder(src/model/moe src/base src/tensor fmt torch)
-shardproof_folder(src/model src/base src/mesh/layout.h src/tensor src/observe fmt json torch)
+shardproof_folder(src/model src/base src/mesh/layout.h src/tensor src/observe src/model/moe fmt json
+  torch)
 shardproof_folder(src/optim src/base torch)
 shardproof_folder(src/logprob src/base src/mesh src/tensor src/comm src/collective src/sequence fmt
   torch)

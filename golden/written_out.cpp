@@ -1,11 +1,15 @@
 #include "golden/written_out.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
+#include "golden/dense_experts.h"
+#include "golden/dense_routes.h"
+#include "model/experts.h"
 
 namespace shardproof::golden {
 namespace {
@@ -88,6 +92,56 @@ class WrittenOutGate : public Layer {
   Activation activation_;
 };
 
+class WrittenOutRouter : public Layer {
+ public:
+  explicit WrittenOutRouter(ParameterPtr weight) : weight_(std::move(weight)) {}
+
+  at::Tensor forward(at::TensorList inputs, const StepContext&) override {
+    const at::ScalarType wide = wider_type(inputs[0].scalar_type());
+    return at::matmul(inputs[0].to(wide), weight_->tensor.to(wide).t());
+  }
+  std::vector<ParameterPtr> parameters() const override { return {weight_}; }
+
+ private:
+  ParameterPtr weight_;
+};
+
+// Every expert computes every token. Ranks may choose other experts where two scores are as near as
+// roundings, so that such a case is refused.
+class WrittenOutExperts : public Layer {
+ public:
+  WrittenOutExperts(std::string name, const Experts& experts)
+      : name_(std::move(name)),
+        gate_up_(experts.gate_up),
+        down_(experts.down),
+        rule_(experts.rule),
+        activation_(experts.activation) {}
+
+  at::Tensor forward(at::TensorList inputs, const StepContext&) override {
+    const at::Tensor x = inputs[0].flatten(0, 1), logits = inputs[1].flatten(0, 1);
+    const DenseRoutes routes = choose_experts(logits, /*bias=*/{}, rule_);
+    for (int64_t t = 0; t < x.size(0); ++t) {
+      const double margin = routes.margin.data_ptr<double>()[t];
+      if (margin >= kLeastMargin) continue;
+      throw_refused(fmt::format("{} chooses for token {} between two scores that differ by {:.1e}, "
+                                "and ranks may choose the other one",
+                                name_, t, margin),
+                    "choose another seed");
+    }
+    return dense_experts(x, mixture_weights(logits, routes.chosen, rule_), gate_up_->tensor,
+                         down_->tensor, activation_)
+        .view_as(inputs[0]);
+  }
+  std::vector<ParameterPtr> parameters() const override { return {gate_up_, down_}; }
+
+ private:
+  static constexpr double kLeastMargin = 1e-8;
+  std::string name_;
+  ParameterPtr gate_up_, down_;
+  RouterRule rule_;
+  Activation activation_;
+};
+
 template <class PlainLayer>
 const PlainLayer& plain_layer(const Slot& slot) {
   const auto* layer = dynamic_cast<const PlainLayer*>(slot.layer.get());
@@ -106,6 +160,10 @@ void write_out(Decoder& model) {
       slot->layer = std::make_unique<WrittenOutNorm>(plain_layer<RmsNorm>(*slot));
     } else if (slot->kind() == SlotKind::kActivation) {
       slot->layer = std::make_unique<WrittenOutGate>(model.config().activation);
+    } else if (slot->kind() == SlotKind::kRouter) {
+      slot->layer = std::make_unique<WrittenOutRouter>(plain_layer<Router>(*slot).weight);
+    } else if (slot->kind() == SlotKind::kExperts) {
+      slot->layer = std::make_unique<WrittenOutExperts>(slot->name, plain_layer<Experts>(*slot));
     }
   }
 }

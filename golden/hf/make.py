@@ -52,6 +52,7 @@ class Case:
     norm_dtype: torch.dtype = None  # of the stored norms, where it is another
     sharded: bool = False
     unaligned: bool = False  # no stored tensor begins at a multiple of its elements' size
+    as_saved: bool = False  # stored under the names that transformers itself writes
 
 
 def config(**changes):
@@ -91,6 +92,14 @@ def gemma_with_images():
     return {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
             "text_config": text, "vision_config": vision, "mm_tokens_per_image": 4,
             "boi_token_index": 72, "eoi_token_index": 73, "image_token_index": 74}
+
+
+def experts(kind, **changes):
+    """Mixtral or Qwen3-MoE, small."""
+    base = config(architectures=[f"{kind}ForCausalLM"], vocab_size=40, hidden_size=16, intermediate_size=12,
+                  num_key_value_heads=2, rope_theta=500.0)
+    del base["mlp_bias"], base["attention_bias"]
+    return base | changes
 
 
 ADAMW = {"kind": "AdamW", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01,
@@ -153,6 +162,17 @@ CASES = [
     Case("llama_float16_float64_unaligned", 15,
          config(num_key_value_heads=2, rope_parameters={"rope_type": "default", "rope_theta": 500.0}),
          NLL, ADAMW, [8, 12, 3], dtype=torch.float16, norm_dtype=torch.float64, unaligned=True),
+    Case("mixtral", 16,
+         experts("Mixtral", model_type="mixtral", num_local_experts=5, num_experts_per_tok=2),
+         NLL, ADAMW, [12, 5, 9], as_saved=True),
+    Case("qwen3_moe_dense_layer", 17,
+         experts("Qwen3Moe", model_type="qwen3_moe", num_hidden_layers=3, num_experts=6, num_experts_per_tok=3,
+                 moe_intermediate_size=8, norm_topk_prob=True, mlp_only_layers=[1], head_dim=6),
+         CLIPPED, ADAMW, [11, 12, 2], dropped=[2]),
+    Case("qwen3_moe_steps", 18,
+         experts("Qwen3Moe", model_type="qwen3_moe", num_hidden_layers=3, num_experts=4, num_experts_per_tok=1,
+                 moe_intermediate_size=7, norm_topk_prob=False, decoder_sparse_step=2, head_dim=4,
+                 tie_word_embeddings=True), NLL, SGD, [12, 1, 7], as_saved=True),
 ]
 
 
@@ -292,7 +312,7 @@ def write_inputs(case, folder):
 
 def write_weights(case, folder):
     weights = draw_weights(case)
-    if reads_images(case):  # under the names that transformers itself writes
+    if reads_images(case) or case.as_saved:
         model = model_class(case)(AutoConfig.from_pretrained(folder))
         model.load_state_dict(weights, strict=False)
         kept = (folder / "config.json").read_bytes()
@@ -331,7 +351,7 @@ def load_model(case, folder):
     settings = AutoConfig.from_pretrained(folder)
     for part in (settings, *(getattr(settings, key, None) for key in ("text_config", "vision_config"))):
         if part is not None:
-            part._attn_implementation = "eager"
+            part._attn_implementation = part._experts_implementation = "eager"
             part.dtype = torch.float64
     with true_float64():
         model = model_class(case)(settings)

@@ -138,10 +138,14 @@ double parameter_count(const ModelConfig& config) {
       2.0 * hidden * head_dim *
       static_cast<double>(config.num_attention_heads + config.num_key_value_heads);
   const double mlp = 3.0 * hidden * static_cast<double>(config.intermediate_size);
+  const double experts = 3.0 * hidden * static_cast<double>(config.expert_width) *
+                         static_cast<double>(config.router.num_experts);
+  const auto with_experts = static_cast<double>(
+      std::count(config.expert_layers.begin(), config.expert_layers.end(), true));
   const double embeddings =
       hidden * static_cast<double>(config.vocab_size) * (config.tie_word_embeddings ? 1 : 2);
   return static_cast<double>(config.num_hidden_layers) * (attention + mlp + 2 * hidden) +
-         embeddings;
+         with_experts * (experts - mlp) + embeddings;
 }
 
 double wide_bytes(const CaseSpec& spec) {  // of an element that the optimizer updates

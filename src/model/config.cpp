@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "model/config_experts.h"
 #include "model/config_fields.h"
 #include "model/config_keys.h"
 #include "model/config_rope.h"
@@ -259,11 +260,12 @@ void read_decoder(const ConfigFields& config, ModelConfig& model) {
   model.num_hidden_layers = config.size("num_hidden_layers", kMaxLayers);
   read_heads(config, model);
   model.pad_token_id = read_pad_token(config, model);
-  model.rms_norm_eps = config.positive_or("rms_norm_eps", model.rms_norm_eps);
+  model.rms_norm_eps = config.positive_or("rms_norm_eps", family.rms_norm_eps);
   read_rope(config, model);
   read_windows(config, model);
   model.attention_bias = config.flag_or("attention_bias", false);
   model.mlp_bias = config.flag_or("mlp_bias", false);
+  read_experts(config, model);
 }
 
 }  // namespace
@@ -280,6 +282,15 @@ int64_t ModelConfig::window_of_layer(int64_t layer) const {
 
 bool ModelConfig::has_sliding_layers() const {
   return std::find(sliding_layers.begin(), sliding_layers.end(), true) != sliding_layers.end();
+}
+
+bool ModelConfig::has_experts(int64_t layer) const {
+  const auto index = static_cast<size_t>(layer);
+  return index < expert_layers.size() && expert_layers[index];
+}
+
+bool ModelConfig::has_experts() const {
+  return std::find(expert_layers.begin(), expert_layers.end(), true) != expert_layers.end();
 }
 
 double ModelConfig::score_scale() const {

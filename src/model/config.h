@@ -8,6 +8,7 @@
 
 #include "base/enum_names.h"
 #include "model/family.h"
+#include "model/moe/router_rule.h"
 
 namespace shardproof {
 
@@ -46,6 +47,9 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // q, k, v and o
   bool mlp_bias = false;
+  RouterRule router = {};                // of layers with experts
+  int64_t expert_width = 0;              // of the MLP of each expert
+  std::vector<bool> expert_layers = {};  // one per layer; empty: none has experts
 
   const FamilyTraits& traits() const { return family_traits(family); }
   // Whether a linear of a layer has a bias: "self_attn.q_proj", "mlp.up_proj", ..
@@ -53,6 +57,8 @@ struct ModelConfig {
   // 0: the layer sees all tokens before.
   int64_t window_of_layer(int64_t layer) const;
   bool has_sliding_layers() const;
+  bool has_experts(int64_t layer) const;
+  bool has_experts() const;        // in any layer
   double score_scale() const;      // of q k^T
   double embedding_scale() const;  // of the embedding's output
 

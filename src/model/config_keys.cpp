@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "model/family.h"
 
 namespace shardproof {
 namespace {
@@ -15,7 +16,33 @@ using Json = nlohmann::json;
 
 constexpr size_t kMisspeltBy = 2;  // letters, as in case.json
 
-const std::vector<std::string>& read_keys() {
+// Of families with experts alone.
+const std::vector<std::string>& keys_of_experts() {
+  static const std::vector<std::string> keys = {
+      "num_experts",           "num_local_experts",   "num_experts_per_tok",
+      "moe_intermediate_size", "norm_topk_prob",      "decoder_sparse_step",
+      "mlp_only_layers",       "router_jitter_noise", "output_router_logits"};
+  return keys;
+}
+
+bool is_key_of_experts(const std::string& key) {
+  const auto& keys = keys_of_experts();
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
+// Whether a config names a family with experts, before anything else of it is read.
+bool names_experts(const Json& config) {
+  const Json type = config.value("model_type", Json()),
+             named = config.value("architectures", Json());
+  const Json first = named.is_array() && !named.empty() ? named[0] : Json();
+  for (const Architecture& known : known_architectures()) {
+    if (family_traits(known.family).experts == ExpertLayers::kNone) continue;
+    if (type == known.model_type || first == known.name) return true;
+  }
+  return false;
+}
+
+const std::vector<std::string>& keys_of_decoders() {
   static const std::vector<std::string> keys = {
       "architectures", "model_type", "text_config",
       // sizes
@@ -34,6 +61,13 @@ const std::vector<std::string>& read_keys() {
       // refused where they are set
       "attention_dropout", "quantization_config", "attn_logit_softcapping",
       "final_logit_softcapping", "use_bidirectional_attention"};
+  return keys;
+}
+
+std::vector<std::string> read_keys(const Json& config) {
+  std::vector<std::string> keys = keys_of_decoders();
+  if (!names_experts(config)) return keys;
+  keys.insert(keys.end(), keys_of_experts().begin(), keys_of_experts().end());
   return keys;
 }
 
@@ -117,13 +151,16 @@ void refuse_misspelt(const ConfigFields& fields, const std::vector<std::string>&
 }  // namespace
 
 void check_config_keys(const ConfigFields& decoder) {
-  refuse_misspelt(decoder, read_keys());
+  const bool experts = names_experts(decoder.object());
+  refuse_misspelt(decoder, read_keys(decoder.object()));
   for (const auto& [key, neutral] : keys_of_other_models()) {
+    if (experts && is_key_of_experts(key)) continue;
     const auto found = decoder.object().find(key);
     if (found == decoder.object().end() || changes_nothing(*found, neutral)) continue;
     decoder.refuse(
         {key},
-        fmt::format("'{}' is not supported: no family here computes with it", decoder.name(key)),
+        fmt::format("'{}' is not supported: {} computes with it", decoder.name(key),
+                    is_key_of_experts(key) ? "no family here without experts" : "no family here"),
         "remove it if the model does without it");
   }
 }
@@ -140,8 +177,8 @@ void check_rope_keys(const ConfigFields& rope, const std::vector<std::string>& k
 std::vector<std::string> unread_config_keys(const Json& config) {
   std::vector<std::string> unread;
   const auto add = [&](const Json& object, const std::string& prefix) {
+    const std::vector<std::string> keys = read_keys(object);
     for (const auto& [key, value] : object.items()) {
-      const auto& keys = read_keys();
       if (std::find(keys.begin(), keys.end(), key) == keys.end()) unread.push_back(prefix + key);
     }
   };

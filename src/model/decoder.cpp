@@ -7,17 +7,19 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/experts.h"
 #include "model/rope.h"
 #include "tensor/shard.h"
 
 namespace shardproof {
 
-// A null slot is a norm that the family does not have.
+// A null slot is one that the layer does not have.
 struct Decoder::Block {
   bool sliding;
   Slot *input_layernorm, *q_proj, *k_proj, *v_proj, *q_norm, *k_norm, *attention, *o_proj;
   Slot *attention_norm, *attention_residual;
   Slot *mlp_input_norm, *gate_proj, *up_proj, *activation, *down_proj, *mlp_norm, *mlp_residual;
+  Slot *router, *experts;    // in place of gate_proj to down_proj
   std::vector<Slot*> slots;  // all of them
   Region region, mlp_region;
 };
@@ -90,6 +92,12 @@ std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std:
           .scale = config_.score_scale(), .window = config_.window_of_layer(index)});
     case SlotKind::kActivation:
       return std::make_unique<GatedActivation>(config_.activation);
+    case SlotKind::kRouter:
+      return std::make_unique<Router>(parameter(name + ".weight"));
+    case SlotKind::kExperts:
+      return std::make_unique<Experts>(parameter(name + ".gate_up_proj"),
+                                       parameter(name + ".down_proj"), config_.router,
+                                       config_.activation);
     default:
       return std::make_unique<Residual>();
   }
@@ -123,6 +131,8 @@ Decoder::Block Decoder::make_block(int64_t index) {
   block.up_proj = part("mlp.up_proj");
   block.activation = part("mlp.activation");
   block.down_proj = part("mlp.down_proj");
+  block.router = part("mlp.gate");
+  block.experts = part("mlp.experts");
   block.mlp_norm = part("post_feedforward_layernorm");
   block.mlp_residual = part("mlp_residual");
   return block;
@@ -232,6 +242,12 @@ void Decoder::freeze(const std::vector<std::string>& patterns) {
 void Decoder::materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, at::Device device) {
   SHARDPROOF_ASSERT(!materialised_, "a decoder is materialised once");
   materialised_ = true;
+  if (config_.has_experts() && dtype != at::kDouble) {
+    throw_refused(
+        "a model with experts runs in float64 alone: in a lower precision a token may choose other "
+        "experts than on a single device",
+        "set precision: float64");
+  }
   const at::ScalarType wide = wider_type(dtype);
   for (const ParameterPtr& parameter : parameters()) {
     if (parameter->master.defined()) continue;
@@ -327,6 +343,10 @@ at::Tensor Decoder::run_block(const Block& block, const at::Tensor& x, const Ste
 
 at::Tensor Decoder::run_mlp(const Block& block, const at::Tensor& x,
                             const StepContext& context) const {
+  if (block.router != nullptr) {
+    const at::Tensor logits = (*block.router)({x}, context);
+    return (*block.experts)({x, logits}, context);
+  }
   const at::Tensor gate = (*block.gate_proj)({x}, context);
   const at::Tensor up = (*block.up_proj)({x}, context);
   const at::Tensor gated = (*block.activation)({gate, up}, context);

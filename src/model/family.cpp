@@ -43,7 +43,24 @@ constexpr FamilyTraits kGemma3{.name = "gemma3",
                                .head_dim = 256,
                                .rope_theta = 1e6};
 
-constexpr std::array<const FamilyTraits*, 4> kFamilies = {&kLlama, &kQwen2, &kQwen3, &kGemma3};
+constexpr FamilyTraits kMixtral{.name = "mixtral",
+                                .num_key_value_heads = 8,
+                                .rope_theta = 1e6,
+                                .rms_norm_eps = 1e-5,
+                                .experts = ExpertLayers::kAll,
+                                .num_experts = 8,
+                                .num_experts_per_tok = 2};
+
+constexpr FamilyTraits kQwen3Moe{.name = "qwen3_moe",
+                                 .attention_bias_option = true,
+                                 .qk_norm = true,
+                                 .num_key_value_heads = 4,
+                                 .experts = ExpertLayers::kBySteps,
+                                 .num_experts = 128,
+                                 .num_experts_per_tok = 8};
+
+constexpr std::array<const FamilyTraits*, 6> kFamilies = {&kLlama,  &kQwen2,   &kQwen3,
+                                                          &kGemma3, &kMixtral, &kQwen3Moe};
 
 }  // namespace
 
@@ -60,6 +77,8 @@ std::vector<Architecture> known_architectures() {
       {"LlamaForCausalLM", "llama", "llama"},
       {"Qwen2ForCausalLM", "qwen2", "qwen2"},
       {"Qwen3ForCausalLM", "qwen3", "qwen3"},
+      {"MixtralForCausalLM", "mixtral", "mixtral"},
+      {"Qwen3MoeForCausalLM", "qwen3_moe", "qwen3_moe"},
       {"Gemma3ForCausalLM", "gemma3_text", "gemma3"},
       {"Gemma3ForConditionalGeneration", "gemma3", "gemma3", /*text_inside=*/true},
   };
@@ -84,10 +103,14 @@ std::vector<SlotName> layer_slots(const ModelConfig& config, int64_t layer) {
   add({{"attention_residual", Role::kResidual}});
   add({{family.output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm",
         Role::kStreamNorm}});
-  add({{"mlp.gate_proj", Role::kGate},
-       {"mlp.up_proj", Role::kUp},
-       {"mlp.activation", Role::kActivation},
-       {"mlp.down_proj", Role::kDown}});
+  if (config.has_experts(layer)) {
+    add({{"mlp.gate", Role::kRouter}, {"mlp.experts", Role::kExperts}});
+  } else {
+    add({{"mlp.gate_proj", Role::kGate},
+         {"mlp.up_proj", Role::kUp},
+         {"mlp.activation", Role::kActivation},
+         {"mlp.down_proj", Role::kDown}});
+  }
   if (family.output_norms) add({{"post_feedforward_layernorm", Role::kStreamNorm}});
   add({{"mlp_residual", Role::kResidual}});
   return slots;

@@ -13,7 +13,9 @@
 //   sliding window             -          last layers  last layers  all but every sixth layer
 //   rope base                  one        one          one          another where the window slides
 //
-// Everything else has one definition (decoder.h).
+// mixtral is a llama without biases, and qwen3_moe a qwen3, with experts in place of the MLP of all
+// layers, or of those that decoder_sparse_step and mlp_only_layers leave (experts.h). Neither has
+// windows here. Everything else has one definition (decoder.h).
 #pragma once
 
 #include <cstdint>
@@ -28,6 +30,12 @@ enum class WindowRule {
   kNone,        // every layer sees all tokens
   kLastLayers,  // with use_sliding_window: the layers from max_window_layers on
   kPattern,     // all but every sliding_window_pattern-th layer
+};
+
+enum class ExpertLayers {
+  kNone,
+  kAll,
+  kBySteps,  // every decoder_sparse_step-th layer that mlp_only_layers does not name
 };
 
 struct ModelConfig;  // config.h
@@ -52,6 +60,9 @@ struct FamilyTraits {
   int64_t num_key_value_heads = 0;  // 0: equal to the number of query heads
   int64_t head_dim = 0;             // 0: hidden_size / num_attention_heads
   double rope_theta = 10000.0;
+  double rms_norm_eps = 1e-6;
+  ExpertLayers experts = ExpertLayers::kNone;
+  int64_t num_experts = 0, num_experts_per_tok = 0;
 };
 
 // The row of a family; asserts that it exists.

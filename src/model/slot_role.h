@@ -13,6 +13,8 @@ enum class SlotKind {
   kResidual,    // x, y -> x + y
   kLmHead,      // x [B, S, E] -> logits [B, S, V]
   kActivation,  // gate, up [B, S, F] -> silu(gate) * up, or gelu
+  kRouter,      // x [B, S, E] -> logits [B, S, N] in the wider type
+  kExperts,     // x [B, S, E], logits [B, S, N] -> [B, S, E]
 };
 
 // A slot's place in the computation. Plans of parallel styles go by it, not by the slot's name.
@@ -31,6 +33,8 @@ enum class SlotRole {
   kUp,
   kActivation,
   kDown,
+  kRouter,  // in place of the four above, in a layer with experts
+  kExperts,
   kLmHead,
 };
 
@@ -48,6 +52,10 @@ constexpr SlotKind kind_of(SlotRole role) {
       return SlotKind::kResidual;
     case SlotRole::kActivation:
       return SlotKind::kActivation;
+    case SlotRole::kRouter:
+      return SlotKind::kRouter;
+    case SlotRole::kExperts:
+      return SlotKind::kExperts;
     case SlotRole::kLmHead:
       return SlotKind::kLmHead;
     default:

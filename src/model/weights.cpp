@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/read_text.h"
+#include "model/expert_weights.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof {
@@ -135,6 +136,12 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
       if (const auto linear = linears.find(part); linear != linears.end()) {
         shapes[name + ".weight"] = linear->second;
         if (config.has_bias(part)) shapes[name + ".bias"] = {linear->second[0]};
+      } else if (role == SlotRole::kRouter) {
+        shapes[name + ".weight"] = {config.router.num_experts, hidden};
+      } else if (role == SlotRole::kExperts) {
+        const int64_t experts = config.router.num_experts, width = config.expert_width;
+        shapes[name + ".gate_up_proj"] = {experts, 2 * width, hidden};
+        shapes[name + ".down_proj"] = {experts, hidden, width};
       } else if (kind_of(role) == SlotKind::kNorm && !is_on_stream(role)) {
         shapes[name + ".weight"] = {config.head_dim};
       } else if (is_on_stream(role) && role != SlotRole::kResidual) {
@@ -168,6 +175,7 @@ std::shared_ptr<const WeightMap> load_weights(const std::string& folder,
     }
   }
   if (config.tie_word_embeddings) take_tied_head(*weights);
+  stack_expert_weights(*weights, config, folder);
   const Shapes shapes = weight_shapes(config);
   check_names(*weights, shapes, folder);
   for (const auto& [name, shape] : shapes) check_tensor(name, weights->at(name), shape);

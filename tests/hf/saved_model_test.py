@@ -26,6 +26,8 @@ MESHES = {  # a case of golden/hf: the mesh that saves it, and the largest file
     "gemma3_window_pattern": ("dp=3,tp=2", 5 << 30),
     "gemma3_untied_layer_types": ("dp=2,cp=2,tp=2", 40000),
     "gemma3_images": ("tp=4", 5 << 30),
+    "mixtral": ("dp=2,cp=2", 20000),
+    "qwen3_moe_dense_layer": ("dp=2", 5 << 30),
 }
 
 

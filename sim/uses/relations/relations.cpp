@@ -29,9 +29,10 @@ std::string with_label(std::string name, const std::string& relation) {
 }
 
 std::string why_not(const Relation& relation, const CaseSpec& spec) {
-  if (relation.why_not == nullptr) return "";
   try {
-    return relation.why_not(spec, ModelConfig::from_json(spec.model));
+    const ModelConfig config = ModelConfig::from_json(spec.model);
+    if (config.has_experts()) return "the layers have experts";
+    return relation.why_not == nullptr ? "" : relation.why_not(spec, config);
   } catch (const Error& error) {  // a run without relations says it with its place
     return error.what();
   }

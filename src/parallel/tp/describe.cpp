@@ -90,12 +90,12 @@ std::vector<PlanLine> plan_lines(const ModelConfig& config, const Mesh& mesh,
   for (const SlotStyle& slot : resolve_plan(config, options)) {
     const SlotPlacement placement =
         place_slot(config, mesh.size("tp"), options.sequence_parallel, slot);
-    for (const char* part : {".weight", ".bias"}) {
+    for (const char* part : {".weight", ".bias", ".gate_up_proj", ".down_proj"}) {
       const auto found = shapes.find(slot.slot + part);
       if (found == shapes.end()) continue;
       lines.push_back(
           make_line(found->first, found->second, slot.style,
-                    std::string_view(part) == ".weight" ? placement.weight : placement.bias, mesh));
+                    std::string_view(part) == ".bias" ? placement.bias : placement.weight, mesh));
     }
   }
   return lines;

@@ -193,6 +193,10 @@ std::vector<int64_t> tp_parts(int64_t global_size, int64_t tp_size) {
 SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequence_parallel,
                          const SlotStyle& slot) {
   if (tp_size == 1) return {};
+  if (slot.role == SlotRole::kExperts) {
+    throw_refused(fmt::format("{} is not cut over tp, which has {} ranks", slot.slot, tp_size),
+                  "set tp = 1 for a model with experts");
+  }
   const Placer placer{config, tp_size, sequence_parallel};
   switch (slot.style) {
     case TpStyle::kReplicate:

@@ -153,6 +153,9 @@ TpStyle style_of(SlotRole role, bool sequence_parallel) {
     case SlotRole::kAttentionOut:
     case SlotRole::kDown:
       return TpStyle::kRowParallel;
+    case SlotRole::kRouter:
+    case SlotRole::kExperts:
+      return TpStyle::kReplicate;
     case SlotRole::kLmHead:
       return TpStyle::kVocabParallelLmHead;
     default:

@@ -86,6 +86,12 @@ void check_layer(const SlotStyles& styles, bool sequence_parallel) {
     demand(styles.at(role), {cut ? TpStyle::kHeadParallelNorm : TpStyle::kReplicate},
            fmt::format("it sees {} heads", cut ? "its rank's" : "all"));
   }
+  if (styles.find(Role::kExperts) != nullptr) {
+    for (const Role role : {Role::kRouter, Role::kExperts}) {
+      demand(styles.at(role), {TpStyle::kReplicate}, "a router and its experts are not cut");
+    }
+    return;
+  }
   check_region(styles, {Role::kGate, Role::kUp}, Role::kActivation,
                TpStyle::kHiddenParallelActivation, Role::kDown);
 }

@@ -142,6 +142,59 @@ TEST_CASE("Frequency factors in the wrong order and two different rope blocks ar
   CHECK(complaint(none).first == ErrorKind::kBadInput);
 }
 
+TEST_CASE("Experts of mixtral and qwen3_moe are read, in both spellings", "[model][FM-1][FM-2]") {
+  const auto family = [](const char* name, const char* changes) {
+    Json config = without("architectures");
+    config["model_type"] = name;
+    config["num_hidden_layers"] = 4;
+    config["num_key_value_heads"] = 2;
+    config.update(Json::parse(changes));
+    return config;
+  };
+  const ModelConfig mixtral = ModelConfig::from_json(family("mixtral", "{}"));
+  CHECK(mixtral.router.num_experts == 8);
+  CHECK(mixtral.router.num_chosen == 2);
+  CHECK(mixtral.router.scores == RouterScores::kSoftmaxOfChosen);
+  CHECK(mixtral.expert_width == 40);
+  CHECK(mixtral.expert_layers == std::vector<bool>{true, true, true, true});
+  CHECK(mixtral.rms_norm_eps == 1e-5);
+  CHECK(mixtral.rope_theta == 1e6);
+  for (const char* key : {"num_experts", "num_local_experts"}) {
+    Json json = family("qwen3_moe", R"({"num_experts_per_tok": 3, "moe_intermediate_size": 6,
+      "norm_topk_prob": true, "decoder_sparse_step": 2, "mlp_only_layers": [3]})");
+    json[key] = 5;
+    const ModelConfig config = ModelConfig::from_json(json);
+    CHECK(config.router.num_experts == 5);
+    CHECK(config.router.num_chosen == 3);
+    CHECK(config.router.scores == RouterScores::kSoftmaxOfAll);
+    CHECK(config.router.normalized);
+    CHECK(config.expert_width == 6);
+    CHECK(config.expert_layers == std::vector<bool>{false, true, false, false});
+    CHECK_FALSE(config.has_experts(0));
+    CHECK(config.has_experts());
+    CHECK(unread_config_keys(json).empty());
+  }
+  CHECK_FALSE(ModelConfig::from_json(small()).has_experts());
+
+  using Catch::Contains;
+  CHECK_THAT(complaint(family("mixtral", R"({"num_experts_per_tok": 1})")).second,
+             Contains("no gradient"));
+  CHECK_THAT(complaint(family("mixtral", R"({"num_experts_per_tok": 9})")).second,
+             Contains("from 1 to 8"));
+  CHECK_THAT(complaint(family("mixtral", R"({"router_jitter_noise": 0.1})")).second,
+             Contains("deterministic"));
+  CHECK_THAT(complaint(family("mixtral", R"({"output_router_logits": true})")).second,
+             Contains("balancing loss"));
+  CHECK_THAT(complaint(family("mixtral", R"({"num_local_expert": 4})")).second,
+             Contains("did you mean num_local_experts?"));
+  CHECK_THAT(complaint(family("qwen3_moe", R"({"mlp_only_layers": "1"})")).second,
+             Contains("a list of layer numbers"));
+  CHECK_THAT(complaint(family("qwen3_moe", R"({"num_experts": 4, "num_local_experts": 8})")).second,
+             Contains("num_experts=4, but num_local_experts=8"));
+  CHECK_THAT(complaint(with("num_experts", 4)).second,
+             Contains("no family here without experts computes with it"));
+}
+
 TEST_CASE("Keys of Hugging Face that change nothing are left alone, and are listed", "[model]") {
   Json config = small();
   config.update(Json::parse(R"({"torch_dtype": "bfloat16", "use_cache": true, "eos_token_id": [1],

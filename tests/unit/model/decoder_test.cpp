@@ -27,6 +27,12 @@ ModelConfig small_of(const std::string& family) {
   config.family = family;
   config.attention_bias = config.mlp_bias = false;
   if (family == "llama") return config;
+  if (family == "mixtral" || family == "qwen3_moe") {
+    config.router = {.num_experts = 4, .num_chosen = 2};
+    config.expert_width = 5;
+    config.expert_layers = {true, family == "mixtral"};
+    return config;
+  }
   config.sliding_window = 2;
   config.sliding_layers = {true, false};
   if (family == "gemma3") {
@@ -88,8 +94,8 @@ at::Tensor uneven_like(const at::Tensor& tensor) {
 }  // namespace
 
 TEST_CASE("Each family's slots are called in the order in which they stand", "[model][MP-1]") {
-  const auto [family, count] = GENERATE(
-      table<std::string, size_t>({{"llama", 13}, {"qwen2", 13}, {"qwen3", 15}, {"gemma3", 17}}));
+  const auto [family, count] = GENERATE(table<std::string, size_t>(
+      {{"llama", 13}, {"qwen2", 13}, {"qwen3", 15}, {"gemma3", 17}, {"mixtral", 11}}));
   INFO(family);
   const ModelConfig config = small_of(family);
   Decoder model = ready(config);
@@ -182,9 +188,10 @@ class CountedRegion : public RegionWrap {
 };
 
 TEST_CASE("Chunks on one device give the bits of the whole model", "[model]") {
-  const std::string family = GENERATE("llama", "qwen2", "gemma3");
+  const std::string family = GENERATE("llama", "qwen2", "gemma3", "qwen3_moe");
   ModelConfig config = small_of(family);
   config.num_hidden_layers = 3;
+  if (config.has_experts()) config.expert_layers = {true, false, true};
   config.tie_word_embeddings = GENERATE(false, true);
   if (!config.sliding_layers.empty()) config.sliding_layers = {true, false, true};
   const Segment embed{Part::kEmbed}, norm{Part::kNorm}, head{Part::kHead};
@@ -255,8 +262,35 @@ TEST_CASE("The slots of the segments are the slots of the model in their order",
   CHECK(model.slots_of(2).size() == 2 * 17);
 }
 
+TEST_CASE("Layers with experts and dense layers stand in one model", "[model][FM-2][FM-10]") {
+  Decoder model = ready(small_of("qwen3_moe"));
+  CHECK(model.slots_of({Part::kLayer, 0}).size() == 13);
+  CHECK(model.slots_of({Part::kLayer, 1}).size() == 15);
+  CHECK(model.slot("model.layers.0.mlp.experts").layer->parameters().size() == 2);
+  CHECK(model.slot("model.layers.1.mlp.gate_proj").role == SlotRole::kGate);
+  CHECK(model.parameters().size() == weight_shapes(model.config()).size());
+}
+
+TEST_CASE("Experts leave padding out, and its tokens get nothing from them", "[model][MR-14]") {
+  Decoder model = ready(small_of("mixtral"));
+  Recorder recorder;
+  StepContext context = context_of(some_ids(), recorder);
+  context.token_map.select(0, 2).narrow(0, 3, 2).fill_(-1);
+  model.forward(some_ids(), context).sum().backward();
+  const at::Tensor sum = recorder.find("model.layers.0.mlp.experts.output")->tensor;
+  CHECK(at::equal(sum.abs().sum(-1).gt(0), context.token_map.ge(0)));
+  const at::Tensor grad = recorder.find("model.layers.0.mlp.experts.grad_input.1")->tensor;
+  CHECK(grad.sizes() == at::IntArrayRef({3, 5, 4}));
+  CHECK(grad.index({context.token_map.lt(0)}).abs().max().item<double>() == 0);
+}
+
+TEST_CASE("A model with experts is refused below float64", "[model]") {
+  Decoder model(small_of("mixtral"), seeded_weights(small_of("mixtral"), 3));
+  CHECK_THROWS_AS(model.materialise(Mesh(), 0, at::kFloat, at::kCPU), Error);
+}
+
 TEST_CASE("A batch without samples goes through forward and backward", "[model]") {
-  Decoder model = ready(small());
+  Decoder model = ready(small_of(GENERATE("llama", "mixtral")));
   NoProbe nobody;
   const at::Tensor logits = run(model, at::zeros({0, 5}, at::kLong), nobody);
   CHECK(logits.sizes() == at::IntArrayRef({0, 5, 23}));

@@ -43,6 +43,55 @@ std::string complaint(const std::string& folder, const ModelConfig& config) {
 
 }  // namespace
 
+TEST_CASE("Weights of single experts are stacked, under the names of both families",
+          "[model][EP-13]") {
+  ModelConfig config = tiny();
+  config.family = "mixtral";
+  config.router = {.num_experts = 11, .num_chosen = 2};  // 10 comes after 9, and not after 1
+  config.expert_width = 12;                              // square: a transposed one has its shape
+  config.expert_layers = {false, true};
+  const auto stacked = seeded_weights(config, 5);
+  const std::string layer = "model.layers.1.";
+  const bool mixtral = GENERATE(true, false);
+  const std::string block = layer + (mixtral ? "block_sparse_moe." : "mlp.");
+  WeightMap single = *stacked;
+  const at::Tensor gate_up = single.at(layer + "mlp.experts.gate_up_proj");
+  const at::Tensor down = single.at(layer + "mlp.experts.down_proj");
+  const at::Tensor router = single.at(layer + "mlp.gate.weight");
+  for (const char* name :
+       {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"}) {
+    single.erase(layer + name);
+  }
+  single[block + "gate.weight"] = router;
+  for (int64_t j = 0; j < 11; ++j) {
+    const std::string expert = block + "experts." + std::to_string(j) + ".";
+    single[expert + (mixtral ? "w1.weight" : "gate_proj.weight")] = gate_up[j].narrow(0, 0, 12);
+    single[expert + (mixtral ? "w3.weight" : "up_proj.weight")] = gate_up[j].narrow(0, 12, 12);
+    single[expert + (mixtral ? "w2.weight" : "down_proj.weight")] = down[j];
+  }
+  const sim::ScratchFolder folder;
+  const auto loads = [&](const WeightMap& weights) {
+    store(folder, weights);
+    return complaint(folder.path(), config);
+  };
+  CHECK(loads(single) == "loaded");
+  const auto loaded = load_weights(folder.path(), config);
+  REQUIRE(loaded->size() == stacked->size());
+  for (const auto& [name, tensor] : *stacked) CHECK(at::equal(loaded->at(name), tensor));
+  CHECK(loads(*stacked) == "loaded");
+
+  const std::string up = mixtral ? "w3.weight" : "up_proj.weight";
+  WeightMap wrong = single;
+  wrong.erase(block + "experts.7." + up);
+  CHECK_THAT(loads(wrong), Catch::Contains("has no tensor 'model.layers.1.mlp.experts.7." + up));
+  wrong = single;
+  wrong[block + "experts.7." + up] = at::zeros({12, 11}, at::kDouble);
+  CHECK_THAT(loads(wrong), Catch::Contains("has shape [12, 11], the config says [12, 12]"));
+  wrong = single;
+  wrong[block + "experts.11." + up] = at::zeros({12, 12}, at::kDouble);
+  CHECK_THAT(loads(wrong), Catch::Contains("experts.11." + up));
+}
+
 TEST_CASE("Seeded weights have every tensor of the config, no two elements equal", "[model]") {
   const ModelConfig config = tiny(/*tied=*/false, /*bias=*/true);
   const auto weights = seeded_weights(config, 5);

@@ -92,6 +92,33 @@ TEST_CASE("a family's plan has its own slots, with the roles of their names", "[
   CHECK(count_of("gemma3") == 20);
 }
 
+TEST_CASE("a router and its experts are whole on every rank, and tp is refused", "[plan][FM-1]") {
+  ModelConfig config = llama();
+  config.family = "mixtral";
+  config.attention_bias = false;
+  config.router = {.num_experts = 4, .num_chosen = 2};
+  config.expert_width = 6;
+  config.expert_layers.assign(static_cast<size_t>(config.num_hidden_layers), true);
+  for (const SlotStyle& slot : resolve_plan(config, {})) {
+    const bool whole = slot.role == SlotRole::kRouter || slot.role == SlotRole::kExperts;
+    CHECK((slot.style == TpStyle::kReplicate || !whole));
+  }
+  const auto lines = plan_lines(config, Mesh(), {});
+  for (const char* part : {"gate.weight", "experts.gate_up_proj", "experts.down_proj"}) {
+    const std::string name = std::string("model.layers.0.mlp.") + part;
+    CHECK(std::count_if(lines.begin(), lines.end(),
+                        [&](const PlanLine& line) { return line.parameter == name; }) == 1);
+  }
+  CHECK_THAT(said_by([&] {
+               plan_lines(config, Mesh({{"tp", 3}}), {});
+             }),
+             Catch::Contains("set tp = 1"));
+  CHECK_THAT(said_by([&] {
+               resolve_plan(config, {.custom_plan = {{"*.mlp.experts", "ColumnParallel"}}});
+             }),
+             Catch::Contains("a router and its experts are not cut"));
+}
+
 TEST_CASE("norms of heads follow the projections, norms of outputs the stream", "[plan][MP-1]") {
   ModelConfig config = llama();
   config.family = "gemma3";

@@ -1,0 +1,77 @@
+#include "model/config_experts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace shardproof {
+namespace {
+
+void refuse_options(const ConfigFields& config) {
+  if (config.number_or("router_jitter_noise", 0) != 0) {
+    config.refuse({"router_jitter_noise"},
+                  "router_jitter_noise is not supported: a judged run must be deterministic",
+                  "set it to 0");
+  }
+  if (config.flag_or("output_router_logits", false)) {
+    config.refuse({"output_router_logits"},
+                  "the balancing loss, which output_router_logits adds, is not supported",
+                  "set it to false");
+  }
+}
+
+// transformers 5 writes num_local_experts for every family, 4 wrote num_experts for qwen3_moe.
+int64_t read_num_experts(const ConfigFields& config, const FamilyTraits& family) {
+  const int64_t local = config.size_or("num_local_experts", family.num_experts);
+  const int64_t experts = config.size_or("num_experts", local);
+  if (config.has("num_local_experts") && experts != local) {
+    config.bad({"num_experts", "num_local_experts"},
+               fmt::format("num_experts={}, but num_local_experts={}", experts, local),
+               "keep the one that is meant");
+  }
+  return experts;
+}
+
+std::vector<int64_t> read_dense_layers(const ConfigFields& config) {
+  const nlohmann::json* list = config.find("mlp_only_layers");
+  if (list == nullptr) return {};
+  const auto is_layer = [](const nlohmann::json& value) { return value.is_number_integer(); };
+  if (!list->is_array() || !std::all_of(list->begin(), list->end(), is_layer)) {
+    config.wrong_type("mlp_only_layers", *list, "a list of layer numbers");
+  }
+  return list->get<std::vector<int64_t>>();
+}
+
+}  // namespace
+
+void read_experts(const ConfigFields& config, ModelConfig& model) {
+  const FamilyTraits& family = model.traits();
+  if (family.experts == ExpertLayers::kNone) return;
+  refuse_options(config);
+  const bool by_steps = family.experts == ExpertLayers::kBySteps;
+  model.router = {.num_experts = read_num_experts(config, family),
+                  .num_chosen = config.size_or("num_experts_per_tok", family.num_experts_per_tok),
+                  .scores = by_steps ? RouterScores::kSoftmaxOfAll : RouterScores::kSoftmaxOfChosen,
+                  .normalized = by_steps && config.flag_or("norm_topk_prob", false)};
+  try {
+    check_router_rule(model.router);
+  } catch (const Error& error) {
+    const std::vector<std::string> keys = {"num_experts_per_tok", "num_experts",
+                                           "num_local_experts"};
+    if (error.kind() == ErrorKind::kRefused) config.refuse(keys, error.fact(), error.fix());
+    config.bad(keys, error.fact(), error.fix());
+  }
+  constexpr int64_t kDefaultWidth = 768;  // of qwen3_moe
+  model.expert_width =
+      by_steps ? config.size_or("moe_intermediate_size", kDefaultWidth) : model.intermediate_size;
+  const int64_t step = by_steps ? config.size_or("decoder_sparse_step", 1) : 1;
+  const std::vector<int64_t> dense = by_steps ? read_dense_layers(config) : std::vector<int64_t>();
+  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
+    const bool is_dense = std::find(dense.begin(), dense.end(), layer) != dense.end();
+    model.expert_layers.push_back(!is_dense && (layer + 1) % step == 0);
+  }
+}
+
+}  // namespace shardproof
