@@ -106,39 +106,64 @@ class WrittenOutRouter : public Layer {
   ParameterPtr weight_;
 };
 
-// Every expert computes every token. Ranks may choose other experts where two scores are as near as
-// roundings, so that such a case is refused.
-class WrittenOutExperts : public Layer {
+// Ranks may choose other experts where two scores are as near as roundings, so that such a case is
+// refused.
+class WrittenOutSelection : public Layer {
  public:
-  WrittenOutExperts(std::string name, const Experts& experts)
-      : name_(std::move(name)),
-        gate_up_(experts.gate_up),
-        down_(experts.down),
-        rule_(experts.rule),
-        activation_(experts.activation) {}
+  WrittenOutSelection(std::string name, const RouterRule& rule)
+      : name_(std::move(name)), rule_(rule) {}
 
   at::Tensor forward(at::TensorList inputs, const StepContext&) override {
-    const at::Tensor x = inputs[0].flatten(0, 1), logits = inputs[1].flatten(0, 1);
-    const DenseRoutes routes = choose_experts(logits, /*bias=*/{}, rule_);
-    for (int64_t t = 0; t < x.size(0); ++t) {
+    const DenseRoutes routes = choose_experts(inputs[0].flatten(0, 1), /*bias=*/{}, rule_);
+    for (int64_t t = 0; t < routes.margin.size(0); ++t) {
       const double margin = routes.margin.data_ptr<double>()[t];
       if (margin >= kLeastMargin) continue;
-      throw_refused(fmt::format("{} chooses for token {} between two scores that differ by {:.1e}, "
-                                "and ranks may choose the other one",
-                                name_, t, margin),
-                    "choose another seed");
+      throw_refused(
+          fmt::format("{} chooses for token {} between two scores that differ by {:.1e}, so that "
+                      "roundings could decide",
+                      name_, t, margin),
+          "choose another seed");
     }
-    return dense_experts(x, mixture_weights(logits, routes.chosen, rule_), gate_up_->tensor,
-                         down_->tensor, activation_)
-        .view_as(inputs[0]);
+    return routes.chosen.nonzero().select(1, 1).view(
+        {inputs[0].size(0), inputs[0].size(1), rule_.num_chosen});
   }
-  std::vector<ParameterPtr> parameters() const override { return {gate_up_, down_}; }
 
  private:
   static constexpr double kLeastMargin = 1e-8;
   std::string name_;
-  ParameterPtr gate_up_, down_;
   RouterRule rule_;
+};
+
+class WrittenOutRouteWeights : public Layer {
+ public:
+  explicit WrittenOutRouteWeights(const RouterRule& rule) : rule_(rule) {}
+
+  at::Tensor forward(at::TensorList inputs, const StepContext&) override {
+    const at::Tensor logits = inputs[0].flatten(0, 1), ids = inputs[1].flatten(0, 1);
+    const at::Tensor chosen = at::zeros_like(logits, at::kBool).scatter(1, ids, true);
+    return mixture_weights(logits, chosen, rule_).gather(1, ids).view_as(inputs[1]);
+  }
+
+ private:
+  RouterRule rule_;
+};
+
+// Every expert computes every token.
+class WrittenOutExperts : public Layer {
+ public:
+  explicit WrittenOutExperts(const Experts& experts)
+      : gate_up_(experts.gate_up), down_(experts.down), activation_(experts.activation) {}
+
+  at::Tensor forward(at::TensorList inputs, const StepContext&) override {
+    const at::Tensor x = inputs[0].flatten(0, 1), weights = inputs[2].flatten(0, 1);
+    const at::Tensor dense = at::zeros({x.size(0), down_->tensor.size(0)}, weights.options())
+                                 .scatter(1, inputs[1].flatten(0, 1), weights);
+    return dense_experts(x, dense, gate_up_->tensor, down_->tensor, activation_).view_as(inputs[0]);
+  }
+  std::vector<ParameterPtr> parameters() const override { return {gate_up_, down_}; }
+
+ private:
+  ParameterPtr gate_up_, down_;
   Activation activation_;
 };
 
@@ -162,8 +187,12 @@ void write_out(Decoder& model) {
       slot->layer = std::make_unique<WrittenOutGate>(model.config().activation);
     } else if (slot->kind() == SlotKind::kRouter) {
       slot->layer = std::make_unique<WrittenOutRouter>(plain_layer<Router>(*slot).weight);
+    } else if (slot->kind() == SlotKind::kSelection) {
+      slot->layer = std::make_unique<WrittenOutSelection>(slot->name, model.config().router);
+    } else if (slot->kind() == SlotKind::kRouteWeights) {
+      slot->layer = std::make_unique<WrittenOutRouteWeights>(model.config().router);
     } else if (slot->kind() == SlotKind::kExperts) {
-      slot->layer = std::make_unique<WrittenOutExperts>(slot->name, plain_layer<Experts>(*slot));
+      slot->layer = std::make_unique<WrittenOutExperts>(plain_layer<Experts>(*slot));
     }
   }
 }

@@ -19,8 +19,8 @@ struct Decoder::Block {
   Slot *input_layernorm, *q_proj, *k_proj, *v_proj, *q_norm, *k_norm, *attention, *o_proj;
   Slot *attention_norm, *attention_residual;
   Slot *mlp_input_norm, *gate_proj, *up_proj, *activation, *down_proj, *mlp_norm, *mlp_residual;
-  Slot *router, *experts;    // in place of gate_proj to down_proj
-  std::vector<Slot*> slots;  // all of them
+  Slot *router, *selection, *route_weights, *experts;  // in place of gate_proj to down_proj
+  std::vector<Slot*> slots;                            // all of them
   Region region, mlp_region;
 };
 
@@ -94,10 +94,13 @@ std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std:
       return std::make_unique<GatedActivation>(config_.activation);
     case SlotKind::kRouter:
       return std::make_unique<Router>(parameter(name + ".weight"));
+    case SlotKind::kSelection:
+      return std::make_unique<ExpertSelection>(config_.router);
+    case SlotKind::kRouteWeights:
+      return std::make_unique<RouteWeights>(config_.router);
     case SlotKind::kExperts:
       return std::make_unique<Experts>(parameter(name + ".gate_up_proj"),
-                                       parameter(name + ".down_proj"), config_.router,
-                                       config_.activation);
+                                       parameter(name + ".down_proj"), config_.activation);
     default:
       return std::make_unique<Residual>();
   }
@@ -132,6 +135,8 @@ Decoder::Block Decoder::make_block(int64_t index) {
   block.activation = part("mlp.activation");
   block.down_proj = part("mlp.down_proj");
   block.router = part("mlp.gate");
+  block.selection = part("mlp.gate.ids");
+  block.route_weights = part("mlp.gate.weights");
   block.experts = part("mlp.experts");
   block.mlp_norm = part("post_feedforward_layernorm");
   block.mlp_residual = part("mlp_residual");
@@ -345,7 +350,9 @@ at::Tensor Decoder::run_mlp(const Block& block, const at::Tensor& x,
                             const StepContext& context) const {
   if (block.router != nullptr) {
     const at::Tensor logits = (*block.router)({x}, context);
-    return (*block.experts)({x, logits}, context);
+    const at::Tensor ids = (*block.selection)({logits}, context);
+    const at::Tensor weights = (*block.route_weights)({logits, ids}, context);
+    return (*block.experts)({x, ids, weights}, context);
   }
   const at::Tensor gate = (*block.gate_proj)({x}, context);
   const at::Tensor up = (*block.up_proj)({x}, context);

@@ -13,16 +13,22 @@ at::Tensor Router::forward(at::TensorList inputs, const StepContext&) {
   return at::linear(inputs[0].to(wide), weight->tensor.to(wide));
 }
 
-at::Tensor Experts::forward(at::TensorList inputs, const StepContext& context) {
-  const at::Tensor x = inputs[0].flatten(0, 1), logits = inputs[1].flatten(0, 1);
+at::Tensor ExpertSelection::forward(at::TensorList inputs, const StepContext& context) {
   at::Tensor real;
-  if (context.token_map.defined()) real = context.token_map.ge(0).flatten().to(x.device());
-  const at::Tensor ids = select_experts(logits, /*bias=*/{}, rule, real).ids;
-  const at::Tensor weights = route_weights(logits, ids, rule);
-  const ExpertRows rows = rows_by_expert(ids, rule.num_experts);
+  if (context.token_map.defined()) real = context.token_map.ge(0).to(inputs[0].device());
+  return select_experts(inputs[0], /*bias=*/{}, rule, real).ids;
+}
+
+at::Tensor RouteWeights::forward(at::TensorList inputs, const StepContext&) {
+  return route_weights(inputs[0], inputs[1], rule);
+}
+
+at::Tensor Experts::forward(at::TensorList inputs, const StepContext& context) {
+  const at::Tensor x = inputs[0].flatten(0, 1);
+  const ExpertRows rows = rows_by_expert(inputs[1].flatten(0, 1), gate_up->tensor.size(0));
   const at::Tensor both = grouped_linear(gather_rows(x, rows), gate_up->tensor, {}, rows);
   const at::Tensor active = GatedActivation(activation).forward(both.chunk(2, -1), context);
-  return combine_rows(grouped_linear(active, down->tensor, {}, rows), weights, rows)
+  return combine_rows(grouped_linear(active, down->tensor, {}, rows), inputs[2].flatten(0, 1), rows)
       .view_as(inputs[0]);
 }
 

@@ -1,6 +1,5 @@
-// The plain router and experts of one device, in place of a layer's MLP. The router's logits are in
-// the wider type, whatever the dtype of the stream; from them the experts choose, weigh, compute
-// and sum (src/model/moe).
+// The plain router and experts of one device, in place of a layer's MLP, by the rules of
+// src/model/moe. Logits and weights of routes are in the wider type, whatever the stream's dtype.
 //
 // Sources: huggingface/transformers 5.23, MixtralSparseMoeBlock and Qwen3MoeSparseMoeBlock.
 #pragma once
@@ -18,16 +17,29 @@ class Router : public Layer {  // weight [N, E]
   ParameterPtr weight;
 };
 
-// gate_up [N, 2F, E], the rows of the gate first; down [N, E, F]. Tokens whose entry in the
-// context's token_map is -1 are padding: no expert computes them, and their sum is 0.
+// Tokens whose entry in the context's token_map is -1 are padding, which has no route.
+class ExpertSelection : public Layer {
+ public:
+  explicit ExpertSelection(const RouterRule& rule) : rule(rule) {}
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
+  RouterRule rule;
+};
+
+class RouteWeights : public Layer {
+ public:
+  explicit RouteWeights(const RouterRule& rule) : rule(rule) {}
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
+  RouterRule rule;
+};
+
+// gate_up [N, 2F, E], the rows of the gate first; down [N, E, F].
 class Experts : public Layer {
  public:
-  Experts(ParameterPtr gate_up, ParameterPtr down, const RouterRule& rule, Activation activation)
-      : gate_up(std::move(gate_up)), down(std::move(down)), rule(rule), activation(activation) {}
+  Experts(ParameterPtr gate_up, ParameterPtr down, Activation activation)
+      : gate_up(std::move(gate_up)), down(std::move(down)), activation(activation) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
   std::vector<ParameterPtr> parameters() const override { return {gate_up, down}; }
   ParameterPtr gate_up, down;
-  RouterRule rule;
   Activation activation;
 };
 

@@ -104,7 +104,10 @@ std::vector<SlotName> layer_slots(const ModelConfig& config, int64_t layer) {
   add({{family.output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm",
         Role::kStreamNorm}});
   if (config.has_experts(layer)) {
-    add({{"mlp.gate", Role::kRouter}, {"mlp.experts", Role::kExperts}});
+    add({{"mlp.gate", Role::kRouter},
+         {"mlp.gate.ids", Role::kSelection},
+         {"mlp.gate.weights", Role::kRouteWeights},
+         {"mlp.experts", Role::kExperts}});
   } else {
     add({{"mlp.gate_proj", Role::kGate},
          {"mlp.up_proj", Role::kUp},

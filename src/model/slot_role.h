@@ -6,15 +6,17 @@
 namespace shardproof {
 
 enum class SlotKind {
-  kLinear,      // x [.., in] -> [.., out]
-  kEmbedding,   // ids [B, S] -> [B, S, E]
-  kNorm,        // x [B, S, E] -> [B, S, E]; heads: x [B, S, H, D] -> [B, S, H, D]
-  kAttention,   // q [B, S, H, D], k, v [B, S, H_kv, D] -> [B, S, H*D]
-  kResidual,    // x, y -> x + y
-  kLmHead,      // x [B, S, E] -> logits [B, S, V]
-  kActivation,  // gate, up [B, S, F] -> silu(gate) * up, or gelu
-  kRouter,      // x [B, S, E] -> logits [B, S, N] in the wider type
-  kExperts,     // x [B, S, E], logits [B, S, N] -> [B, S, E]
+  kLinear,        // x [.., in] -> [.., out]
+  kEmbedding,     // ids [B, S] -> [B, S, E]
+  kNorm,          // x [B, S, E] -> [B, S, E]; heads: x [B, S, H, D] -> [B, S, H, D]
+  kAttention,     // q [B, S, H, D], k, v [B, S, H_kv, D] -> [B, S, H*D]
+  kResidual,      // x, y -> x + y
+  kLmHead,        // x [B, S, E] -> logits [B, S, V]
+  kActivation,    // gate, up [B, S, F] -> silu(gate) * up, or gelu
+  kRouter,        // x [B, S, E] -> logits [B, S, N] in the wider type
+  kSelection,     // logits -> ids [B, S, K] int64, ascending; -1 for padding
+  kRouteWeights,  // logits, ids -> weights [B, S, K] in the wider type
+  kExperts,       // x [B, S, E], ids, weights -> [B, S, E]
 };
 
 // A slot's place in the computation. Plans of parallel styles go by it, not by the slot's name.
@@ -33,7 +35,9 @@ enum class SlotRole {
   kUp,
   kActivation,
   kDown,
-  kRouter,  // in place of the four above, in a layer with experts
+  kRouter,  // this and the next three: in place of the four above, in a layer with experts
+  kSelection,
+  kRouteWeights,
   kExperts,
   kLmHead,
 };
@@ -54,6 +58,10 @@ constexpr SlotKind kind_of(SlotRole role) {
       return SlotKind::kActivation;
     case SlotRole::kRouter:
       return SlotKind::kRouter;
+    case SlotRole::kSelection:
+      return SlotKind::kSelection;
+    case SlotRole::kRouteWeights:
+      return SlotKind::kRouteWeights;
     case SlotRole::kExperts:
       return SlotKind::kExperts;
     case SlotRole::kLmHead:

@@ -154,6 +154,8 @@ TpStyle style_of(SlotRole role, bool sequence_parallel) {
     case SlotRole::kDown:
       return TpStyle::kRowParallel;
     case SlotRole::kRouter:
+    case SlotRole::kSelection:
+    case SlotRole::kRouteWeights:
     case SlotRole::kExperts:
       return TpStyle::kReplicate;
     case SlotRole::kLmHead:

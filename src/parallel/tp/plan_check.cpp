@@ -87,7 +87,7 @@ void check_layer(const SlotStyles& styles, bool sequence_parallel) {
            fmt::format("it sees {} heads", cut ? "its rank's" : "all"));
   }
   if (styles.find(Role::kExperts) != nullptr) {
-    for (const Role role : {Role::kRouter, Role::kExperts}) {
+    for (const Role role : {Role::kRouter, Role::kSelection, Role::kRouteWeights, Role::kExperts}) {
       demand(styles.at(role), {TpStyle::kReplicate}, "a router and its experts are not cut");
     }
     return;

@@ -100,7 +100,7 @@ TEST_CASE("a router and its experts are whole on every rank, and tp is refused",
   config.expert_width = 6;
   config.expert_layers.assign(static_cast<size_t>(config.num_hidden_layers), true);
   for (const SlotStyle& slot : resolve_plan(config, {})) {
-    const bool whole = slot.role == SlotRole::kRouter || slot.role == SlotRole::kExperts;
+    const bool whole = slot.slot.find(".mlp.") != std::string::npos;
     CHECK((slot.style == TpStyle::kReplicate || !whole));
   }
   const auto lines = plan_lines(config, Mesh(), {});
