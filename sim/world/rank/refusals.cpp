@@ -110,6 +110,21 @@ void refuse_main_gradients(const CaseSpec& spec, const ParallelSpec& parallel) {
                        dtype_of_precision(name_of(spec.precision)));
 }
 
+// What stages of a pipeline do not run yet.
+void refuse_in_stages(const CaseSpec& spec, const ParallelSpec& parallel) {
+  if (parallel.pp == 1) return;
+  const auto refuse_beside = [&](const char* what, const char* fix) {
+    refuse(fmt::format("{} does not run on the {} stages of axis pp", what, parallel.pp), fix);
+  };
+  if (spec.is(ModelWorkload::kPolicy)) {
+    refuse_beside("workload policy", "set pipeline_parallel_size to 1");
+  }
+  if (!spec.frozen.empty()) {
+    refuse_beside("a model with frozen parameters",
+                  "set pipeline_parallel_size to 1, or train all parameters");
+  }
+}
+
 }  // namespace
 
 void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t samples) {
@@ -118,11 +133,13 @@ void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t
     refuse_main_gradients(spec, spec.parallel);
   }
   refuse_deferral_of_shards(spec.parallel);
+  refuse_in_stages(spec, spec.parallel);
   for (const StageSpec& stage : spec.stages) {
     if (stage.kind != StageKind::kLoad) continue;
     refuse_unfit_model(stage.parallel, config);
     refuse_main_gradients(spec, stage.parallel);
     refuse_deferral_of_shards(stage.parallel);
+    refuse_in_stages(spec, stage.parallel);
   }
   refuse_failure_without_backward(spec, config);
   for (const TrainedBatch& batch : trained_batches(spec, samples)) {
