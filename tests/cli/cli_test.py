@@ -654,6 +654,10 @@ class Words(CommandTest):
         answers = self.path("answers")
         self.call("golden", self.case, "--dump", answers)
         logprobs = self.path("logprobs")
+        make_socket(os.path.join(self.case, "expected.safetensors"))
+        self.assertIn("expected.safetensors is a socket, not a file; a case holds the answers of another framework there, or "
+                      "nothing", self.call("check", self.case, "--mesh", "tp=2", status=2))
+        os.remove(os.path.join(self.case, "expected.safetensors"))
         os.remove(weights)
         for make, said in ((os.mkdir, "a folder"), (os.mkfifo, "a pipe"), (make_socket, "a socket"),
                            (lambda path: os.symlink("/dev/null", path), "a device"),

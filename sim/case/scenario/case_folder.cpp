@@ -235,7 +235,9 @@ CaseSpec read_case_folder(const std::string& given) {
   spec.model = read_json_object((folder / "config.json").string());
   spec.weights_folder = named.string();
   spec.data.file = (named / "batch.safetensors").string();
-  if (fs::is_regular_file(folder / "expected.safetensors")) {
+  const fs::path answers = folder / "expected.safetensors";
+  if (fs::exists(fs::symlink_status(answers))) {
+    require_file(answers, "the answers of another framework there, or nothing");
     spec.expected_file = (named / "expected.safetensors").string();
   }
   const std::string case_file = (folder / "case.json").string();
