@@ -17,7 +17,7 @@
 namespace shardproof {
 
 // Posts what pipeline_posts says. A received activation is a leaf of its own, and a sent tensor
-// lives until its send has ended. Two stages on one rank hand over without a message.
+// exists until its send has ended. Two stages on one rank hand over without a message.
 //
 //   forward    send and recv of activations [b, s, E], to the next stage
 //   backward   send and recv of their gradients, to the stage before
