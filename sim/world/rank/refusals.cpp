@@ -119,6 +119,10 @@ void refuse_in_stages(const CaseSpec& spec, const ParallelSpec& parallel) {
   if (spec.is(ModelWorkload::kPolicy)) {
     refuse_beside("workload policy", "set pipeline_parallel_size to 1");
   }
+  if (spec.fused_norm) {
+    refuse_beside("run.scoring.fused_norm, which joins the last sum of a layer and the next norm,",
+                  "set pipeline_parallel_size to 1, or leave it out");
+  }
   if (!spec.frozen.empty()) {
     refuse_beside("a model with frozen parameters",
                   "set pipeline_parallel_size to 1, or train all parameters");

@@ -10,7 +10,7 @@ namespace shardproof::tests {
 namespace {
 
 // Experts over `ep` neighbors among the ranks with other tokens.
-Mesh mesh_of(int64_t dp, int64_t cp, int64_t tp, int64_t ep) {
+Mesh expert_mesh(int64_t dp, int64_t cp, int64_t tp, int64_t ep) {
   return Mesh({{"dp", dp}, {"cp", cp}, {"tp", tp}},
               {{"ep", tp, ep}, {"edp", tp * ep, dp * cp / ep}});
 }
@@ -35,19 +35,20 @@ Trial with_experts(const Mesh& mesh, const ParallelOptions& options = {}) {
 TEST_CASE("experts train beside tp, cp and sharded dense weights", "[parallel][style][experts]") {
   const Trained expected = train(plain());
   const ParallelOptions sp{.tensor = {.sequence_parallel = true}}, sharded{.data = fsdp()};
-  for (const Mesh& mesh : {mesh_of(2, 1, 1, 2), mesh_of(4, 1, 1, 2), mesh_of(2, 2, 1, 2),
-                           mesh_of(2, 2, 1, 4), mesh_of(2, 1, 3, 2)}) {
+  for (const Mesh& mesh :
+       {expert_mesh(2, 1, 1, 2), expert_mesh(4, 1, 1, 2), expert_mesh(2, 2, 1, 2),
+        expert_mesh(2, 2, 1, 4), expert_mesh(2, 1, 3, 2)}) {
     INFO(mesh.describe());
     CHECK(difference(expected, train(with_experts(mesh)), 1e-10) == "");
     CHECK(difference(expected, train(with_experts(mesh, sharded)), 1e-10) == "");
   }
-  CHECK(difference(expected, train(with_experts(mesh_of(2, 1, 3, 2), sp)), 1e-10) == "");
+  CHECK(difference(expected, train(with_experts(expert_mesh(2, 1, 3, 2), sp)), 1e-10) == "");
 }
 
 TEST_CASE("an expert whose mean is that of dense weights is wrong", "[parallel][style][experts]") {
   const Trained expected = train(plain());
   for (const ParallelOptions& options : {ParallelOptions{}, ParallelOptions{.data = fsdp()}}) {
-    Trial trial = with_experts(mesh_of(4, 1, 1, 2), options);
+    Trial trial = with_experts(expert_mesh(4, 1, 1, 2), options);
     trial.prepare = [](Decoder& model, int64_t) {
       for (const ParameterPtr& parameter : model.parameters()) {
         if (parameter->rule.mean_over) parameter->rule.mean_over = std::vector<std::string>{};
