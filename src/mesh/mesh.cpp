@@ -140,10 +140,9 @@ std::vector<Mesh::Digit> Mesh::digits_of(std::string_view name) const {
     if (part.name == name) return {{part.stride, part.size}};
   }
   const size_t end = std::min(name.find_first_of("%/"), name.size());
-  const auto is_named = [&, axes = name.substr(0, end)](const std::string& axis) {
-    const size_t at = axes.find(axis);
-    return at != axes.npos && (at == 0 || axes[at - 1] == '+') &&
-           (at + axis.size() == axes.size() || axes[at + axis.size()] == '+');
+  const std::string axes = fmt::format("+{}+", name.substr(0, end));
+  const auto is_named = [&axes](const std::string& axis) {
+    return axes.find("+" + axis + "+") != axes.npos;
   };
   std::vector<Digit> digits;  // inner to outer; neighbors become one
   int64_t stride = 1;

@@ -49,6 +49,16 @@ ContextCut StepRunner::cut_of(const Microbatch& micro) const {
 
 void StepRunner::run(const std::vector<Microbatch>& microbatches, const Options& options,
                      const AtLogprobs& at_logprobs) {
+  try {
+    run_actions(microbatches, options, at_logprobs);
+  } catch (...) {
+    abandon();
+    throw;
+  }
+}
+
+void StepRunner::run_actions(const std::vector<Microbatch>& microbatches, const Options& options,
+                             const AtLogprobs& at_logprobs) {
   held_.clear();
   const std::vector<Action> actions = styles_.actions(
       setup_.mesh, setup_.rank, std::ssize(microbatches), model_.chunk_count(), options.backward);
@@ -130,6 +140,7 @@ void StepRunner::backward(const Action& action) {
   running_.erase(found);
 }
 
+// Waits for no rank.
 void StepRunner::abandon() {
   running_.clear();
   if (link_) link_->drop();

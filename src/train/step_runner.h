@@ -47,14 +47,12 @@ class StepRunner {
 
   // Makes the actions of the styles' schedule, in order.
   //
-  // Forward   those of the model and of the stage link; all_gather of the logprobs over the
-  // position
-  //           axes
+  // Forward   those of the model and of the stage link; all_gather of the logprobs over the axes of
+  //           positions
   // Backward  those of the model, of the stage link and of the store
+  // A pass that throws is forgotten.
   void run(const std::vector<Microbatch>& microbatches, const Options& options,
            const AtLogprobs& at_logprobs);
-  // Call it after a pass that threw. It waits for no rank.
-  void abandon();
 
   // The value that the ranks of the model's last chunk have, on all ranks; the others pass zeros.
   at::Tensor from_last(const at::Tensor& value, std::string_view label);
@@ -69,6 +67,9 @@ class StepRunner {
     at::Tensor output = {};                      // the stream, or the scalar of AtLogprobs
     std::shared_ptr<const ContextCut> cut = {};  // a checkpointed region reads it in the backward
   };
+  void run_actions(const std::vector<Microbatch>& microbatches, const Options& options,
+                   const AtLogprobs& at_logprobs);
+  void abandon();
   void forward(const Action& action, const Microbatch& micro, const Options& options,
                const AtLogprobs& at_logprobs);
   void backward(const Action& action);

@@ -204,7 +204,6 @@ void Trainer::abandon_step() {
   for (const ParameterPtr& parameter : parameters_) {
     parameter->tensor.mutable_grad() = at::Tensor();
   }
-  runner_->abandon();
   store_->abandon_step();
 }
 

@@ -46,6 +46,7 @@ TEST_CASE("a part is a stride and a size over the ranks", "[mesh]") {
   CHECK(mesh.peers_along("ep//2", 13) == std::vector<int64_t>{9, 13});
   CHECK(mesh.peers_along(std::vector<std::string>{"ep", "dp"}, 0) ==
         std::vector<int64_t>{0, 2, 4, 6});
+  CHECK(mesh.peers_along("etp+tp", 0) == std::vector<int64_t>{0, 1});  // one name ends as another
   CHECK(mesh.names() == std::vector<std::string>{"pp", "dp", "cp", "tp", "ep"});
   CHECK_THROWS_WITH(Mesh({{"dp", 6}}, {{"ep", 1, 4}}),
                     Catch::Contains("4 ranks, 1 apart, does not divide 6 ranks"));
@@ -141,7 +142,7 @@ TEST_CASE("a mesh that no model could run is refused with a sentence", "[mesh]")
   using Catch::Matchers::Contains;
   CHECK_THAT(parse_refusal("pt=2"), Contains("unknown mesh axis 'pt'") && Contains("did you mean"));
   CHECK_THAT(parse_refusal("ulyses=2"), Contains("did you mean 'ulysses'"));
-  CHECK_THAT(parse_refusal("pipeline=2"), Contains("the axes are dp, cp, ulysses, tp"));
+  CHECK_THAT(parse_refusal("pipeline=2"), Contains("the axes are pp, dp, cp, ulysses, tp"));
   CHECK_THAT(parse_refusal("tp=0"), Contains("tp=0 is below 1"));
   CHECK_THAT(parse_refusal("tp=-3"), Contains("tp=-3 is below 1"));
   CHECK_THAT(parse_refusal("tp=2,tp=2"), Contains("named twice"));

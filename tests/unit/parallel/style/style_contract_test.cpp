@@ -14,8 +14,11 @@ namespace shardproof::tests {
 namespace {
 
 std::vector<std::shared_ptr<const ParallelStyle>> all_styles(const ParallelOptions& options = {}) {
-  return {std::make_shared<TensorParallel>(options.tensor), std::make_shared<ParkedNorms>(),
-          std::make_shared<ContextParallel>(options.context), std::make_shared<Ulysses>(),
+  return {std::make_shared<TensorParallel>(options.tensor),
+          std::make_shared<ParkedNorms>(),
+          std::make_shared<ContextParallel>(options.context),
+          std::make_shared<Ulysses>(),
+          std::make_shared<PipelineParallel>(options.pipeline),
           std::make_shared<DataParallel>(options.data)};
 }
 
@@ -65,7 +68,7 @@ TEST_CASE("a style leaves a mesh on which its axes have one rank as it is", "[pa
 
 TEST_CASE("a style places without replacing layers, and installs without communication",
           "[parallel][style]") {
-  const Mesh mesh({{"xp", 2}, {"dp", 1}, {"cp", 2}, {"ulysses", 1}, {"tp", 3}});
+  const Mesh mesh({{"pp", 3}, {"xp", 2}, {"dp", 1}, {"cp", 2}, {"ulysses", 1}, {"tp", 3}});
   std::vector<int> kept(static_cast<size_t>(mesh.world_size()));
   const auto calls = calls_of_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
     FreshModel fresh;
@@ -191,6 +194,29 @@ TEST_CASE("fsdp shards each parameter over the axes of its own mean", "[parallel
       INFO(mesh.describe() << (each ? "" : ", reduced once"));
       CHECK(difference(expected, train(with_parked_norms(mesh, {.data = options})), 1e-10) == "");
     }
+  }
+}
+
+TEST_CASE("stages train beside all other axes", "[parallel][style][pp]") {
+  for (const bool tied : {false, true}) {
+    Trial plain{.mesh = Mesh(), .options = {.micro_batch_size = 1}};
+    plain.config.tie_word_embeddings = tied;
+    const Trained expected = train(plain);
+    const auto staged = [&](const Mesh& mesh, ParallelOptions options) {
+      Trial trial = plain;
+      trial.mesh = mesh;
+      options.pipeline.split.layout = mesh.size("pp") == 2 ? "Ett|tL" : "";
+      trial.parallel = options;
+      INFO(mesh.describe() << (tied ? ", tied" : ""));
+      CHECK(difference(expected, train(trial), 1e-10) == "");
+    };
+    const ParallelOptions sp{.tensor = {.sequence_parallel = true}}, sharded{.data = fsdp()};
+    staged(Mesh::training({.pp = 2}), {});
+    staged(Mesh::training({.pp = 3}), {});
+    staged(Mesh::training({.pp = 2, .tp = 3}), sp);
+    staged(Mesh::training({.pp = 3, .dp = 2, .cp = 2}), {});
+    staged(Mesh::training({.pp = 2, .dp = 2}), sharded);
+    staged(Mesh::training({.pp = 3, .dp = 2, .tp = 3}), sharded);
   }
 }
 
