@@ -14,6 +14,7 @@
 #include "sim/cli/selection.h"
 #include "sim/describe/mesh_picture.h"
 #include "sim/describe/rank_measurement.h"
+#include "sim/describe/stages.h"
 #include "sim/describe/token_strips.h"
 #include "sim/report/color.h"
 #include "sim/world/rank/fsdp_options.h"
@@ -136,8 +137,8 @@ std::string expectation_line(const ExpectSpec& expect) {
 
 // What is said of a case, but for its name. The tables may be those of an earlier case.
 struct Description {
-  std::string head, plan, tokens, rest;
-  std::string whole() const { return head + plan + tokens + rest; }
+  std::string head, plan, stages, tokens, rest;
+  std::string whole() const { return head + plan + stages + tokens + rest; }
 };
 
 // Texts that were printed, each with the name of its case: an equal one is not repeated.
@@ -169,6 +170,7 @@ void add_plan(const CaseSpec& spec, Description& description) {
     description.rest = measured_lines(spec, config, batch);
     description.plan = "who holds what\n" + describe_plan(config, spec.parallel.mesh(), options) +
                        shard_line(spec.parallel);
+    description.stages = describe::stage_tables(spec, config, batch);
     description.tokens = describe::token_strips(spec, batch, report::wants_color());
     description.head += model_line(config) + "\n";
   } catch (const Error& error) {
@@ -227,7 +229,7 @@ int describe_command(const RunArguments& given) {
       std::cout << spec.name << '\n'
                 << std::string(spec.name.size(), '-') << '\n'
                 << text.head << printed.once("who holds what:", text.plan, spec)
-                << (text.plan.empty() ? "" : "\n")
+                << (text.plan.empty() ? "" : "\n") << printed.once("stages:", text.stages, spec)
                 << printed.once("who holds which token:", text.tokens, spec) << text.rest;
     }
   }

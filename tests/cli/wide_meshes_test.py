@@ -47,7 +47,7 @@ class WideMeshes(unittest.TestCase):
 
     def test_every_case_of_golden_hf_is_in_it_and_agrees_with_the_golden(self):
         text = "".join((ROOT / "scenarios/families" / name).read_text()
-                       for name in ("hugging_face.yaml", "hugging_face_3_heads.yaml"))
+                       for name in ("hugging_face.yaml", "hugging_face_3_heads.yaml", "experts.yaml"))
         folders = sorted(path.parent.name for path in (ROOT / "golden/hf").glob("*/case.json"))
         self.assertEqual(sorted(re.findall(r"golden/hf/(\w+)", text)), folders)
         for folder in folders:

@@ -1,0 +1,92 @@
+#include "sim/describe/stages.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <numeric>
+#include <vector>
+
+#include "parallel/pp/simulate.h"
+#include "parallel/pp/split.h"
+#include "parallel/pp/tables.h"
+#include "sim/world/rank/case_options.h"
+#include "train/held_tokens.h"
+
+namespace shardproof::sim::describe {
+namespace {
+
+constexpr size_t kMostActions = 32;  // of one line
+
+std::string parts_text(const StageParts& parts) {
+  std::vector<std::string> texts;
+  if (parts.embedding) texts.emplace_back("embedding");
+  if (parts.layers == 1) texts.push_back(fmt::format("layer {}", parts.first_layer));
+  if (parts.layers > 1) {
+    texts.push_back(
+        fmt::format("layers {}-{}", parts.first_layer, parts.first_layer + parts.layers - 1));
+  }
+  if (parts.norm) texts.emplace_back("norm");
+  if (parts.head) texts.emplace_back("head");
+  return texts.empty() ? "nothing" : fmt::format("{}", fmt::join(texts, ", "));
+}
+
+std::string place_text(int64_t rank, int64_t chunk, int64_t chunks) {
+  return chunks == 1 ? fmt::format("pp {}", rank) : fmt::format("pp {} chunk {}", rank, chunk);
+}
+
+std::string actions_text(const std::vector<Action>& actions, int64_t chunks) {
+  std::string text;
+  for (size_t i = 0; i < std::min(actions.size(), kMostActions); ++i) {
+    const auto& [kind, microbatch, chunk] = actions[i];
+    text += fmt::format("{}{}{}", i == 0 ? "" : " ", "FBW"[static_cast<size_t>(kind)], microbatch);
+    if (chunks > 1) text += fmt::format(".{}", chunk);
+  }
+  if (actions.size() > kMostActions) text += fmt::format(" .. ({} in all)", actions.size());
+  return text;
+}
+
+}  // namespace
+
+std::string stage_tables(const CaseSpec& spec, const ModelConfig& config, const Batch& batch) {
+  const Mesh mesh = spec.parallel.mesh();
+  const ParallelOptions options = world::parallel_options(spec);
+  const PipelineOptions& of_pipeline = options.pipeline;
+  const Pipeline pipeline{.schedule = of_pipeline.schedule,
+                          .ranks = mesh.size("pp"),
+                          .chunks = of_pipeline.chunks,
+                          .group = of_pipeline.group};
+  if (pipeline.ranks == 1) return "";
+  check_schedule(pipeline);
+  const Placement placement = pipeline.placement();
+  const auto stages = split_model(config.num_hidden_layers, placement, of_pipeline.split);
+  std::string text = "stages\n";
+  for (int64_t rank = 0; rank < pipeline.ranks; ++rank) {
+    for (int64_t chunk = 0; chunk < pipeline.chunks; ++chunk) {
+      text +=
+          fmt::format("  {:<14}{}\n", place_text(rank, chunk, pipeline.chunks),
+                      parts_text(stages[static_cast<size_t>(placement.stage_of({rank, chunk}))]));
+    }
+  }
+  if (!spec.is(ModelWorkload::kTrain)) return text + "\n";
+  const int64_t microbatches = std::ssize(held_tokens(
+      batch, mesh, 0, make_styles(options).token_cuts(mesh), world::train_options(spec)));
+  const auto tables = pipeline_tables(pipeline, microbatches);
+  const Simulation run = simulate(placement, tables, {});
+  text += fmt::format("{} of {} microbatch{}: F forward, B backward{}\n", pipeline.schedule,
+                      microbatches, microbatches == 1 ? "" : "es",
+                      pipeline.chunks == 1 ? "" : "; 0.1 is microbatch 0 in chunk 1");
+  for (int64_t rank = 0; rank < pipeline.ranks; ++rank) {
+    const int64_t held = run.held[static_cast<size_t>(rank)];
+    text +=
+        fmt::format("  {:<14}{}     holds at most {} microbatch{}\n", fmt::format("pp {}", rank),
+                    actions_text(tables[static_cast<size_t>(rank)], pipeline.chunks), held,
+                    held == 1 ? "" : "es");
+  }
+  const double idle = std::accumulate(run.idle.begin(), run.idle.end(), 0.0);
+  text +=
+      fmt::format("  {:<14}{:.1f}% of a step in which a backward takes as long as two forwards\n\n",
+                  "idle", 100 * idle / (run.makespan * static_cast<double>(pipeline.ranks)));
+  return text;
+}
+
+}  // namespace shardproof::sim::describe
