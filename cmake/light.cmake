@@ -6,7 +6,7 @@ file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} src/base/*.cpp 
   sim/report/*.cpp)
 list(REMOVE_ITEM sources sim/judge/verdict/result_file.cpp sim/report/compare_runs.cpp sim/report/amounts.cpp)
 list(APPEND sources src/tensor/tensor_view.cpp src/tensor/safetensors_header.cpp src/tensor/safetensors_reader.cpp
-  src/model/family.cpp sim/run/case_check.cpp
+  src/model/family.cpp src/model/moe/router_rule.cpp sim/run/case_check.cpp
   sim/cli/arguments.cpp sim/cli/command_options.cpp sim/cli/judge_files.cpp sim/cli/judge_output.cpp
   sim/cli/help.cpp sim/cli/option_values.cpp sim/cli/outputs.cpp sim/cli/standard_output.cpp sim/cli/wait_note.cpp)
 find_package(yaml-cpp REQUIRED)

@@ -42,6 +42,8 @@ NO_OPTION = {
     "run.grad_norm.counts": "each_of_tp is wrong on purpose, and a case of it a mismatch",
     "model.rope_parameters": "another spelling of model.rope_scaling",
     "run.generation.temperature": "another name of run.temperature",
+    **{f"parallel.pp.{key}": "how stages are dealt and ordered, which no other option knows: scenarios/pp"
+       for key in ("schedule", "chunks", "group", "first_layers", "last_layers", "count_embedding", "count_head", "layout")},
     "data.case": "a folder that brings its own model, data and optimizer",
 }
 WORKLOADS = {"train", "logprobs", "policy"}
