@@ -25,6 +25,8 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 std::string key_elsewhere(const std::string& name) {
   if (name == "dtensor_cfg") return "parallel";
   if (name == "model_name") return "model.folder";
+  if (name == "pipeline_model_parallel_size") return "parallel.pipeline_parallel_size";
+  if (name == "virtual_pipeline_model_parallel_size") return "parallel.pp.chunks";
   if (name == "num_layers" || name == "n_layer") return "model.num_hidden_layers";
   if (name == "num_heads" || name == "n_head") return "model.num_attention_heads";
   if (name == "num_query_groups") return "model.num_key_value_heads";
@@ -34,10 +36,7 @@ std::string key_elsewhere(const std::string& name) {
 
 // A parallelism that no key sets, by the beginning of its size's name; "" none.
 std::string missing_parallelism(const std::string& name) {
-  for (const char* kind : {"pipeline", "expert"}) {
-    if (name.starts_with(kind) && name.ends_with("_size")) return kind;
-  }
-  return "";
+  return name.starts_with("expert") && name.ends_with("_size") ? "expert" : "";
 }
 
 // The path in the table that ends in this name, in whatever block but a list's; "" none.

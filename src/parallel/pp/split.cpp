@@ -39,11 +39,11 @@ std::string divisors_around(int64_t number, int64_t wanted) {
 std::vector<int64_t> even_layers(int64_t layers, const Placement& placement) {
   const int64_t stages = placement.stages();
   if (layers % stages != 0) {
-    throw_refused(
-        fmt::format("{} do not divide over {}", count_of(layers, "layer"), stages_text(placement)),
-        fmt::format("give {} layers or {} stages, or an uneven split with first_layers, "
-                    "last_layers or layout",
-                    multiples_around(layers, stages), divisors_around(layers, stages)));
+    throw_refused(fmt::format("{} {} not divide over {}", count_of(layers, "layer"),
+                              layers == 1 ? "does" : "do", stages_text(placement)),
+                  fmt::format("give {} layers or {} stages, or an uneven split with first_layers, "
+                              "last_layers or layout",
+                              multiples_around(layers, stages), divisors_around(layers, stages)));
   }
   return std::vector<int64_t>(static_cast<size_t>(stages), layers / stages);
 }

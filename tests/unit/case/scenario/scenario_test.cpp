@@ -203,7 +203,7 @@ TEST_CASE("Settings that contradict each other are refused where they stand", "[
 TEST_CASE("A world size decides dp, or must be the mesh's", "[scenario]") {
   CHECK(only_case("world: {size: 6}\nparallel: {tensor_parallel_size: 2}\n").parallel.dp == 3);
   check_refused({{"world: {size: 5}\nparallel: {tensor_parallel_size: 2}\n",
-                  "tp/x.yaml:1:9: world.size is 5, but cp * ulysses * tp is 2"}});
+                  "tp/x.yaml:1:9: world.size is 5, but pp * cp * ulysses * tp is 2"}});
 }
 
 TEST_CASE("Skips have a reason and hold where all their conditions do", "[scenario]") {

@@ -205,7 +205,7 @@ TEST_CASE("the replay command names the one case", "[verdict]") {
   spec.parallel.sequence_parallel = true;
   spec.precision = Precision::kBFloat16;
   const std::string check =
-      "shardproof check 'cases/my case' --mesh dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel ";
+      "shardproof check 'cases/my case' --mesh pp=1,dp=2,cp=1,ulysses=1,tp=2 --sequence-parallel ";
   CHECK(judge::judge(spec, {}).replay == check + "--precision bfloat16");
   spec.parallel.data_parallel = DataParallelKind::kFsdp;
   CHECK(judge::judge(spec, {}).replay == check + "--data-parallel fsdp --precision bfloat16");

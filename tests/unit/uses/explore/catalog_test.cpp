@@ -43,6 +43,12 @@ TEST_CASE("each key of a scenario is drawn, or is one of those that no match can
     });
     const bool records =
         key.type == KeyType::kRecords || key.path.find("scheduler[]") != key.path.npos;
+    // Stages of a pipeline are not drawn yet.
+    if (key.path.starts_with("parallel.pp.") || key.path == "reference.mesh.pp" ||
+        key.path.ends_with("pipeline_parallel_size")) {
+      CHECK(!drawn);
+      continue;
+    }
     if (!drawn && !records && !key.path.starts_with("faults") && !key.path.starts_with("expect")) {
       absent.push_back(key.path);
     }
