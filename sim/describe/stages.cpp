@@ -50,15 +50,11 @@ std::string actions_text(const std::vector<Action>& actions, int64_t chunks) {
 std::string stage_tables(const CaseSpec& spec, const ModelConfig& config, const Batch& batch) {
   const Mesh mesh = spec.parallel.mesh();
   const ParallelOptions options = world::parallel_options(spec);
-  const PipelineOptions& of_pipeline = options.pipeline;
-  const Pipeline pipeline{.schedule = of_pipeline.schedule,
-                          .ranks = mesh.size("pp"),
-                          .chunks = of_pipeline.chunks,
-                          .group = of_pipeline.group};
+  const Pipeline pipeline = pipeline_of(options.pipeline, mesh);
   if (pipeline.ranks == 1) return "";
   check_schedule(pipeline);
   const Placement placement = pipeline.placement();
-  const auto stages = split_model(config.num_hidden_layers, placement, of_pipeline.split);
+  const auto stages = split_model(config.num_hidden_layers, placement, options.pipeline.split);
   std::string text = "stages\n";
   for (int64_t rank = 0; rank < pipeline.ranks; ++rank) {
     for (int64_t chunk = 0; chunk < pipeline.chunks; ++chunk) {

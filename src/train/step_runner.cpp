@@ -43,10 +43,6 @@ at::Tensor StepRunner::from_last(const at::Tensor& value, std::string_view label
   return link_ ? link_->from_last(value, label) : value;
 }
 
-ContextCut StepRunner::cut_of(const Microbatch& micro) const {
-  return context_cut_of(micro, setup_.mesh, setup_.rank, tokens_);
-}
-
 void StepRunner::run(const std::vector<Microbatch>& microbatches, const Options& options,
                      const AtLogprobs& at_logprobs) {
   try {
@@ -60,11 +56,13 @@ void StepRunner::run(const std::vector<Microbatch>& microbatches, const Options&
 void StepRunner::run_actions(const std::vector<Microbatch>& microbatches, const Options& options,
                              const AtLogprobs& at_logprobs) {
   held_.clear();
+  cuts_.clear();
   const std::vector<Action> actions = styles_.actions(
       setup_.mesh, setup_.rank, std::ssize(microbatches), model_.chunk_count(), options.backward);
   std::vector<std::vector<int64_t>> shapes;
   for (const Microbatch& micro : microbatches) {
-    held_.push_back({.rows = micro.token_map, .held = cut_of(micro).local(micro.token_map)});
+    cuts_.push_back(context_cut_of(micro, setup_.mesh, setup_.rank, tokens_));
+    held_.push_back({.rows = micro.token_map, .held = cuts_.back().local(micro.token_map)});
     const at::Tensor& held = held_.back().held;
     shapes.push_back(
         {held.size(0), held.size(1) / tokens_.row_multiple, model_.config().hidden_size});
@@ -93,8 +91,8 @@ void StepRunner::run_actions(const std::vector<Microbatch>& microbatches, const 
 
 void StepRunner::forward(const Action& action, const Microbatch& micro, const Options& options,
                          const AtLogprobs& at_logprobs) {
-  Running here{.cut = std::make_shared<const ContextCut>(cut_of(micro))};
-  const ContextCut& cut = *here.cut;
+  Running here;
+  const ContextCut& cut = cuts_[static_cast<size_t>(action.microbatch)];
   const StepContext context{
       .probe = setup_.probe,
       .step = options.step,

@@ -63,9 +63,8 @@ class StepRunner {
  private:
   // A microbatch in a chunk between its forward and its backward.
   struct Running {
-    at::Tensor input = {};                       // the leaf of a chunk that is not the first
-    at::Tensor output = {};                      // the stream, or the scalar of AtLogprobs
-    std::shared_ptr<const ContextCut> cut = {};  // a checkpointed region reads it in the backward
+    at::Tensor input = {};   // the leaf of a chunk that is not the first
+    at::Tensor output = {};  // the stream, or the scalar of AtLogprobs
   };
   void run_actions(const std::vector<Microbatch>& microbatches, const Options& options,
                    const AtLogprobs& at_logprobs);
@@ -75,7 +74,6 @@ class StepRunner {
   void backward(const Action& action);
   at::Tensor logprobs_of(const at::Tensor& logits, const Microbatch& micro, const ContextCut& cut,
                          double temperature);
-  ContextCut cut_of(const Microbatch& micro) const;
   bool is_first(int64_t chunk) const;
   bool is_last(int64_t chunk) const;
 
@@ -87,6 +85,7 @@ class StepRunner {
   std::unique_ptr<StageLink> link_;                         // null: this rank holds the whole model
   std::map<std::pair<int64_t, int64_t>, Running> running_;  // by chunk and microbatch
   std::vector<HeldTokens> held_;
+  std::vector<ContextCut> cuts_;  // of each microbatch, which recomputed regions read again
 };
 
 }  // namespace shardproof

@@ -10,11 +10,11 @@
 
 namespace shardproof {
 
-Pipeline PipelineParallel::pipeline_of(const Mesh& mesh) const {
-  return {.schedule = options_.schedule,
+Pipeline pipeline_of(const PipelineOptions& options, const Mesh& mesh) {
+  return {.schedule = options.schedule,
           .ranks = mesh.size("pp"),
-          .chunks = options_.chunks,
-          .group = options_.group};
+          .chunks = options.chunks,
+          .group = options.group};
 }
 
 // The segments of each stage.
@@ -22,8 +22,9 @@ std::vector<std::vector<Segment>> PipelineParallel::stages_of(const Decoder& mod
                                                               const Mesh& mesh) const {
   using Part = Segment::Part;
   std::vector<std::vector<Segment>> stages;
-  for (const StageParts& parts : split_model(model.config().num_hidden_layers,
-                                             pipeline_of(mesh).placement(), options_.split)) {
+  for (const StageParts& parts :
+       split_model(model.config().num_hidden_layers, pipeline_of(options_, mesh).placement(),
+                   options_.split)) {
     std::vector<Segment> stage;
     if (parts.embedding) stage.push_back({Part::kEmbed});
     for (int64_t i = 0; i < parts.layers; ++i) {
@@ -38,7 +39,7 @@ std::vector<std::vector<Segment>> PipelineParallel::stages_of(const Decoder& mod
 
 void PipelineParallel::place(Decoder& model, const Mesh& mesh) const {
   if (mesh.size("pp") == 1) return;
-  const Pipeline pipeline = pipeline_of(mesh);
+  const Pipeline pipeline = pipeline_of(options_, mesh);
   check_schedule(pipeline);
   if (pipeline.splits_backward()) {
     throw_refused("the schedule " + std::string(name_of(pipeline.schedule)) +
@@ -70,7 +71,7 @@ void PipelineParallel::install(Decoder& model, MeshComm& comm) const {
   if (mesh.size("pp") == 1) return;
   comm.along("pp");
   const auto stages = stages_of(model, mesh);
-  const Placement placement = pipeline_of(mesh).placement();
+  const Placement placement = pipeline_of(options_, mesh).placement();
   const int64_t rank = mesh.coordinate("pp", comm.rank());
   std::vector<std::vector<Segment>> chunks;
   for (int64_t chunk = 0; chunk < placement.chunks; ++chunk) {
@@ -84,14 +85,15 @@ std::optional<std::vector<Action>> PipelineParallel::schedule(const Mesh& mesh, 
                                                               bool backward) const {
   if (mesh.size("pp") == 1) return std::nullopt;
   const int64_t place = mesh.coordinate("pp", rank);
-  return backward ? pipeline_actions(pipeline_of(mesh), microbatches, place)
-                  : forward_actions(pipeline_of(mesh), microbatches, place);
+  return backward ? pipeline_actions(pipeline_of(options_, mesh), microbatches, place)
+                  : forward_actions(pipeline_of(options_, mesh), microbatches, place);
 }
 
 std::unique_ptr<StageLink> PipelineParallel::link(const StoreSetup& setup) const {
   const Mesh& mesh = setup.comm.mesh();
   if (mesh.size("pp") == 1) return nullptr;
-  return std::make_unique<PipelineStages>(pipeline_of(mesh), setup.comm, setup.dtype, setup.device);
+  return std::make_unique<PipelineStages>(pipeline_of(options_, mesh), setup.comm, setup.dtype,
+                                          setup.device);
 }
 
 }  // namespace shardproof

@@ -14,6 +14,8 @@ struct PipelineOptions {
   SplitRules split = {};
 };
 
+Pipeline pipeline_of(const PipelineOptions& options, const Mesh& mesh);
+
 // Declares who holds which parameter and slot (Cut::held_by), gives each rank its chunks, their
 // order and the messages between them. A tied embedding is held by both ends, and its gradient is
 // the sum over them. With pp = 1 nothing changes.
@@ -34,7 +36,6 @@ class PipelineParallel : public ParallelStyle {
   std::unique_ptr<StageLink> link(const StoreSetup& setup) const override;
 
  private:
-  Pipeline pipeline_of(const Mesh& mesh) const;
   std::vector<std::vector<Segment>> stages_of(const Decoder& model, const Mesh& mesh) const;
 
   PipelineOptions options_;
