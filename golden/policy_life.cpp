@@ -30,7 +30,7 @@ class Life {
         model_(spec, data, options, probe),
         optimizer_(spec.optimizer, model_.masters()),
         reference_(copies(model_.masters())),
-        streams_(spec.seed, spec.parallel.tp),
+        streams_(spec.seed, spec.parallel.pp, spec.parallel.tp),
         moment_(moment) {}
 
   // Returns the moment after the last one.
@@ -119,7 +119,7 @@ class Life {
     calls_ = saved_.calls;
     steps_ = saved_.steps;
     streams_ = *saved_.streams;
-    streams_.load(stage.parallel.tp, steps_);
+    streams_.load(stage.parallel.pp, stage.parallel.tp, steps_);
     model_.observe_state(moment_++, optimizer_);
   }
 

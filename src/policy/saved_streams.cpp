@@ -75,26 +75,44 @@ void check_state(const RngState& stream, const std::string& name) {
   }
 }
 
-// The row with which `rank` of `mesh` continues.
+// The axes over which streams differ (rng_seeds.h).
+constexpr const char* kStreamAxes[] = {"tp", "pp"};
+
+// The row with which `rank` of `mesh` continues: that of all saved ranks, or of those at its place
+// of axes that have kept their size.
 std::optional<size_t> row_for(const SavedStream& stream, const Mesh& saved, const Mesh& mesh,
                               int64_t rank) {
   if (saved == mesh) return stream.row_of(rank);
   std::vector<int64_t> ranks(static_cast<size_t>(saved.world_size()));
   std::iota(ranks.begin(), ranks.end(), int64_t{0});
   if (const auto row = stream.row_of_all(ranks)) return row;
-  if (saved.size("tp") != mesh.size("tp")) return std::nullopt;
-  std::erase_if(ranks, [&](int64_t other) {
-    return saved.coordinate("tp", other) != mesh.coordinate("tp", rank);
-  });
+  for (const char* axis : kStreamAxes) {
+    if (saved.size(axis) != mesh.size(axis)) continue;
+    std::erase_if(ranks, [&](int64_t other) {
+      return saved.coordinate(axis, other) != mesh.coordinate(axis, rank);
+    });
+  }
   return stream.row_of_all(ranks);
 }
 
+bool differs_along(const char* axis, const SavedStream& stream, const Mesh& saved) {
+  for (int64_t rank = 0; rank < saved.world_size(); ++rank) {
+    if (!stream.row_of_all(saved.peers_along(axis, rank))) return true;
+  }
+  return false;
+}
+
+// Ranks that had the same stream along an axis have the same again.
 RngState begun_anew(const SavedStream& stream, const std::string& name, int64_t step,
-                    const MeshComm& comm) {
-  const uint64_t seed = generator_seed(
-      static_cast<int64_t>(stream.seeds.front()),
-      fmt::format("{} from step {} on rank {} of {}", name, step,
-                  comm.mesh().coordinate("tp", comm.rank()), comm.mesh().size("tp")));
+                    const Mesh& saved, const MeshComm& comm) {
+  const Mesh& mesh = comm.mesh();
+  std::string text = fmt::format("{} from step {}", name, step);
+  for (const char* axis : kStreamAxes) {
+    if (!differs_along(axis, stream, saved)) continue;
+    text += fmt::format(" on {} {} of {}", axis == kStreamAxes[0] ? "rank" : "stage",
+                        mesh.coordinate(axis, comm.rank()), mesh.size(axis));
+  }
+  const uint64_t seed = generator_seed(static_cast<int64_t>(stream.seeds.front()), text);
   return {.seed = seed, .offset = 0, .state = at::detail::createCPUGenerator(seed).get_state()};
 }
 
@@ -141,7 +159,7 @@ std::vector<std::string> set_streams(const json& saved, const SafetensorsFile& f
         states[name] = stream.row(*row);
         check_state(states[name], name);
       } else {
-        states[name] = begun_anew(stream, name, step, comm);
+        states[name] = begun_anew(stream, name, step, mesh, comm);
         anew.push_back(name);
       }
     }

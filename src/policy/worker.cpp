@@ -64,9 +64,12 @@ Trainer& PolicyWorker::trainer() {
 void PolicyWorker::seed_rng() {
   if (!options_.random_seed) return;
   rng_.emplace(options_.draw_log);
-  seed_streams(
-      *rng_, *options_.random_seed,
-      {.tp_rank = setup_.mesh.coordinate("tp", setup_.rank), .tp_size = setup_.mesh.size("tp")});
+  const Mesh& mesh = setup_.mesh;
+  seed_streams(*rng_, *options_.random_seed,
+               {.tp_rank = mesh.coordinate("tp", setup_.rank),
+                .tp_size = mesh.size("tp"),
+                .stage = mesh.coordinate("pp", setup_.rank),
+                .stages = mesh.size("pp")});
 }
 
 RngTracker& PolicyWorker::rng() {

@@ -107,7 +107,8 @@ class PolicyWorker {
   void offload(Offloaded::What what);
   void reload();
 
-  // The standard streams (rng_seeds.h); each tp rank has its own model parallel stream. Throws
+  // The standard streams (rng_seeds.h); each stage has its own, and each tp rank its own model
+  // parallel one. Throws
   // Error(kBadInput) when no random_seed was given.
   RngTracker& rng();
 

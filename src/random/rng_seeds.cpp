@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <map>
+#include <string>
 
 #include "base/error.h"
 #include "base/seed.h"
@@ -12,37 +13,43 @@ namespace {
 
 constexpr int64_t kModelOffset = 2718;
 constexpr int64_t kExpertOffset = 1024;
-constexpr int64_t kExpertStride = 100;
+constexpr int64_t kStride = 100;  // of stages and of expert parallel ranks
 
-[[noreturn]] void refuse_mesh(std::string what) {
-  throw_refused(std::move(what),
-                "use fewer expert parallel ranks: two streams of one seed draw the same");
+RngSeeds offsets(const RngPlace& place) {
+  const auto at = [](int64_t offset) { return static_cast<uint64_t>(offset); };
+  return {.data = at(kStride * place.stage),
+          .model = at(kStride * place.stage + kModelOffset + place.tp_rank),
+          .expert = at(kStride * (place.stage * place.ep_size + place.ep_rank) + kExpertOffset +
+                       place.etp_rank)};
 }
 
-// The largest difference to the seed on any rank of the mesh.
-int64_t largest_offset(const RngPlace& place) {
-  return std::max(kModelOffset + place.tp_size - 1,
-                  kExpertOffset + kExpertStride * (place.ep_size - 1) + place.etp_size - 1);
-}
-
-// Checks every pair of ranks of the mesh, on every rank.
-void check_seeds_differ(const RngPlace& place) {
-  if (place.etp_size > kExpertStride) {
-    refuse_mesh(fmt::format(
-        "with {} expert tensor parallel ranks, rank {} of one expert parallel rank has the expert "
-        "seed of rank 0 of the next",
-        place.etp_size, kExpertStride));
-  }
-  for (int64_t ep = 0; ep < place.ep_size; ++ep) {
-    for (int64_t etp = 0; etp < place.etp_size; ++etp) {
-      const int64_t tp = kExpertOffset + kExpertStride * ep + etp - kModelOffset;
-      if (tp < 0 || tp >= place.tp_size) continue;
-      refuse_mesh(fmt::format(
-          "the expert seed of expert parallel rank {}, expert tensor parallel rank {} is that of "
-          "tensor parallel rank {}",
-          ep, etp, tp));
+// Checks every pair of streams of the mesh, on every rank. Returns the largest difference to the
+// seed.
+uint64_t check_offsets_differ(RngPlace place) {
+  std::map<uint64_t, std::string> taken;
+  const auto take = [&](uint64_t offset, const std::string& who) {
+    const std::string here =
+        place.stages == 1 ? who : fmt::format("{} of stage {}", who, place.stage);
+    const auto [there, is_new] = taken.emplace(offset, here);
+    if (is_new) return;
+    throw_refused(
+        fmt::format("the random stream of {} has the seed of that of {}", here, there->second),
+        "use fewer ranks: two streams of one seed draw the same");
+  };
+  for (place.stage = 0; place.stage < place.stages; ++place.stage) {
+    take(offsets(place).data, "data parallel ranks");
+    for (place.tp_rank = 0; place.tp_rank < place.tp_size; ++place.tp_rank) {
+      take(offsets(place).model, fmt::format("tensor parallel rank {}", place.tp_rank));
+    }
+    for (place.ep_rank = 0; place.ep_rank < place.ep_size; ++place.ep_rank) {
+      for (place.etp_rank = 0; place.etp_rank < place.etp_size; ++place.etp_rank) {
+        take(offsets(place).expert,
+             fmt::format("expert parallel rank {}, expert tensor parallel rank {}", place.ep_rank,
+                         place.etp_rank));
+      }
     }
   }
+  return taken.rbegin()->first;
 }
 
 }  // namespace
@@ -51,8 +58,8 @@ RngSeeds rng_seeds(int64_t seed, const RngPlace& place) {
   if (seed < 0) {
     throw_bad_input(fmt::format("a seed of {} for random streams", seed), "give one of 0 or more");
   }
-  check_seeds_differ(place);
-  const int64_t most = static_cast<int64_t>(kMaxGeneratorSeed) - largest_offset(place);
+  const auto most =
+      static_cast<int64_t>(kMaxGeneratorSeed) - static_cast<int64_t>(check_offsets_differ(place));
   if (seed > most) {
     throw_bad_input(
         fmt::format("with a seed of {} for random streams, a rank's seed exceeds the 32 "
@@ -60,11 +67,10 @@ RngSeeds rng_seeds(int64_t seed, const RngPlace& place) {
                     seed),
         fmt::format("give one of at most {}", most));
   }
-  const auto base = static_cast<uint64_t>(seed);
-  return {.data = base,
-          .model = base + kModelOffset + static_cast<uint64_t>(place.tp_rank),
-          .expert = base + kExpertOffset + kExpertStride * static_cast<uint64_t>(place.ep_rank) +
-                    static_cast<uint64_t>(place.etp_rank)};
+  RngSeeds seeds = offsets(place);
+  for (uint64_t* one : {&seeds.data, &seeds.model, &seeds.expert})
+    *one += static_cast<uint64_t>(seed);
+  return seeds;
 }
 
 void seed_streams(RngTracker& tracker, int64_t seed, const RngPlace& place) {

@@ -1,14 +1,15 @@
 // The initial seeds of each rank's random streams.
 //
-//   data-parallel-rng      seed                                 equal on all ranks
-//   model-parallel-rng     seed + 2718 + tp_rank                different on each tp rank
-//   expert-parallel-rng    seed + 1024 + 100 * ep_rank + etp_rank
+//   data-parallel-rng      seed + 100 * stage                   equal on all ranks of a stage
+//   model-parallel-rng     seed + 100 * stage + 2718 + tp_rank
+//   expert-parallel-rng    seed + 100 * (stage * ep_size + ep_rank) + 1024 + etp_rank
 //
-// Source: Megatron-LM random.py, model_parallel_cuda_manual_seed. There the seeds of two purposes
-// can be equal: ep_rank 17, etp_rank 0 has the expert seed of tp_rank 6 (seed + 2724), and an
-// etp_rank of 100 or more has that of another ep_rank. It failed on a rank that is both and did not
-// report two ranks that shared a stream. Here every rank refuses a mesh on which any two ranks
-// would.
+// Source: Megatron-LM random.py, model_parallel_cuda_manual_seed, and initialize.py for the stage.
+// There the seeds of two purposes can be equal: ep_rank 17, etp_rank 0 has the expert seed of
+// tp_rank 6 (seed + 2724), and an etp_rank of 100 or more has that of another ep_rank. It failed on
+// a rank that is both and did not report two ranks that shared a stream. Here every rank refuses a
+// mesh on which any two ranks would. There, too, ep_rank 1 of a stage has the expert seed of
+// ep_rank 0 of the next; here ep_size keeps them apart.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,7 @@ struct RngPlace {
   int64_t tp_rank = 0, tp_size = 1;
   int64_t ep_rank = 0, ep_size = 1;
   int64_t etp_rank = 0, etp_size = 1;
+  int64_t stage = 0, stages = 1;  // coordinate on pp, and its size
 };
 
 struct RngSeeds {
@@ -31,7 +33,7 @@ struct RngSeeds {
 
 // Throws Error(kBadInput) for a seed below 0, and for one with which a rank of the mesh would get a
 // seed above kMaxGeneratorSeed (base/seed.h). Throws Error(kRefused) for a mesh on which two
-// streams of different purpose would have equal seeds. The sizes decide, so all ranks throw.
+// streams, of one purpose or of two, would have equal seeds. The sizes decide, so all ranks throw.
 RngSeeds rng_seeds(int64_t seed, const RngPlace& place);
 
 // Removes the tracker's streams and adds the three standard ones.

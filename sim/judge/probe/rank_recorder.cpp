@@ -297,8 +297,13 @@ const char* RankRecorder::why_in_doubt(Phase phase, int64_t step) const {
   return skipped != nullptr && skipped->scatter > 0 ? kMaySkip : nullptr;
 }
 
-void RankRecorder::leave_to_others(const std::vector<std::string>& tensors) {
-  elsewhere_.insert(tensors.begin(), tensors.end());
+void RankRecorder::leave_to_others(const std::vector<std::string>& tensors, int64_t first_step) {
+  elsewhere_[first_step] = {tensors.begin(), tensors.end()};
+}
+
+bool RankRecorder::is_left_to_others(const Unobserved& tensor) const {
+  const auto after = elsewhere_.upper_bound(tensor.step);
+  return after != elsewhere_.begin() && std::prev(after)->second.contains(tensor.name);
 }
 
 std::vector<Unobserved> RankRecorder::unobserved() const {
@@ -309,7 +314,7 @@ std::vector<Unobserved> RankRecorder::unobserved() const {
       tensor.excuse = Excuse::kNotRecorded;
     }
     if (why_in_doubt(tensor.phase, tensor.step)) tensor.excuse = Excuse::kUnresolved;
-    if (elsewhere_.contains(tensor.name)) tensor.excuse = Excuse::kElsewhere;
+    if (is_left_to_others(tensor)) tensor.excuse = Excuse::kElsewhere;
   }
   return missing;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -45,8 +46,9 @@ class RankRecorder final : public Probe {
   // Compares "fed.param.<name>" with the golden's "param.<name>" at 1e-12 of its scale. Does not
   // judge "initial.<parameter>", from which it follows the rank's own optimizer.
   void observe(const Observation& observation) override;
-  // Tensors that this rank's model leaves to other ranks: it need not observe them.
-  void leave_to_others(const std::vector<std::string>& tensors);
+  // Tensors that this rank's model leaves to other ranks from `first_step` on, in place of those
+  // of an earlier call: it need not observe them.
+  void leave_to_others(const std::vector<std::string>& tensors, int64_t first_step);
   // Returns the rows in the order observed, failing pieces and the unobserved tensors. Call it
   // once.
   RankReport finish();
@@ -62,6 +64,7 @@ class RankRecorder final : public Probe {
                              const TensorView& local) const;
   void check_recompute(const Observation& observation, ResultRow& row);
   const char* why_in_doubt(Phase phase, int64_t step) const;
+  bool is_left_to_others(const Unobserved& tensor) const;
   std::vector<Unobserved> unobserved() const;
 
   CaseSpec spec_;
@@ -77,7 +80,7 @@ class RankRecorder final : public Probe {
   std::optional<PartedSteps> parted_;
   std::unordered_map<uint64_t, std::unique_ptr<IndexPlan>> plans_;
   std::optional<Census> census_;
-  std::set<std::string> elsewhere_;
+  std::map<int64_t, std::set<std::string>> elsewhere_;  // by the first step of each list
   RankReport report_;
   std::unordered_map<std::string, uint64_t> forward_digests_;  // that recomputations must equal
 };

@@ -153,6 +153,7 @@ void PolicyLife::begin(const ParallelSpec& parallel) {
   CaseSpec here = spec_;
   here.parallel = parallel;
   place_ = std::make_unique<Place>(here, env_, inputs_, listener_, *probe_, draws_);
+  if (on_trainer) on_trainer(trainer(), probe_->moment + 1);
   if (root_deals_weights(spec_)) take_weights();
   observe_initial(trainer(), *probe_);
 }
@@ -297,7 +298,7 @@ void PolicyLife::export_weights(const StageSpec& stage) {
   }
 }
 
-// Draws from the stream that all ranks share, and from the separate ones of tp ranks.
+// Draws from the stream that all ranks of a stage share, and from the separate ones of tp ranks.
 void PolicyLife::draw() {
   next_moment();
   draws_.clear();
@@ -313,8 +314,8 @@ void PolicyLife::draw() {
     drawn.phase = Phase::kStep;
     probe_->observe(drawn);
   };
-  observe("alike", Layout());
-  observe("parts", Layout({Cut::even(0, "tp")}));
+  observe("alike", Layout({Cut::even(0, "pp")}));
+  observe("parts", Layout({Cut::even(0, "pp"), Cut::even(0, "tp")}));
 }
 
 }  // namespace shardproof::sim::world

@@ -2,6 +2,7 @@
 // judge gets its observations by moments (sim/case/policy_stages.h).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ class PolicyLife {
              const GoldenRecord* golden, CallListener* listener, Probe& probe);
   ~PolicyLife();
 
+  // Called with each trainer and the first moment at which it runs.
+  std::function<void(const Trainer&, int64_t)> on_trainer;
   // Runs all stages of each life. Returns the metrics of the last trained global batch.
   StepMetrics run();
   // Those of the last mesh of the last life.

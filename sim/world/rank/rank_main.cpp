@@ -124,6 +124,9 @@ class CaseRun {
     }
     if (policy) {
       PolicyLife life(spec_, env_, *inputs_, golden_.get(), &trace_, probe());
+      life.on_trainer = [this](const Trainer& trainer, int64_t moment) {
+        recorder_->leave_to_others(trainer.observed_elsewhere(), moment);
+      };
       const StepMetrics metrics = timed([&] { return life.run(); });
       leave_dump(life.trainer(), life.comm());
       return report_of(life.trainer(), metrics, memory, start);
@@ -140,7 +143,7 @@ class CaseRun {
                           .dtype = dtype_of_precision(name_of(spec_.precision)),
                           .device = at::Device(env_.device)};
     Trainer trainer(setup, model, styles, train_options(spec_));
-    recorder_->leave_to_others(trainer.observed_elsewhere());
+    recorder_->leave_to_others(trainer.observed_elsewhere(), /*first_step=*/0);
     if (from_root) take_weights(trainer);
     if (spec_.init == WeightInit::kOwnStream) keep_first_shards(trainer);
     if (draws_own_shards(spec_)) draw_own_shards(spec_, inputs_->config, trainer, mesh_, env_.rank);

@@ -116,8 +116,15 @@ void refuse_in_stages(const CaseSpec& spec, const ParallelSpec& parallel) {
   const auto refuse_beside = [&](const char* what, const char* fix) {
     refuse(fmt::format("{} does not run on the {} stages of axis pp", what, parallel.pp), fix);
   };
-  if (spec.is(ModelWorkload::kPolicy)) {
-    refuse_beside("workload policy", "set pipeline_parallel_size to 1");
+  const bool fails = std::any_of(spec.stages.begin(), spec.stages.end(),
+                                 [](const StageSpec& stage) { return stage.fails; });
+  if (fails) {
+    refuse_beside("a stage train that is to fail, on ranks that wait for each other,",
+                  "set pipeline_parallel_size to 1, or leave `fails` out");
+  }
+  if (spec.init == WeightInit::kOwnStream) {
+    refuse_beside("model.init: own_stream, whose streams pass through all layers,",
+                  "set pipeline_parallel_size to 1, or model.init: master");
   }
   if (spec.fused_norm) {
     refuse_beside("run.scoring.fused_norm, which joins the last sum of a layer and the next norm,",

@@ -234,8 +234,22 @@ TEST_CASE("seeds follow the formula, and a mesh on which two would be equal is r
     CHECK(says(text, "tensor parallel rank 6"));
   }
   CHECK(rng_seeds(0, {.tp_size = 6, .ep_size = 18}).model == 2718);
-  CHECK(says(refusal_of([] { rng_seeds(0, {.ep_size = 2, .etp_size = 101}); }), "101"));
+  CHECK(says(refusal_of([] { rng_seeds(0, {.ep_size = 2, .etp_size = 101}); }),
+             "expert parallel rank 0, expert tensor parallel rank 100"));
   CHECK(says(refusal_of([] { rng_seeds(-1, {}); }), "-1"));
+}
+
+TEST_CASE("each stage has seeds of its own, also beside expert parallel ranks", "[RN-1, PP-28]") {
+  const RngPlace place{
+      .tp_rank = 1, .tp_size = 2, .ep_rank = 1, .ep_size = 2, .stage = 2, .stages = 3};
+  const RngSeeds seeds = rng_seeds(1234, place);
+  CHECK(seeds.data == 1234 + 200);
+  CHECK(seeds.model == 1234 + 200 + 2718 + 1);
+  CHECK(seeds.expert == 1234 + 500 + 1024);  // Megatron's 1234 + 300 + 1024 is that of two places
+  CHECK(says(refusal_of([] { rng_seeds(0, {.tp_size = 101, .stages = 2}); }),
+             "tensor parallel rank 0 of stage 1"));
+  // 1024 + 100 * 17 = 2718 + 6
+  CHECK(says(refusal_of([] { rng_seeds(0, {.tp_size = 7, .stages = 18}); }), "of stage 17"));
 }
 
 }  // namespace
