@@ -79,7 +79,7 @@ shardproof_folder(sim/world/nodes src/base sim/case sim/world/process fmt)
 shardproof_folder(sim/world/launch src/base sim/case sim/world/match sim/world/process
   sim/world/external sim/world/nodes fmt json asio)
 shardproof_folder(sim/world/rank src/base src/tensor src/observe src/comm src/model src/optim
-  src/parallel/tp src/parallel/data src/parallel/hf src/train src/policy sim/case sim/case/record sim/case/recorder sim/case/inputs sim/judge/diff sim/judge/probe
+  src/parallel/tp src/parallel/pp src/parallel/data src/parallel/hf src/train src/policy sim/case sim/case/record sim/case/recorder sim/case/inputs sim/judge/diff sim/judge/probe
   sim/world/match sim/world/clock sim/world/calls sim/world/emulated sim/world/process fmt json
   torch)
 

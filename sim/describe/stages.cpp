@@ -67,10 +67,12 @@ std::string stage_tables(const CaseSpec& spec, const ModelConfig& config, const 
   const int64_t microbatches = std::ssize(held_tokens(
       batch, mesh, 0, make_styles(options).token_cuts(mesh), world::train_options(spec)));
   const auto tables = pipeline_tables(pipeline, microbatches);
-  const Simulation run = simulate(placement, tables, {});
-  text += fmt::format("{} of {} microbatch{}: F forward, B backward{}\n", pipeline.schedule,
-                      microbatches, microbatches == 1 ? "" : "es",
-                      pipeline.chunks == 1 ? "" : "; 0.1 is microbatch 0 in chunk 1");
+  const bool splits = pipeline.splits_backward();
+  const Simulation run = simulate(placement, tables, splits ? ActionCosts{1, 1, 1} : ActionCosts{});
+  text +=
+      fmt::format("{} of {} microbatch{}: F forward, B backward{}{}\n", pipeline.schedule,
+                  microbatches, microbatches == 1 ? "" : "es", splits ? ", W weight gradients" : "",
+                  pipeline.chunks == 1 ? "" : "; 0.1 is microbatch 0 in chunk 1");
   for (int64_t rank = 0; rank < pipeline.ranks; ++rank) {
     const int64_t held = run.held[static_cast<size_t>(rank)];
     text +=
@@ -79,9 +81,10 @@ std::string stage_tables(const CaseSpec& spec, const ModelConfig& config, const 
                     held == 1 ? "" : "es");
   }
   const double idle = std::accumulate(run.idle.begin(), run.idle.end(), 0.0);
-  text +=
-      fmt::format("  {:<14}{:.1f}% of a step in which a backward takes as long as two forwards\n\n",
-                  "idle", 100 * idle / (run.makespan * static_cast<double>(pipeline.ranks)));
+  text += fmt::format("  {:<14}{:.1f}% of a step in which {}\n\n", "idle",
+                      100 * idle / (run.makespan * static_cast<double>(pipeline.ranks)),
+                      splits ? "a forward, a backward and weight gradients take equally long"
+                             : "a backward takes as long as two forwards");
   return text;
 }
 

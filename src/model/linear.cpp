@@ -2,15 +2,12 @@
 #include <ATen/ATen.h>
 
 #include "model/decoder.h"
+#include "model/open_weights.h"
 
 namespace shardproof {
 
-at::Tensor Linear::forward(at::TensorList inputs, const StepContext&) {
-  const at::Tensor added = bias ? bias->tensor : at::Tensor();
-  if (weight->main_gradient && weight->tensor.requires_grad()) {
-    return accumulating_linear(inputs[0], weight->tensor, added, weight->main_gradient);
-  }
-  return at::linear(inputs[0], weight->tensor, added);
+at::Tensor Linear::forward(at::TensorList inputs, const StepContext& context) {
+  return apply_linear(inputs[0], weight, bias ? bias->tensor : at::Tensor(), context);
 }
 
 std::vector<ParameterPtr> Linear::parameters() const {

@@ -17,6 +17,7 @@
 
 namespace shardproof {
 
+class OpenWeights;  // open_weights.h
 class SequenceLayout;
 
 // How the gradients that a backward leaves on the ranks become the parameter's gradient: their sum
@@ -67,6 +68,8 @@ struct StepContext {
   // The sequences of the tokens and the ranks that hold them, for attention spread over ranks; null
   // otherwise.
   const SequenceLayout* sequence_layout = nullptr;
+  // Where a split backward leaves the gradients of linears' matrices; null: it computes them.
+  OpenWeights* open_weights = nullptr;
 };
 
 // The layer in a slot. It has one output; the slot's kind (slot_role.h) defines its inputs.

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "logprob/vocab_parallel_logprob.h"
 #include "train/held_tokens.h"
@@ -59,6 +61,8 @@ void StepRunner::run_actions(const std::vector<Microbatch>& microbatches, const 
   cuts_.clear();
   const std::vector<Action> actions = styles_.actions(
       setup_.mesh, setup_.rank, std::ssize(microbatches), model_.chunk_count(), options.backward);
+  splits_ = std::any_of(actions.begin(), actions.end(),
+                        [](const Action& action) { return action.kind == Action::Kind::kWeights; });
   std::vector<std::vector<int64_t>> shapes;
   for (const Microbatch& micro : microbatches) {
     cuts_.push_back(context_cut_of(micro, setup_.mesh, setup_.rank, tokens_));
@@ -82,10 +86,12 @@ void StepRunner::run_actions(const std::vector<Microbatch>& microbatches, const 
         backward(action);
         break;
       case Action::Kind::kWeights:
-        SHARDPROOF_ASSERT(false, "no layer leaves gradients of its weights for later");
+        open_weights_.finish(action.chunk, action.microbatch);
+        break;
     }
     if (options.backward) store_.after(action, complete[i]);
   }
+  SHARDPROOF_ASSERT(open_weights_.empty(), "a microbatch has no action for its weight gradients");
   if (link_) link_->finish();
 }
 
@@ -101,7 +107,8 @@ void StepRunner::forward(const Action& action, const Microbatch& micro, const Op
       .positions = cut.local(micro.positions).to(setup_.device),
       .grad_scale = options.grad_scale,
       .sequence_ids = micro.plan ? packed_sequence_ids(*micro.plan).squeeze(0) : at::Tensor(),
-      .sequence_layout = &cut.ring()};
+      .sequence_layout = &cut.ring(),
+      .open_weights = splits_ ? &open_weights_ : nullptr};
   if (!is_first(action.chunk)) here.input = link_->input(action);
   const at::Tensor x =
       here.input.defined() ? here.input : cut.local(micro.input_ids.to(setup_.device));
@@ -141,6 +148,7 @@ void StepRunner::backward(const Action& action) {
 // Waits for no rank.
 void StepRunner::abandon() {
   running_.clear();
+  open_weights_.drop();
   if (link_) link_->drop();
 }
 

@@ -12,6 +12,7 @@
 
 #include "comm/mesh_comm.h"
 #include "model/decoder.h"
+#include "model/open_weights.h"
 #include "observe/probe.h"
 #include "parallel/style/style.h"
 #include "train/context_cut.h"
@@ -84,6 +85,8 @@ class StepRunner {
   TokenCuts tokens_;
   std::unique_ptr<StageLink> link_;                         // null: this rank holds the whole model
   std::map<std::pair<int64_t, int64_t>, Running> running_;  // by chunk and microbatch
+  bool splits_ = false;                                     // the pass has kWeights
+  OpenWeights open_weights_;                                // left by split backwards
   std::vector<HeldTokens> held_;
   std::vector<ContextCut> cuts_;  // of each microbatch, which recomputed regions read again
 };

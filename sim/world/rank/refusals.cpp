@@ -10,6 +10,7 @@
 #include "model/decoder.h"
 #include "model/weights.h"
 #include "parallel/data/style.h"
+#include "parallel/pp/style.h"
 #include "sim/world/rank/case_options.h"
 #include "sim/world/rank/fsdp_options.h"
 
@@ -114,7 +115,7 @@ void refuse_main_gradients(const CaseSpec& spec, const ParallelSpec& parallel) {
 void refuse_in_stages(const CaseSpec& spec, const ParallelSpec& parallel) {
   if (parallel.pp == 1) return;
   const auto refuse_beside = [&](const char* what, const char* fix) {
-    refuse(fmt::format("{} does not run on the {} stages of axis pp", what, parallel.pp), fix);
+    refuse(fmt::format("{} does not run on the {} ranks of axis pp", what, parallel.pp), fix);
   };
   const bool fails = std::any_of(spec.stages.begin(), spec.stages.end(),
                                  [](const StageSpec& stage) { return stage.fails; });
@@ -129,6 +130,13 @@ void refuse_in_stages(const CaseSpec& spec, const ParallelSpec& parallel) {
   if (spec.fused_norm) {
     refuse_beside("run.scoring.fused_norm, which joins the last sum of a layer and the next norm,",
                   "set pipeline_parallel_size to 1, or leave it out");
+  }
+  const Pipeline pipeline = pipeline_of(parallel_options(parallel).pipeline, parallel.mesh());
+  if (parallel.deferred_wgrad > 0 && pipeline.splits_backward()) {
+    refuse(fmt::format("the schedule {} computes the gradients of matrices apart from a backward, "
+                       "and parallel.tp.deferred_wgrad leaves those of {} microbatches to the end",
+                       pipeline.schedule, parallel.deferred_wgrad),
+           "set parallel.tp.deferred_wgrad: 0, or parallel.pp.schedule to 1f1b or interleaved");
   }
   if (!spec.frozen.empty()) {
     refuse_beside("a model with frozen parameters",

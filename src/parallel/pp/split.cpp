@@ -27,13 +27,13 @@ std::string multiples_around(int64_t number, int64_t factor, int64_t offset = 0)
 }
 
 // The divisors nearest to `wanted`, which is none: "2 or 5".
-std::string divisors_around(int64_t number, int64_t wanted) {
+std::string stages_around(int64_t number, int64_t wanted) {
   int64_t below = std::min(wanted, number);
   while (number % below != 0) --below;
   int64_t above = wanted;
   while (above < number && number % above != 0) ++above;
-  return above > number || above == below ? fmt::format("{}", below)
-                                          : fmt::format("{} or {}", below, above);
+  return above > number || above == below ? count_of(below, "stage")
+                                          : fmt::format("{} or {} stages", below, above);
 }
 
 std::vector<int64_t> even_layers(int64_t layers, const Placement& placement) {
@@ -41,9 +41,9 @@ std::vector<int64_t> even_layers(int64_t layers, const Placement& placement) {
   if (layers % stages != 0) {
     throw_refused(fmt::format("{} {} not divide over {}", count_of(layers, "layer"),
                               layers == 1 ? "does" : "do", stages_text(placement)),
-                  fmt::format("give {} layers or {} stages, or an uneven split with first_layers, "
+                  fmt::format("give {} layers or {}, or an uneven split with first_layers, "
                               "last_layers or layout",
-                              multiples_around(layers, stages), divisors_around(layers, stages)));
+                              multiples_around(layers, stages), stages_around(layers, stages)));
   }
   return std::vector<int64_t>(static_cast<size_t>(stages), layers / stages);
 }
@@ -105,8 +105,8 @@ std::vector<int64_t> counted_layers(int64_t layers, const Placement& placement,
         fmt::format("{} and {}{}{} make {}, which do not divide over {}", count_of(layers, "layer"),
                     rules.count_embedding ? "the embedding" : "", counted == 2 ? " and " : "",
                     rules.count_head ? "the head" : "", layers + counted, stages_text(placement)),
-        fmt::format("give {} layers or {} stages", multiples_around(layers, stages, -counted),
-                    divisors_around(layers + counted, stages)));
+        fmt::format("give {} layers or {}", multiples_around(layers, stages, -counted),
+                    stages_around(layers + counted, stages)));
   }
   std::vector<int64_t> by_stage(static_cast<size_t>(stages), (layers + counted) / stages);
   by_stage.front() -= rules.count_embedding;

@@ -41,11 +41,6 @@ void PipelineParallel::place(Decoder& model, const Mesh& mesh) const {
   if (mesh.size("pp") == 1) return;
   const Pipeline pipeline = pipeline_of(options_, mesh);
   check_schedule(pipeline);
-  if (pipeline.splits_backward()) {
-    throw_refused("the schedule " + std::string(name_of(pipeline.schedule)) +
-                      " computes weight gradients apart from a backward, which no layer does yet",
-                  "set parallel.pp.schedule to gpipe, 1f1b, interleaved or bfs");
-  }
   const auto stages = stages_of(model, mesh);
   std::map<ParameterPtr, std::set<int64_t>> holders;
   for (int64_t stage = 0; stage < std::ssize(stages); ++stage) {

@@ -67,6 +67,15 @@ at::Tensor weight_gradient(const LinearCall& call, const at::Tensor& grad, const
   return stand_in(weight, *call.options.main_gradient);
 }
 
+// Makes the all_gather of step 1 later.
+std::function<at::Tensor(const at::Tensor&)> regather_of(
+    const c10::intrusive_ptr<LinearCall>& call) {
+  return [call](const at::Tensor& x) {
+    return all_gather_in(call->options.gather_buffer, x, *call->tp, call->options.sequence_dim,
+                         call->options.label + " regather");
+  };
+}
+
 struct AsyncLinearFunction : torch::autograd::Function<AsyncLinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias,
@@ -87,8 +96,10 @@ struct AsyncLinearFunction : torch::autograd::Function<AsyncLinearFunction> {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &grad = grads[0];
     const auto& deferred = call->options.deferred;
-    const bool defers = ctx->needs_input_grad(1) && deferred && deferred->has_room();
-    const bool multiplies = ctx->needs_input_grad(1) && !defers;
+    const bool trains = ctx->needs_input_grad(1);
+    const bool leaves = trains && call->options.leave;
+    const bool defers = trains && !leaves && deferred && deferred->has_room();
+    const bool multiplies = trains && !leaves && !defers;
 
     std::optional<PendingCollective> regather;
     if (multiplies && call->gathers()) {
@@ -98,7 +109,9 @@ struct AsyncLinearFunction : torch::autograd::Function<AsyncLinearFunction> {
     std::optional<InputGradient> grad_x;
     if (ctx->needs_input_grad(0)) grad_x.emplace(*call, grad, weight);
     at::Tensor grad_weight;
-    if (defers) {
+    if (leaves) {
+      call->options.leave(x, grad, call->gathers() ? regather_of(call) : nullptr);
+    } else if (defers) {
       deferred->add({x, grad, call->gathers() ? call->options.sequence_dim : -1});
     } else if (multiplies) {
       grad_weight = weight_gradient(*call, grad, regather ? regather->wait() : x, weight);

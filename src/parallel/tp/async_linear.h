@@ -10,7 +10,7 @@
 //
 // grad_W is added to the weight's main gradient if it has one, is deferred if that is configured,
 // and else is returned to autograd. Calls: "<label> forward", "<label> backward", "<label>
-// regather".
+// regather". A split backward makes the all_gather of step 1 when it computes grad_W.
 //
 // Legend: x [.., E], W [F, E], y [.., F], g the gradient of y; any number of leading dims, any
 // strides. E in, F out, S sequence. Dtypes of x, W and b agree.
@@ -27,6 +27,7 @@
 
 #include "collective/gather_buffer.h"
 #include "comm/communicator.h"
+#include "model/open_weights.h"
 #include "parallel/tp/deferred_gradients.h"
 
 namespace shardproof {
@@ -43,6 +44,7 @@ struct AsyncLinearOptions {
   GatherBuffer* gather_buffer = nullptr;
   std::shared_ptr<MainGradient> main_gradient = {};        // null: autograd gets the gradient
   std::shared_ptr<DeferredWeightGradients> deferred = {};  // null: the backward computes grad_W
+  LeaveProduct leave = {};  // a split backward leaves grad_W; beside it `deferred` is not read
 };
 
 // `bias` may be undefined. A group of one communicates nothing. If x needs no gradient, no rank

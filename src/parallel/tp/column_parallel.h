@@ -55,8 +55,9 @@ class ColumnParallelLinear : public Layer {
   void set_gather_output(bool gathers) { options_.gather_output = gathers; }
 
  private:
-  at::Tensor product(const at::Tensor& x) const;
-  at::Tensor async_product(const at::Tensor& x, const at::Tensor& bias) const;
+  at::Tensor product(const at::Tensor& x, const StepContext& context) const;
+  at::Tensor async_product(const at::Tensor& x, const at::Tensor& bias,
+                           const StepContext& context) const;
   at::Tensor entering(const at::Tensor& x) const;
 
   ParameterPtr weight_, bias_;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "collective/mappings.h"
+#include "model/open_weights.h"
 #include "parallel/tp/blocks.h"
 
 namespace shardproof {
@@ -18,8 +19,8 @@ RowParallelLinear::RowParallelLinear(ParameterPtr weight, ParameterPtr bias, Com
                 "leave the bias out, or add it after the sum");
 }
 
-at::Tensor RowParallelLinear::forward(at::TensorList inputs, const StepContext&) {
-  const at::Tensor addend = product(own_features(inputs[0]));
+at::Tensor RowParallelLinear::forward(at::TensorList inputs, const StepContext& context) {
+  const at::Tensor addend = apply_linear(own_features(inputs[0]), weight_, {}, context);
   const at::Tensor y = options_.caller_communicates ? addend : sum(addend);
   return bias_ && !options_.skip_bias_add ? y + bias_->tensor : y;
 }
@@ -28,12 +29,6 @@ at::Tensor RowParallelLinear::own_features(const at::Tensor& x) const {
   if (options_.input_is_parallel) return x;
   return slice_with_all_gather_backward(in_rank_order(x, -1, options_.blocks, tp_.size()), tp_, -1,
                                         options_.label, options_.input_parts);
-}
-
-at::Tensor RowParallelLinear::product(const at::Tensor& x) const {
-  const at::Tensor& weight = weight_->tensor;
-  if (!weight_->main_gradient || !weight.requires_grad()) return at::linear(x, weight);
-  return accumulating_linear(x, weight, {}, weight_->main_gradient);
 }
 
 at::Tensor RowParallelLinear::sum(const at::Tensor& addend) const {

@@ -44,7 +44,6 @@ class RowParallelLinear : public Layer {
 
  private:
   at::Tensor own_features(const at::Tensor& x) const;
-  at::Tensor product(const at::Tensor& x) const;
   at::Tensor sum(const at::Tensor& addend) const;
 
   ParameterPtr weight_, bias_;
