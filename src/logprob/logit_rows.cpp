@@ -16,6 +16,7 @@ namespace shardproof {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kLeastTemperature = 1e-30, kMostTemperature = 1e30;  // of the row kernels
 
 // The leading dims merged into one, if the strides allow that without a copy.
 std::optional<at::Tensor> as_rows(const at::Tensor& logits) {
@@ -128,7 +129,7 @@ std::vector<RowBlock> row_blocks(const at::Tensor& logits, const VocabShard& sha
 
 bool has_row_kernels(const at::Tensor& rows, const VocabShard& shard) {
   const bool known = rows.scalar_type() == at::kFloat || rows.scalar_type() == at::kBFloat16;
-  const bool held = shard.temperature > 1e-30 && shard.temperature < 1e30;
+  const bool held = shard.temperature > kLeastTemperature && shard.temperature < kMostTemperature;
   return known && rows.is_cpu() && rows.stride(-1) == 1 && held;
 }
 

@@ -132,6 +132,19 @@ Rounded rounded_logprobs(int64_t tp, at::ScalarType dtype, const at::Tensor& log
 
 }  // namespace
 
+TEST_CASE("logprobs at temperatures below, at and above those of the row kernels", "[LP-1][LP-9]") {
+  const double temperature = GENERATE(1e-39, 1e-31, 1e-30, 1e-29, 1.0, 1e29, 1e30, 1e31, 1e39);
+  INFO(temperature);
+  const at::Tensor logits = (random_tensor({6, 29}, 1) * 9).to(at::kBFloat16).to(at::kDouble);
+  const at::Tensor target = spread_ids({6}, 29);
+  const at::Tensor golden = (logits / temperature).log_softmax(-1).gather(-1, target.unsqueeze(-1));
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor found =
+        rounded_logprobs(2, dtype, logits, target, at::ones({6}), temperature).logprobs;
+    CHECK(at::allclose(found, golden.squeeze(-1).to(at::kFloat), 1e-5, 0));
+  }
+}
+
 TEST_CASE("logprobs of lower precisions are within 1e-5 of float64 on the same logits",
           "[LP-1][LP-2][LP-9]") {
   const double temperature = GENERATE(1.0, 0.6, 2.5);
