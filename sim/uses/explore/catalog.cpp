@@ -37,10 +37,7 @@ constexpr NotDrawn kNotDrawn[] = {
     {"world.device", "the command's --device"},
     {"world.hang_s", "a small one fails on purpose"},
     {"world.deadline_s", "a small one fails on purpose"},
-    {"parallel.pipeline_parallel_size", "stages need a fit of layers and microbatches"},
-    {"parallel.pp", "stages need a fit of layers and microbatches"},
-    {"run.stages[].pipeline_parallel_size", "a policy does not run in stages"},
-    {"reference.mesh.pp", "stages need a fit of layers and microbatches"},
+    {"parallel.pp.layout", "a text that fits one number of stages and of layers"},
     {"run.grad_norm.counts", "each_of_tp is wrong on purpose"},
     {"options.checkpointed_block.replays", "false is wrong on purpose"},
     {"options.dropout_regions.inference", "true is refused by every group, as it draws numbers"},
@@ -66,6 +63,10 @@ std::vector<int64_t> sizes_of(const DrawnOption& option) {
   std::vector<int64_t> sizes = {1, 2, 3, 4, 5, 7, 8};
   // A norm of one value is its sign, and the gradient of that is what rounding leaves.
   if (option.path == "model.hidden_size") sizes.erase(sizes.begin());
+  // No token of a sequence of one token is scored.
+  if (option.path == "data.sequence_length" || option.path.ends_with("_mb_tokens")) {
+    sizes.erase(sizes.begin());
+  }
   if (!option.workload.empty()) {
     const auto usual = option.default_value.get<int64_t>();
     sizes = {2 * usual, 3 * usual};
@@ -93,8 +94,9 @@ void add_numbers(DrawnOption& option) {
                       : 0.5;
   if (option.path == "run.noise_std") middle = 0.02;  // more, and gradients overflow
   std::vector<double> numbers = {middle / 2, middle * 3};
-  const bool has_range = option.low != option.high;  // a workload's option has none
-  if (has_range && option.low == 0) numbers.push_back(0);
+  const bool has_range = option.low != option.high;                  // a workload's option has none
+  const bool counts = option.path != "data.token_mask_probability";  // of 0 no token counts
+  if (has_range && option.low == 0 && counts) numbers.push_back(0);
   if (option.low < 0) numbers.push_back(-middle);
   for (const double number : numbers) {
     const bool in_range = !has_range || (number >= option.low && number <= option.high);
@@ -113,7 +115,7 @@ void add_candidates(DrawnOption& option) {
   if (option.type == kInteger) add_integers(option);
   if (option.type == kNumber) add_numbers(option);
   if (option.type == kIntegers) {
-    for (const json& list : {json{5}, json{0}, json{1, 0}, json{7, 3}, json{3, 3, 3, 3},
+    for (const json& list : {json{5}, json{2}, json{1, 0, 2}, json{7, 3}, json{3, 3, 3, 3},
                              json{2, 9, 1, 12, 5}, json{16, 1, 9}, json{33, 2, 65, 7, 1, 8}}) {
       if (*std::min_element(list.begin(), list.end()) >= option.low) candidates.push_back(list);
     }

@@ -47,14 +47,6 @@ class Fit : private FittedSettings {
     remainders("world.stragglers", "rank", ranks());
   }
 
-  // A budget of one token holds sequences of one token, where no rank pads them.
-  void least_budgets() {
-    const auto is_least = [&](const char* path) { return is_fixed(path) && size(path, 0) == 1; };
-    if (std::none_of(std::begin(kBudgets), std::end(kBudgets), is_least)) return;
-    for (const char* path : {"data.lengths", kRound, kCp, kUlysses, kTp}) drop(path);
-    set("data.sequence_length", 1);
-  }
-
   void model() {
     for (const char* axis : {kUlysses, kTp}) {
       while (has_fixed_heads() && !fits_heads(tp_of_heads(), size(kUlysses, 1)) &&
@@ -102,6 +94,7 @@ class Fit : private FittedSettings {
     }
     if (pairs) pair_samples();
     sample_numbers(count);
+    scored_tokens();
     budgets();
   }
 
@@ -274,15 +267,23 @@ class Fit : private FittedSettings {
   }
 
   void sample_numbers(int64_t count) {
-    if (has("data.dropped_samples")) {
+    const char* dropped = "data.dropped_samples";
+    if (has(dropped) && count == 1) settings_.erase(dropped);
+    if (has(dropped)) {  // never the last one (scored_tokens)
       std::set<int64_t> samples;
-      for (const json& one : settings_["data.dropped_samples"]) {
-        samples.insert(one.get<int64_t>() % count);
-      }
-      settings_["data.dropped_samples"] = samples;
+      for (const json& one : settings_[dropped]) samples.insert(one.get<int64_t>() % (count - 1));
+      settings_[dropped] = samples;
     }
     const char* huge = "data.huge_advantage.sample";
     if (size(huge, -1) >= count) set(huge, count - 1);
+  }
+
+  // Some token counts: the second one of the last sample.
+  void scored_tokens() {
+    if (size("data.sequence_length", 16) < 2) settings_["data.sequence_length"] = 2;
+    if (has("data.lengths") && settings_["data.lengths"].back() < 2) {
+      settings_["data.lengths"].back() = 2;
+    }
   }
 
   // A budget of tokens holds the longest sequence with its padding.
@@ -382,7 +383,7 @@ void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed, const
     fit.mesh();  // it may have fewer ranks now
     return;
   }
-  fit.least_budgets();
+  fit_pipeline(settings, fixed);
   fit.model();
   fit.weights();
   fit.frozen();
@@ -392,6 +393,7 @@ void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed, const
   fit.reference();
   fit.stages();
   fit.checkpoints();
+  fit_pipeline(settings, fixed);  // of loads and the reference, too
 }
 
 }  // namespace shardproof::sim::explore

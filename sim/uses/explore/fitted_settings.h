@@ -54,4 +54,7 @@ class FittedSettings {
 void fit_workload(CaseSettings& settings, const std::set<std::string>& fixed,
                   const nlohmann::json& usual);
 
+// Of a case in stages: schedule, chunks, layers and microbatches fit each other.
+void fit_pipeline(CaseSettings& settings, const std::set<std::string>& fixed);
+
 }  // namespace shardproof::sim::explore

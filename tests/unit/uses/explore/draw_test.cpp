@@ -252,30 +252,37 @@ TEST_CASE("a budget of tokens has samples to fill it") {
   CHECK(samples(131, "data.batch_size") == 4);
 }
 
-TEST_CASE("a budget of one token holds sequences of one token") {
-  for (const char* way : {"run.sequence_packing.", "run.dynamic_batching."}) {
-    for (const char* workload : {"train", "logprobs"}) {
-      const bool scores = std::string(workload) == "logprobs";
-      const std::string budget =
-          std::string(way) + (scores ? "logprob_mb_tokens" : "train_mb_tokens");
-      CaseSettings settings = {{"workload", workload},
-                               {way + std::string("enabled"), true},
-                               {budget, 1},
-                               {"run.dynamic_batching.sequence_length_round", 4},
-                               {"parallel.context_parallel_size", 2},
-                               {"parallel.tensor_parallel_size", 2},
-                               {"parallel.data_parallel_size", 2},
-                               {"data.lengths", {7, 3}}};
-      fit_sizes(settings, {budget});
+TEST_CASE("the last sample of a drawn case has a token that counts") {
+  CaseSettings settings = {{"data.lengths", {7, 1, 1}}, {"data.dropped_samples", {0, 1, 2}}};
+  fit_sizes(settings, {"data.lengths", "data.dropped_samples"});
+  CHECK(settings["data.lengths"] == nlohmann::json({7, 1, 2}));
+  CHECK(settings["data.dropped_samples"] == nlohmann::json({0, 1}));
+  settings = {{"data.batch_size", 1}, {"data.sequence_length", 1}, {"data.dropped_samples", {0}}};
+  fit_sizes(settings, {});
+  CHECK(settings["data.sequence_length"] == 2);
+  CHECK_FALSE(settings.contains("data.dropped_samples"));
+}
+
+TEST_CASE("schedule, chunks, layers and microbatches of stages fit each other") {
+  const std::vector<CaseSettings> drawn = {
+      {{"parallel.pp.schedule", "interleaved"}, {"parallel.pp.group", 1}},
+      {{"parallel.pp.schedule", "dualpipev"}, {"data.lengths", {3, 4, 5}}},
+      {{"parallel.pp.schedule", "zbv"},
+       {"parallel.pp.chunks", 5},
+       {"parallel.tp.deferred_wgrad", 2}},
+      {{"parallel.pp.first_layers", 3}, {"parallel.pp.count_head", true}},
+      {{"parallel.pp.count_embedding", true}, {"parallel.pp.count_head", true}},
+      {{"run.frozen", {"*.mlp.*"}}, {"run.scoring.fused_norm", true}, {"model.init", "own_stream"}},
+      {{"parallel.pp.schedule", "interleaved"}, {"run.sequence_packing.enabled", true}},
+      {{"reference.mesh.pp", 3}, {"parallel.pp.last_layers", 2}},
+  };
+  for (const int64_t ranks : {2, 3}) {
+    for (CaseSettings settings : drawn) {
+      settings["parallel.pipeline_parallel_size"] = ranks;
+      fit_sizes(settings, {"parallel.pipeline_parallel_size", "parallel.pp.schedule"});
       INFO(settings.dump());
-      CHECK(settings[budget] == 1);
-      CHECK(settings["parallel.data_parallel_size"] == 2);
-      CHECK(check_settings(settings, "t/least.yaml", {}).spec.has_value());
-      // Drawn beside another pair, the budget grows.
-      settings.erase("data.sequence_length");
-      settings["data.lengths"] = {7, 3};
-      fit_sizes(settings, {});
-      CHECK(settings[budget] > 1);
+      CHECK(settings["parallel.pipeline_parallel_size"] == ranks);
+      CHECK(check_settings(settings, "t/stages.yaml", {}).spec.has_value());
     }
   }
 }

@@ -1,0 +1,202 @@
+// Of a case in stages: the schedule, its chunks, the layers, the microbatches and what runs beside
+// stages fit each other.
+#include <algorithm>
+#include <numeric>
+
+#include "base/training_choices.h"
+#include "sim/case/names.h"
+#include "sim/uses/explore/fitted_settings.h"
+
+namespace shardproof::sim::explore {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr const char *kPp = "parallel.pipeline_parallel_size", *kRefPp = "reference.mesh.pp",
+                     *kStageList = "run.stages", *kStagePp = "pipeline_parallel_size",
+                     *kSchedule = "parallel.pp.schedule", *kChunks = "parallel.pp.chunks",
+                     *kGroup = "parallel.pp.group", *kFirst = "parallel.pp.first_layers",
+                     *kLast = "parallel.pp.last_layers", *kLayers = "model.num_hidden_layers",
+                     *kMicro = "run.train_micro_batch_size",
+                     *kDeferred = "parallel.tp.deferred_wgrad";
+constexpr const char* kCounts[] = {"parallel.pp.count_embedding", "parallel.pp.count_head"};
+constexpr int64_t kMostStages = 4;
+
+class PipelineFit : private FittedSettings {
+ public:
+  using FittedSettings::FittedSettings;
+
+  void fit() {
+    excluded();
+    schedule();
+    if (in_stages()) layers();
+    microbatches();
+    reference();
+  }
+  bool in_stages() const { return most_ranks() > 1; }
+  bool has_reference() const { return size(kRefPp, 1) > 1; }
+
+ private:
+  // Calls `change` with each number of stage ranks that is not fixed.
+  template <class Change>
+  void each_size(const Change& change) {
+    for (const char* path : {kPp, kRefPp}) {
+      if (has(path) && !is_fixed(path)) settings_[path] = change(size(path, 1));
+    }
+    if (!has(kStageList)) return;
+    for (json& stage : settings_[kStageList]) {
+      if (stage.contains(kStagePp)) stage[kStagePp] = change(stage[kStagePp].get<int64_t>());
+    }
+  }
+  std::vector<int64_t> sizes() const {
+    std::vector<int64_t> sizes = {size(kPp, 1)};
+    if (has(kStageList)) {
+      for (const json& stage : settings_[kStageList]) {
+        sizes.push_back(std::max<int64_t>(stage.value(kStagePp, int64_t{1}), 1));
+      }
+    }
+    std::erase(sizes, 1);
+    return sizes;
+  }
+  int64_t most_ranks() const {
+    const std::vector<int64_t> all = sizes();
+    return all.empty() ? 1 : *std::max_element(all.begin(), all.end());
+  }
+
+  // What is refused in stages.
+  void excluded() {
+    std::vector<const char*> given;
+    if (has("run.frozen")) given.push_back("run.frozen");
+    if (setting_of(settings_, "run.scoring.fused_norm") == true) {
+      given.push_back("run.scoring.fused_norm");
+    }
+    if (setting_of(settings_, "model.init") == name_of(WeightInit::kOwnStream)) {
+      given.push_back("model.init");
+    }
+    for (const char* path : given) {
+      if (is_fixed(path)) each_size([](int64_t) { return int64_t{1}; });
+    }
+    if (!in_stages() && !has_reference()) return;
+    for (const char* path : given) drop(path);
+    each_size([](int64_t ranks) { return std::min(ranks, kMostStages); });
+    if (!has(kStageList)) return;
+    for (json& stage : settings_[kStageList]) stage.erase("fails");
+  }
+
+  bool is_one_of(std::initializer_list<PipelineSchedule> schedules) const {
+    const json given = setting_of(settings_, kSchedule);
+    return std::any_of(schedules.begin(), schedules.end(),
+                       [&](PipelineSchedule one) { return given == name_of(one); });
+  }
+
+  void schedule() {
+    using enum PipelineSchedule;
+    const auto choose = [this](PipelineSchedule schedule) {
+      if (!is_fixed(kSchedule)) settings_[kSchedule] = name_of(schedule);
+    };
+    const bool policy = setting_of(settings_, "workload") == name_of(ModelWorkload::kPolicy);
+    const bool by_tokens = setting_of(settings_, "run.sequence_packing.enabled") == true ||
+                           setting_of(settings_, "run.dynamic_batching.enabled") == true;
+    // They do not take every number of microbatches.
+    if ((policy || by_tokens) && is_one_of({kInterleaved, kDualPipeV, kZb1p})) {
+      choose(size(kChunks, 1) > 1 ? kBreadthFirst : k1F1B);
+    }
+    if (has(kDeferred) && is_one_of({kZb1p, kZbV, kDualPipeV})) {
+      if (is_fixed(kDeferred)) choose(size(kChunks, 1) > 1 ? kBreadthFirst : k1F1B);
+      drop(kDeferred);
+    }
+    if (is_fixed(kChunks) && size(kChunks, 1) > 1 && is_one_of({kGPipe, k1F1B}))
+      choose(kBreadthFirst);
+    if (is_fixed(kChunks) && size(kChunks, 1) == 1 && is_one_of({kInterleaved}))
+      choose(kBreadthFirst);
+    if (is_fixed(kChunks) && size(kChunks, 1) != 2 && is_one_of({kZbV, kDualPipeV}))
+      choose(kBreadthFirst);
+    const int64_t chunks = size(kChunks, 1);
+    const int64_t wanted = is_one_of({kGPipe, k1F1B})      ? 1
+                           : is_one_of({kZbV, kDualPipeV}) ? 2
+                           : is_one_of({kInterleaved})     ? std::clamp<int64_t>(chunks, 2, 3)
+                                                           : std::min<int64_t>(chunks, 2);
+    if (chunks != wanted) set(kChunks, wanted);
+    if (size(kGroup, 0) > 0) set(kGroup, std::clamp<int64_t>(size(kGroup, 0), most_ranks(), 5));
+  }
+
+  // Layers that all splits of the case take.
+  void layers() {
+    const std::vector<int64_t> all = sizes();
+    const int64_t chunks = size(kChunks, 1);
+    const bool counts = std::any_of(std::begin(kCounts), std::end(kCounts), [&](const char* path) {
+      return setting_of(settings_, path) == true;
+    });
+    const bool several =
+        !std::all_of(all.begin(), all.end(), [&](int64_t ranks) { return ranks == all.front(); });
+    const bool fixed_counts = std::any_of(std::begin(kCounts), std::end(kCounts),
+                                          [&](const char* path) { return is_fixed(path); });
+    const bool ends = has(kFirst) || has(kLast);
+    const bool drops_ends = several || is_fixed(kLayers) || (counts && ends && fixed_counts);
+    const bool drops_counts = several || is_fixed(kLayers) || (counts && ends && !drops_ends);
+    for (const char* path : {kFirst, kLast}) {
+      if (drops_ends) drop(path);
+      if (size(path, 0) % chunks != 0) set(path, multiple(size(path, 0), chunks));
+      if (size(path, 0) > kMostStages) set(path, chunks);
+    }
+    if (drops_counts) {
+      for (const char* path : kCounts) drop(path);
+    }
+    if (is_fixed(kLayers)) {
+      each_size([&](int64_t ranks) {
+        while (size(kLayers, 2) % (ranks * chunks) != 0 && ranks > 1) --ranks;
+        return ranks;
+      });
+      return;
+    }
+    int64_t stages = is_fixed(kRefPp) ? size(kRefPp, 1) : 1;
+    for (const int64_t ranks : all) stages = std::lcm(stages, ranks * chunks);
+    const int64_t first = size(kFirst, 0), last = size(kLast, 0), ranks = all.front();
+    if (first + last > 0) {
+      set(kLayers, first + last + (ranks - (first > 0) - (last > 0)) * chunks);
+      return;
+    }
+    int64_t counted = 0;
+    for (const char* path : kCounts) counted += setting_of(settings_, path) == true ? 1 : 0;
+    set(kLayers, multiple(std::max<int64_t>(size(kLayers, 2), 1 + counted), stages) - counted);
+  }
+
+  // It has the default split.
+  void reference() {
+    if (!is_fixed(kLayers) && is_fixed(kRefPp) && !in_stages()) {
+      set(kLayers, multiple(size(kLayers, 2), size(kRefPp, 1)));
+    }
+    while (size(kRefPp, 1) > 1 && !is_fixed(kRefPp) && size(kLayers, 2) % size(kRefPp, 1) != 0) {
+      set(kRefPp, size(kRefPp, 1) - 1);
+    }
+  }
+
+  // As many as every schedule takes: whole groups, and two for each rank.
+  void microbatches() {
+    using enum PipelineSchedule;
+    if (!in_stages() || !is_one_of({kInterleaved, kDualPipeV, kZb1p})) return;
+    for (const char* path : {"run.sequence_packing.enabled", "run.dynamic_batching.enabled"}) {
+      drop(path);
+    }
+    if (setting_of(settings_, "workload") != name_of(ModelWorkload::kTrain)) return;
+    const bool pairs = setting_of(settings_, "run.loss.kind") == name_of(LossKind::kPreference);
+    const int64_t micro = pairs ? 2 : 1;
+    for (const char* path : {"data.lengths", "data.uneven", "run.train_global_batch_size"}) {
+      drop(path);
+    }
+    set(kMicro, micro);
+    const int64_t group = std::max(size(kGroup, 0), most_ranks());
+    set("data.batch_size",
+        mesh_sizes().ranks(Share::kSamples) * micro * std::lcm(group, 2 * most_ranks()));
+  }
+};
+
+}  // namespace
+
+void fit_pipeline(CaseSettings& settings, const std::set<std::string>& fixed) {
+  PipelineFit fit(settings, fixed);
+  if (fit.in_stages() || fit.has_reference()) fit.fit();
+}
+
+}  // namespace shardproof::sim::explore
