@@ -2,7 +2,11 @@
 
 Of virtual time a lane shows computing, waiting for others and exposed communication; the thin bar below it
 holds the transfers themselves, hidden ones included, and a purple line the stretches on the critical path.
+Computing of a stage of a pipeline has a color for forwards, backwards and weight gradients, each with the number
+of its microbatch.
 """
+
+import re
 
 import numpy as np
 from matplotlib.colors import to_rgba
@@ -14,17 +18,49 @@ from run_data import CRITICAL_PATH, number
 MOST_LANES, MOST_EVENTS = 32, 20000
 COLUMNS = 960   # one for each pixel of a lane
 LANE = 22       # pixels
-VIRTUAL_COLORS = {"compute": "#4c78a8", "waiting": "#8c9aa85a", "exposed": "#d8756f", "communication": "#f2a65a",
+ACTION = "action"   # of a stage: "F3", "B3.1" in chunk 1
+ACTION_COLORS = {"forward": "#2f9e77", "backward": "#1f3f77", "weight gradients": "#8d6cc0"}
+ACTION_NAME = re.compile(r"([FBW])(\d+)(?:\.\d+)?")
+VIRTUAL_COLORS = ACTION_COLORS | {
+                  "compute": "#4c78a8", "waiting": "#8c9aa85a", "exposed": "#d8756f", "communication": "#f2a65a",
                   CRITICAL_PATH: "#b83a9a"}
 VIRTUAL_NAMES = {"exposed": "exposed communication", "communication": "transfer"}
 # (first, last) pixel of a lane and what it shows there.
-VIRTUAL_BANDS = [((1, 3), [CRITICAL_PATH]), ((4, 14), ["compute", "waiting", "exposed"]),
+VIRTUAL_BANDS = [((1, 3), [CRITICAL_PATH]), ((4, 14), [*ACTION_COLORS, "compute", "waiting", "exposed"]),
                  ((15, 20), ["communication"])]
-WALL_BAND = (2, 20)
+WALL_BAND, WALL_BAND_BESIDE, WALL_ACTIONS = (2, 20), (15, 20), (2, 14)
 
 
 def is_virtual(lanes):
     return any(kind in ("compute", "waiting", "exposed") for events in lanes.values() for _, _, kind, _ in events)
+
+
+def action_of(name):
+    """("forward", 3) of "F3.1"; None of what is no action."""
+    match = ACTION_NAME.fullmatch(name)
+    return match and (list(ACTION_COLORS)["FBW".index(match[1])], int(match[2]))
+
+
+def by_action(events):
+    """The events of a lane with its actions where it computes, and [(start, duration, microbatch)] of the longest such
+    stretch of each action. In wall time, in which nothing says where a rank computes, actions are drawn whole."""
+    actions = [(start, duration, *action_of(name)) for start, duration, kind, name in events
+               if kind == ACTION and action_of(name)]
+    if not actions:
+        return [event for event in events if event[2] != ACTION], []
+    computing = [event for event in events if event[2] == "compute"]
+    others = [event for event in events if event[2] not in ("compute", ACTION)]
+    if not computing:
+        others += [(start, duration, kind, "") for start, duration, kind, _ in actions]
+        return others, [(start, duration, microbatch) for start, duration, _, microbatch in actions]
+    numbers = []
+    for start, duration, kind, microbatch in actions:
+        parts = [(max(first, start), min(first + took, start + duration)) for first, took, _, _ in computing]
+        parts = [(begin, end - begin) for begin, end in parts if end > begin]
+        others += [(begin, took, kind, "") for begin, took in parts]
+        if parts:
+            numbers.append((*max(parts, key=lambda part: part[1]), microbatch))
+    return others + computing, numbers   # computing shows where no action covers it
 
 
 def kinds(lanes):
@@ -65,10 +101,16 @@ def draw(lanes):
     if end <= 0:
         return [], []
     virtual = is_virtual(lanes)
+    numbers = {}
+    lanes = dict(lanes)
+    for rank in ranks:
+        lanes[rank], numbers[rank] = by_action(lanes[rank])
     ordered = [kind for kind in VIRTUAL_COLORS if kind in kinds(lanes)] if virtual else kinds(lanes)
-    colors = VIRTUAL_COLORS if virtual else {kind: PIECE_COLORS[i % len(PIECE_COLORS)]
-                                             for i, kind in enumerate(ordered)}
-    bands = VIRTUAL_BANDS if virtual else [(WALL_BAND, ordered)]
+    calls = [kind for kind in ordered if kind not in ACTION_COLORS]
+    colors = VIRTUAL_COLORS if virtual else ACTION_COLORS | {
+        kind: PIECE_COLORS[i % len(PIECE_COLORS)] for i, kind in enumerate(calls)}
+    bands = VIRTUAL_BANDS if virtual else [(WALL_BAND_BESIDE, calls), (WALL_ACTIONS, list(ACTION_COLORS))] if any(
+        numbers.values()) else [(WALL_BAND, calls)]
     height = LANE * len(ranks)
     figure, axes = canvas(COLUMNS, height)
     ticks = [tick for tick in MaxNLocator(5).tick_values(0, end) if 0 <= tick <= end]
@@ -81,6 +123,10 @@ def draw(lanes):
             write(axes, tick / end * COLUMNS, height + 8, text, ha="center", color=SOFT)
     for row, rank in enumerate(ranks):
         write(axes, -6, LANE * (row + 0.5), f"rank {rank}", ha="right")
+        for start, duration, microbatch in numbers[rank]:
+            if duration / end * COLUMNS > width_of(str(microbatch)) + 2:
+                write(axes, (start + duration / 2) / end * COLUMNS, LANE * row + 9, str(microbatch), ha="center",
+                      color="white")
     left_out = f"{len(lanes) - len(ranks)} more ranks are not drawn." if len(lanes) > len(ranks) else ""
     key = [(colors[kind], VIRTUAL_NAMES.get(kind, kind) if virtual else kind) for kind in ordered[:12]]
     return [Picture(inline(figure), left_out)], key
@@ -101,4 +147,11 @@ def explain(case):
     if shares and total > 0:
         text += "Critical path: " + ", ".join(
             f"{share['what']} {100 * number(share['duration_us']) / total:.0f}%" for share in shares) + "."
+    if "bubble" in time:
+        text += (f" Between the first and the last action of a step the ranks of the stages compute none in "
+                 f"{100 * number(time['bubble']):.1f}% of their time")
+        if "bubble_formula" in time:
+            text += (f"; the schedule's formula, without embedding, head and messages, gives "
+                     f"{100 * number(time['bubble_formula']):.1f}%")
+        text += ". The numbers are those of microbatches."
     return text

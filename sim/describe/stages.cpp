@@ -37,9 +37,7 @@ std::string place_text(int64_t rank, int64_t chunk, int64_t chunks) {
 std::string actions_text(const std::vector<Action>& actions, int64_t chunks) {
   std::string text;
   for (size_t i = 0; i < std::min(actions.size(), kMostActions); ++i) {
-    const auto& [kind, microbatch, chunk] = actions[i];
-    text += fmt::format("{}{}{}", i == 0 ? "" : " ", "FBW"[static_cast<size_t>(kind)], microbatch);
-    if (chunks > 1) text += fmt::format(".{}", chunk);
+    text += (i == 0 ? "" : " ") + action_name(actions[i], chunks);
   }
   if (actions.size() > kMostActions) text += fmt::format(" .. ({} in all)", actions.size());
   return text;

@@ -79,6 +79,8 @@ class Lanes {
   int64_t transfers(int64_t rank, const std::string& group) {
     return lane("rank " + std::to_string(rank) + " in " + group);
   }
+  // The lane of this rank's actions, which do not begin and end with its stretches.
+  int64_t actions(int64_t rank) { return lane("rank " + std::to_string(rank) + " actions"); }
   int64_t lane(const std::string& name) {
     const auto [it, is_new] = lanes_.try_emplace(name, next_);
     if (is_new) events_.name("thread_name", pid_, next_++, name);
@@ -121,13 +123,16 @@ void add_case(EventList& events, size_t pid, const judge::CaseResult& result) {
       if (!read_stretch(entry, stretch)) continue;
       const bool transfer =
           stretch.in_virtual_time && stretch.kind == name_of(StretchKind::kCommunication);
+      const bool action = stretch.kind == name_of(StretchKind::kAction);
       events.add({{"ph", "X"},
                   {"name", stretch.name},
                   {"cat", stretch.kind},
                   {"ts", stretch.start_us - origin},
                   {"dur", stretch.duration_us},
                   {"pid", pid},
-                  {"tid", transfer ? lanes.transfers(report.rank, stretch.group) : report.rank},
+                  {"tid", transfer ? lanes.transfers(report.rank, stretch.group)
+                          : action ? lanes.actions(report.rank)
+                                   : report.rank},
                   {"args", {{"rank", report.rank}}}});
     }
   }

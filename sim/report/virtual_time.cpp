@@ -25,9 +25,15 @@ struct Call {
   int64_t last_rank = -1;
 };
 
+struct Interval {
+  double from_us = 0, to_us = 0;
+};
+
 struct RankEntries {
   RankTime time;
   std::vector<Call> calls;
+  std::vector<Interval> blocked;                     // waiting or exposed
+  std::map<int64_t, std::vector<Interval>> actions;  // by step
 };
 
 double number(const nlohmann::json& entry, const char* key) {
@@ -48,17 +54,23 @@ void add_entry(RankEntries& rank, const nlohmann::json& entry) {
   if (kind == StretchKind::kCompute) time.compute_us += duration;
   if (kind == StretchKind::kWaiting) time.waiting_us += duration;
   if (kind == StretchKind::kExposed) time.exposed_us += duration;
+  const double start = number(entry, "start_us");
+  if (kind == StretchKind::kWaiting || kind == StretchKind::kExposed) {
+    rank.blocked.push_back({start, start + duration});
+  }
+  if (kind == StretchKind::kAction) {
+    rank.actions[static_cast<int64_t>(number(entry, "step"))].push_back({start, start + duration});
+  }
   if (kind != StretchKind::kCommunication) {
-    time.total_us = std::max(time.total_us, number(entry, "start_us") + duration);
+    time.total_us = std::max(time.total_us, start + duration);
     return;
   }
   time.communication_us += duration;
-  const double begin = number(entry, "start_us");
   const auto last = static_cast<int64_t>(number(entry, "last_rank"));
   rank.calls.push_back({.name = text(entry, "name"),
                         .group = text(entry, "group"),
-                        .begin_us = begin,
-                        .end_us = begin + duration,
+                        .begin_us = start,
+                        .end_us = start + duration,
                         .ready_us = number(entry, "ready_us"),
                         .blocked_from_us = number(entry, "blocked_from_us"),
                         .last_rank = last});
@@ -75,6 +87,42 @@ std::map<int64_t, RankEntries> entries_of(const judge::CaseResult& result) {
     }
   }
   return ranks;
+}
+
+double overlap_us(const Interval& a, const Interval& b) {
+  return std::max(0.0, std::min(a.to_us, b.to_us) - std::max(a.from_us, b.from_us));
+}
+
+// The share of the ranks' time between the first and the last action of a step in which they do not
+// compute an action; none without actions.
+std::optional<double> bubble(const std::map<int64_t, RankEntries>& ranks) {
+  std::map<int64_t, Interval> steps;
+  for (const auto& [rank, entries] : ranks) {
+    for (const auto& [step, actions] : entries.actions) {
+      Interval& whole = steps.try_emplace(step, actions.front()).first->second;
+      whole.from_us = std::min(whole.from_us, actions.front().from_us);
+      whole.to_us = std::max(whole.to_us, actions.back().to_us);
+    }
+  }
+  double time = 0, work = 0;
+  for (const auto& [rank, entries] : ranks) {
+    for (const auto& [step, actions] : entries.actions) {
+      time += steps.at(step).to_us - steps.at(step).from_us;
+      for (const Interval& action : actions) {
+        work += action.to_us - action.from_us;
+        for (const Interval& blocked : entries.blocked) work -= overlap_us(action, blocked);
+      }
+    }
+  }
+  return time > 0 ? std::optional(1 - work / time) : std::nullopt;
+}
+
+std::optional<double> formula_of(const judge::CaseResult& result) {
+  for (const judge::RankReport& report : result.reports) {
+    const auto share = report.metrics.find("bubble_formula");
+    if (share != report.metrics.end() && share->is_number()) return share->get<double>();
+  }
+  return std::nullopt;
 }
 
 // Walks back from the end of the rank that ends last. Before the release of a rank from a call lies
@@ -165,6 +213,14 @@ std::string shares_text(const VirtualTime& time) {
   return text + (shares.size() > kListedShares ? ", .." : "");
 }
 
+std::string bubble_text(const VirtualTime& time) {
+  if (!time.bubble) return "";
+  std::string text =
+      fmt::format("\n             bubble {:.1f}% of a step measured", 100 * *time.bubble);
+  if (time.bubble_formula) text += fmt::format(", {:.1f}% by formula", 100 * *time.bubble_formula);
+  return text;
+}
+
 constexpr size_t kMostSteps = 40;
 constexpr size_t kMostShares = 12;
 
@@ -205,6 +261,8 @@ std::optional<VirtualTime> virtual_time(const judge::CaseResult& result) {
     last = rank;
   }
   time.path = PathWalk(ranks).from(last, time.total_us);
+  time.bubble = bubble(ranks);
+  if (time.bubble) time.bubble_formula = formula_of(result);
   return time;
 }
 
@@ -236,10 +294,12 @@ std::string virtual_time_line(const judge::CaseResult& result) {
   }
   const double to_mean_ms = 1e-3 / static_cast<double>(time->ranks.size());
   return fmt::format(
-      "virtual {:.3f} ms: compute {:.3f}, waiting {:.3f}, exposed communication {:.3f} of {:.3f} "
-      "(mean over ranks)\n             critical path: {}",
-      time->total_us * 1e-3, compute * to_mean_ms, waiting * to_mean_ms, exposed * to_mean_ms,
-      communication * to_mean_ms, shares_text(*time));
+             "virtual {:.3f} ms: compute {:.3f}, waiting {:.3f}, exposed communication {:.3f} of "
+             "{:.3f} "
+             "(mean over ranks)\n             critical path: {}",
+             time->total_us * 1e-3, compute * to_mean_ms, waiting * to_mean_ms,
+             exposed * to_mean_ms, communication * to_mean_ms, shares_text(*time)) +
+         bubble_text(*time);
 }
 
 nlohmann::ordered_json virtual_time_json(const judge::CaseResult& result) {
@@ -261,11 +321,14 @@ nlohmann::ordered_json virtual_time_json(const judge::CaseResult& result) {
     shares.push_back({{"what", share.what}, {"duration_us", json_number(share.duration_us)}});
   }
   const size_t left_out = time->path.size() - path.size();
-  return {{"total_us", json_number(time->total_us)},
-          {"ranks", ranks},
-          {"critical_path", path},
-          {"critical_path_left_out", left_out},
-          {"critical_path_shares", shares}};
+  Json out = {{"total_us", json_number(time->total_us)},
+              {"ranks", ranks},
+              {"critical_path", path},
+              {"critical_path_left_out", left_out},
+              {"critical_path_shares", shares}};
+  if (time->bubble) out["bubble"] = json_number(*time->bubble);
+  if (time->bubble_formula) out["bubble_formula"] = json_number(*time->bubble_formula);
+  return out;
 }
 
 }  // namespace shardproof::sim::report

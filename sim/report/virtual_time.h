@@ -34,6 +34,9 @@ struct VirtualTime {
   double total_us = 0;  // of the rank that ends last
   std::vector<RankTime> ranks;
   std::vector<PathStep> path;  // from 0 to total_us without a gap
+  // Of stages: the share of their time between the first and the last action of a step in which
+  // they compute none, and the share that the papers give for the schedule.
+  std::optional<double> bubble = {}, bubble_formula = {};
 };
 
 // Computed from the timelines of the reports; none when they are in wall time.
@@ -55,7 +58,7 @@ std::string virtual_time_line(const judge::CaseResult& result);
 // "exposed_us", "communication_us"}], "critical_path": [{"rank", "what", "start_us",
 // "duration_us"}], "critical_path_left_out", "critical_path_shares": [{"what", "duration_us"}]}. A
 // long path has only its longest steps, in order, and the number left out. Shares are of the whole
-// path, largest first. Null in wall time.
+// path, largest first. Of stages also "bubble" and "bubble_formula". Null in wall time.
 nlohmann::ordered_json virtual_time_json(const judge::CaseResult& result);
 
 }  // namespace shardproof::sim::report

@@ -76,6 +76,7 @@ void StepRunner::run_actions(const std::vector<Microbatch>& microbatches, const 
   const std::vector<Complete> complete = completed_by(actions);
   for (size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
+    if (link_ && watch_) watch_(action, options.step, /*begins=*/true);
     if (link_) link_->before(action);
     if (options.backward) store_.before(action, complete[i]);
     switch (action.kind) {
@@ -90,6 +91,7 @@ void StepRunner::run_actions(const std::vector<Microbatch>& microbatches, const 
         break;
     }
     if (options.backward) store_.after(action, complete[i]);
+    if (link_ && watch_) watch_(action, options.step, /*begins=*/false);
   }
   SHARDPROOF_ASSERT(open_weights_.empty(), "a microbatch has no action for its weight gradients");
   if (link_) link_->finish();

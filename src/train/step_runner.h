@@ -42,6 +42,10 @@ class StepRunner {
   // returns the scalar from which its backward starts; undefined in a pass without backwards.
   using AtLogprobs = std::function<at::Tensor(size_t microbatch, const at::Tensor& logprobs)>;
 
+  // Called at the begin and at the end of each action of a rank in a pipeline.
+  using ActionWatch = std::function<void(const Action& action, int64_t step, bool begins)>;
+  void watch_actions(ActionWatch watch) { watch_ = std::move(watch); }
+
   // The model, the store and what `setup` refers to outlive the runner.
   StepRunner(const RankSetup& setup, Decoder& model, const ParallelStyles& styles,
              ParameterStore& store);
@@ -85,8 +89,9 @@ class StepRunner {
   TokenCuts tokens_;
   std::unique_ptr<StageLink> link_;                         // null: this rank holds the whole model
   std::map<std::pair<int64_t, int64_t>, Running> running_;  // by chunk and microbatch
-  bool splits_ = false;                                     // the pass has kWeights
-  OpenWeights open_weights_;                                // left by split backwards
+  ActionWatch watch_;
+  bool splits_ = false;       // the pass has kWeights
+  OpenWeights open_weights_;  // left by split backwards
   std::vector<HeldTokens> held_;
   std::vector<ContextCut> cuts_;  // of each microbatch, which recomputed regions read again
 };

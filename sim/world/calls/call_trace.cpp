@@ -49,18 +49,30 @@ void CallTrace::after_call(const Call& call) {
   }
 }
 
+void CallTrace::act(const std::string& name, int64_t step, bool begins) {
+  const Clock::time_point now = Clock::now();
+  if (begins) actions_.push_back({.name = name, .step = step, .start = now, .end = now});
+  if (!begins && !actions_.empty()) actions_.back().end = now;
+}
+
 std::vector<nlohmann::json> CallTrace::timeline() const {
   std::vector<nlohmann::json> out;
-  const auto entry = [&](const Span& span, Clock::time_point start, StretchKind kind) {
-    out.push_back({{"name", describe(span.call)},
+  const auto add = [&](const std::string& name, Clock::time_point start, Clock::time_point end,
+                       StretchKind kind) {
+    out.push_back({{"name", name},
                    {"start_us", microseconds(start - origin_)},
-                   {"duration_us", microseconds(span.end - start)},
+                   {"duration_us", microseconds(end - start)},
                    {"kind", name_of(kind)}});
   };
   for (const Span& span : spans_) {
     if (!span.ended) continue;
-    entry(span, span.start, StretchKind::kCommunication);
-    if (span.waited) entry(span, span.wait_start, StretchKind::kWait);
+    const std::string name = describe(span.call);
+    add(name, span.start, span.end, StretchKind::kCommunication);
+    if (span.waited) add(name, span.wait_start, span.end, StretchKind::kWait);
+  }
+  for (const Acted& action : actions_) {
+    add(action.name, action.start, action.end, StretchKind::kAction);
+    out.back()["step"] = action.step;
   }
   return out;
 }

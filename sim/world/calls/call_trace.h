@@ -27,6 +27,9 @@ class CallTrace : public CallListener {
   void before_wait(const Call& call) override;
   void after_call(const Call& call) override;
 
+  // Begins or ends an action of a stage, "B3.1" (microbatch 3 in chunk 1) of a step.
+  void act(const std::string& name, int64_t step, bool begins);
+
   // "all_reduce(sum) tp[0,1] [4,16,32] float64 '<label>'", in call order.
   const std::vector<std::string>& calls() const { return calls_; }
   int64_t call_count() const { return static_cast<int64_t>(calls_.size()); }
@@ -34,6 +37,7 @@ class CallTrace : public CallListener {
   const std::map<std::pair<std::string, std::string>, int64_t>& counts() const { return counts_; }
   // {"name", "start_us", "duration_us", "kind": "communication" | "wait"}, in microseconds after
   // `origin`. An asynchronous call lasts until its wait() has returned; the wait is an entry too.
+  // Then the actions, of kind "action" and with "step".
   std::vector<nlohmann::json> timeline() const;
 
  private:
@@ -42,12 +46,18 @@ class CallTrace : public CallListener {
     Clock::time_point start, wait_start = {}, end = {};
     bool waited = false, ended = false;
   };
+  struct Acted {
+    std::string name;
+    int64_t step = 0;
+    Clock::time_point start, end;
+  };
   Span* open_span(const Call& call);
 
   Forward forward_, forward_wait_;
   Clock::time_point origin_;
   std::vector<std::string> calls_;
   std::vector<Span> spans_;
+  std::vector<Acted> actions_;
   std::map<std::pair<std::string, std::string>, int64_t> counts_;
 };
 

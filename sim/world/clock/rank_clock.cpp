@@ -31,6 +31,7 @@ RankClock::RankClock(const WorldSpec& world, int64_t rank)
 
 void RankClock::start() {
   calls_.clear();
+  actions_.clear();
   now_us_ = 0;
   paused_ = 0;
   running_ = true;
@@ -86,6 +87,14 @@ void RankClock::released(size_t call, const TransferTime& transfer) {
   if (transfer.timed) now_us_ = std::max(now_us_, transfer.end_us);
 }
 
+void RankClock::act(const std::string& name, int64_t step, bool begins) {
+  if (!running_) return;
+  pause();
+  if (begins) actions_.push_back({.name = name, .step = step, .from_us = now_us_});
+  if (!actions_.empty()) actions_.back().to_us = now_us_;
+  resume();
+}
+
 std::vector<nlohmann::json> RankClock::timeline() const {
   std::vector<const TimedCall*> in_order_of_waits;
   for (const TimedCall& call : calls_) {
@@ -123,6 +132,9 @@ std::vector<nlohmann::json> RankClock::timeline() const {
     free_since = end;
   }
   if (now_us_ > free_since) add("compute", StretchKind::kCompute, free_since, now_us_);
+  for (const Acted& action : actions_) {
+    add(action.name, StretchKind::kAction, action.from_us, action.to_us, {{"step", action.step}});
+  }
   return entries;
 }
 

@@ -59,9 +59,12 @@ class RankClock {
   void blocks(size_t call);
   void released(size_t call, const TransferTime& transfer);
 
+  // Begins or ends an action of a stage, "B3.1" (microbatch 3 in chunk 1) of a step.
+  void act(const std::string& name, int64_t step, bool begins);
+
   // Entries of RankReport::timeline: {"name", "start_us", "duration_us", "kind", "virtual": true}.
   // The kinds are compute, waiting, exposed, and communication, a transfer, with "group",
-  // "issued_us", "ready_us", "blocked_from_us", "last_rank".
+  // "issued_us", "ready_us", "blocked_from_us", "last_rank", and action, with "step".
   std::vector<nlohmann::json> timeline() const;
 
  private:
@@ -77,6 +80,12 @@ class RankClock {
   double cpu_mark_us_ = 0;
   double now_us_ = 0;
   std::vector<TimedCall> calls_;
+  struct Acted {
+    std::string name;
+    int64_t step = 0;
+    double from_us = 0, to_us = 0;
+  };
+  std::vector<Acted> actions_;
 };
 
 // Calls `Begin` of a clock, and at the end of its scope, on the same thread, `End`. Null: nothing.

@@ -10,6 +10,8 @@
 #include "model/precision.h"
 #include "parallel/hf/save_weights.h"
 #include "parallel/hf/scatter_weights.h"
+#include "parallel/pp/simulate.h"
+#include "parallel/pp/style.h"
 #include "policy/noise.h"
 #include "sim/case/policy_stages.h"
 #include "sim/judge/diff/result_row.h"
@@ -144,6 +146,11 @@ class CaseRun {
                           .device = at::Device(env_.device)};
     Trainer trainer(setup, model, styles, train_options(spec_));
     recorder_->leave_to_others(trainer.observed_elsewhere(), /*first_step=*/0);
+    trainer.watch_actions([this](const Action& action, int64_t step, bool begins) {
+      const std::string name = action_name(action, spec_.parallel.pp_options.chunks);
+      trace_.act(name, step, begins);
+      if (env_.clock != nullptr) env_.clock->act(name, step, begins);
+    });
     if (from_root) take_weights(trainer);
     if (spec_.init == WeightInit::kOwnStream) keep_first_shards(trainer);
     if (draws_own_shards(spec_)) draw_own_shards(spec_, inputs_->config, trainer, mesh_, env_.rank);
@@ -178,6 +185,7 @@ class CaseRun {
                       {"tokens", metrics.tokens},
                       {"sequences", metrics.sequences}};
     report.metrics["held_bytes"] = held_bytes(trainer);
+    add_bubble(report, trainer);
     // A policy ends on another mesh than the picture's.
     const bool drawn = !spec_.is(ModelWorkload::kPolicy);
     if (drawn && env_.rank == 0) report.metrics["parameters"] = holdings(trainer);
@@ -190,6 +198,17 @@ class CaseRun {
     report.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return report;
+  }
+
+  // The idle share of a step that the papers give for the schedule, for comparison with the
+  // clock's.
+  void add_bubble(judge::RankReport& report, const Trainer& trainer) const {
+    if (!spec_.is(ModelWorkload::kTrain) || mesh_.size("pp") == 1) return;
+    const Pipeline pipeline = pipeline_of(parallel_options(spec_).pipeline, mesh_);
+    const ActionCosts costs =
+        pipeline.splits_backward() ? ActionCosts{.backward = 1, .weights = 1} : ActionCosts{};
+    const auto share = bubble_formula(pipeline, std::ssize(trainer.held()), costs);
+    if (share) report.metrics["bubble_formula"] = *share;
   }
 
   Probe& probe() {

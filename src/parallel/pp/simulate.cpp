@@ -158,6 +158,12 @@ Simulation simulate(const Placement& placement, const std::vector<std::vector<Ac
   return Run(placement, tables, costs).run();
 }
 
+std::string action_name(const Action& action, int64_t chunks) {
+  const std::string name =
+      fmt::format("{}{}", "FBW"[static_cast<size_t>(action.kind)], action.microbatch);
+  return chunks == 1 ? name : fmt::format("{}.{}", name, action.chunk);
+}
+
 std::string action_text(const Action& action) {
   constexpr const char* kKinds[] = {"F", "B", "W"};
   return fmt::format("{} of microbatch {} in chunk {}", kKinds[static_cast<size_t>(action.kind)],

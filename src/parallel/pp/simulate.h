@@ -46,6 +46,8 @@ struct Simulation {
 Simulation simulate(const Placement& placement, const std::vector<std::vector<Action>>& tables,
                     const ActionCosts& costs);
 
+// "B0.1": of microbatch 0 in chunk 1; "B0" where a rank has one chunk.
+std::string action_name(const Action& action, int64_t chunks);
 // "B of microbatch 0 in chunk 1".
 std::string action_text(const Action& action);
 // A sentence that names every action of `blocked`.

@@ -54,6 +54,19 @@ class VirtualTime(unittest.TestCase):
         at = lambda share: filled[int(share * columns)]
         self.assertEqual([at(0.25), at(0.55), at(0.7), at(0.75), filled[-1]], [0, 1, -1, 1, 0])
 
+    def test_actions_of_a_stage_are_drawn_where_it_computes(self):
+        events = [(0.0, 4.0, "compute", "compute"), (4.0, 3.0, "waiting", "recv"), (7.0, 3.0, "compute", "compute"),
+                  (1.0, 3.0, "action", "F2"), (4.0, 5.0, "action", "B2.1")]
+        drawn, numbers = timeline_picture.by_action(events)
+        self.assertEqual(numbers, [(1.0, 3.0, 2), (7.0, 2.0, 2)])
+        self.assertIn((7.0, 2.0, "backward", ""), drawn)
+        self.assertIn((1.0, 3.0, "forward", ""), drawn)
+        key = [text for _, text in timeline_picture.draw({0: events})[1]]
+        self.assertEqual(key, ["forward", "backward", "compute", "waiting"])
+        wall = [(0.0, 4.0, "communication", "recv"), (1.0, 2.0, "action", "W0"), (3.0, 1.0, "action", "?")]
+        self.assertEqual(timeline_picture.by_action(wall)[1], [(1.0, 2.0, 0)])
+        self.assertEqual([text for _, text in timeline_picture.draw({0: wall})[1]], ["communication", "weight gradients"])
+
     def test_the_words_beside_it_say_where_the_time_went(self):
         case = {"virtual_time": {"total_us": 90, "ranks": [
             {"rank": 0, "compute_us": 50, "waiting_us": 20, "exposed_us": 20, "communication_us": 35},
@@ -63,6 +76,9 @@ class VirtualTime(unittest.TestCase):
         self.assertIn("Virtual time 0.090 ms", text)
         self.assertIn("computing 0.040 ms", text)
         self.assertIn("rank 1 compute 33%", text)
+        case["virtual_time"] |= {"bubble": 0.25, "bubble_formula": 0.125}
+        self.assertIn("none in 25.0% of their time; the schedule's formula, without embedding, head and messages, "
+                      "gives 12.5%", timeline_picture.explain(case))
         for odd in (None, [], {"total_us": "nan", "ranks": [{}]}, {"ranks": None}):
             self.assertTrue(timeline_picture.explain({"virtual_time": odd}))
 

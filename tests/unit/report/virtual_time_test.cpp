@@ -173,5 +173,33 @@ TEST_CASE("a trace shows transfers and the critical path on threads of their own
   CHECK(on_path == 90);
 }
 
+json action(const char* name, double from, double to) {
+  json entry = stretch("action", from, to, name);
+  entry["step"] = 1;
+  return entry;
+}
+
+// Of 90 us between the first and the last action rank 0 computes 10 and 35 us, rank 1 10 us in the
+// first one, which waits for 20 us, and 15 in the last one.
+TEST_CASE("a bubble is the time of a step in which stages compute no action", "[report][clock]") {
+  CaseResult result = two_ranks();
+  CHECK_FALSE(sim::report::virtual_time(result)->bubble);
+  CHECK_FALSE(sim::report::virtual_time_json(result).contains("bubble"));
+  for (const json& entry : {action("F0", 0, 10), action("B0", 50, 85)}) {
+    result.reports[0].timeline.push_back(entry);
+  }
+  for (const json& entry : {action("F0", 20, 50), action("B0", 75, 90)}) {
+    result.reports[1].timeline.push_back(entry);
+  }
+  const auto time = sim::report::virtual_time(result);
+  REQUIRE(time->bubble);
+  CHECK(*time->bubble == Approx(1 - (10 + 35 + 10 + 15) / 180.0));
+  CHECK_FALSE(time->bubble_formula);
+  result.reports[1].metrics["bubble_formula"] = 0.25;
+  CHECK(sim::report::virtual_time_json(result)["bubble_formula"] == 0.25);
+  CHECK_THAT(sim::report::virtual_time_line(result),
+             Contains("bubble 61.1% of a step measured, 25.0% by formula"));
+}
+
 }  // namespace
 }  // namespace shardproof::tests
