@@ -86,7 +86,7 @@ void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const C
 // Runs in float64 into `recorder`, then adds the scatter of the members. Returns the steps that
 // sums of parts skip otherwise.
 std::vector<int64_t> run_ensemble(const sim::CaseSpec& spec, const CaseData& data,
-                                  at::ScalarType dtype, const sim::KeptRows& rows,
+                                  at::ScalarType dtype, const sim::KeptRows& rows, bool few,
                                   sim::GoldenRecorder& recorder) {
   // The unperturbed run finds the overflows, and the float64 run skips the same steps.
   RunOptions plain{.dtype = dtype};
@@ -96,7 +96,10 @@ std::vector<int64_t> run_ensemble(const sim::CaseSpec& spec, const CaseData& dat
   run_single_device(spec, data, {.dtype = at::kDouble, .overflows = plain.overflows}, recorder);
   recorder.add_member(rounded);
   Perturbation::Errors errors = recorder.scatter();
-  run_members(1, kFirstMembers, spec, data, dtype, errors, rows, recorder);
+  // In their order, because the first ones decide on their own.
+  run_members(1, sim::kFewMembers - 1, spec, data, dtype, errors, rows, recorder);
+  if (few) return plain.parted_skips ? *plain.parted_skips : std::vector<int64_t>();
+  run_members(sim::kFewMembers, kFirstMembers, spec, data, dtype, errors, rows, recorder);
   // The distance of logprobs decides which tokens are near a clip edge. One run is a poor estimate.
   for (auto& [key, error] : errors) {
     if (key.ends_with(" logprobs")) error = recorder.scatter().at(key);
@@ -136,7 +139,7 @@ std::string run(const std::string& request, int golden_fd, const std::string& du
   } else if (dtype == at::kDouble) {
     run_single_device(spec, data, {.dtype = at::kDouble}, recorder);
   } else {
-    parted = run_ensemble(spec, data, dtype, rows, recorder);
+    parted = run_ensemble(spec, data, dtype, rows, given.contains(kFew), recorder);
   }
   if (golden_fd >= 0) {
     if (!parted.empty()) metadata[sim::kPartedSkips] = fmt::format("{}", fmt::join(parted, " "));

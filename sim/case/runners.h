@@ -10,6 +10,9 @@ namespace shardproof::golden {
 // A key of a request beside those of the CaseSpec: in float64 too, members show how far this case
 // carries a rounding (sim/run/case_runner.cpp).
 inline constexpr const char* kMeasured = "measured";
+// Another: only the first kFewMembers run (sim/case/record/magnitude.h), where the precision is
+// below float64.
+inline constexpr const char* kFew = "few_members";
 
 // `request` is a CaseSpec as JSON text. Writes the golden blob (sim/case/record/golden_record.h) to
 // `golden_fd`, and to `dump_path`, unless empty, the values under the names of

@@ -71,6 +71,19 @@ bool may_be_amplified(const judge::CaseResult& result) {
          first.worst_error <= kMostAmplified * first.allowance;  // false for NaN
 }
 
+// Whether more members of the golden may change what is said of the case, or how.
+bool is_open(const judge::CaseResult& result) {
+  if (result.verdict == Verdict::kRefused || result.verdict == Verdict::kBadInput) return false;
+  if (result.verdict != Verdict::kMatch || !result.as_expected) return true;
+  return !result.account.unresolved.empty();
+}
+
+// Whether few members are too few: something will be wrong.
+bool expects_errors(const CaseSpec& spec) {
+  return !spec.faults.empty() || spec.expect.verdict == Verdict::kMismatch ||
+         spec.expect.verdict == Verdict::kFailed;
+}
+
 // A rank that refuses the copies of a hybrid model leaves ranks that hold no part of it waiting.
 void check_copies(const CaseSpec& spec) {
   if (!is_model_workload(spec.workload)) return;
@@ -87,7 +100,7 @@ struct CaseRunner::Under {
   double golden_seconds = 0;
   std::shared_ptr<const GoldenStore::Golden> golden = nullptr;  // keeps its descriptor open
   bool leaves_world_whole = false;
-  bool measured = false;  // the golden has its scatter, and the case runs again
+  GoldenStore::Members members = GoldenStore::Members::kFew;
 
   bool reference_failed() const { return spec.reference.is_set() && golden && !golden->outcome.ok; }
 };
@@ -96,6 +109,7 @@ void CaseRunner::start(const CaseSpec& spec, Done done) {
   ++under_way_;
   ranks_under_way_ += spec.parallel.world_size();
   const auto under = std::make_shared<Under>(Under{.spec = spec, .done = std::move(done)});
+  if (expects_errors(spec)) under->members = GoldenStore::Members::kDue;
   try {
     check_case(spec);
     check_copies(spec);
@@ -124,7 +138,7 @@ void CaseRunner::get_golden(const std::shared_ptr<Under>& under) {
       finish(under, {ending_of(under->spec, golden->outcome)});
     }
   };
-  goldens_.get(under->spec, ready, under->measured);
+  goldens_.get(under->spec, ready, under->members);
 }
 
 void CaseRunner::start_world(const std::shared_ptr<Under>& under,
@@ -138,13 +152,16 @@ void CaseRunner::start_world(const std::shared_ptr<Under>& under,
 void CaseRunner::finish(const std::shared_ptr<Under>& under,
                         const std::vector<RankEnding>& endings) {
   judge::CaseResult result = judge::judge(under->spec, endings);
-  if (!under->measured && under->golden && may_be_amplified(result)) {
-    under->measured = true;
-    under->leaves_world_whole = true;
-    get_golden(under);
+  using enum GoldenStore::Members;
+  const bool amplified = under->members != kMeasured && may_be_amplified(result);
+  const bool open = under->golden && under->golden->has_few && is_open(result);
+  if (under->golden && (amplified || open)) {
+    under->members = amplified ? kMeasured : kDue;
+    under->leaves_world_whole = leaves_world_whole(result);
+    pool_.post([this, under] { get_golden(under); });  // when the world is idle again
     return;
   }
-  if (under->measured && result.verdict == Verdict::kMatch) {
+  if (under->members == kMeasured && result.verdict == Verdict::kMatch) {
     result.message =
         "the model amplifies roundings: correct runs of one layout differ by more than the rule of "
         "float64 allows, so allowances were measured (docs/judge.md)";

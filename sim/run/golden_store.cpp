@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/shortage.h"
 #include "sim/case/names.h"
+#include "sim/case/record/magnitude.h"
 #include "sim/case/reference.h"
 #include "sim/case/runners.h"
 
@@ -62,10 +63,7 @@ std::shared_ptr<GoldenStore::Golden> GoldenStore::from_cache(const std::string& 
   return golden;
 }
 
-void GoldenStore::get(const CaseSpec& spec, Ready ready, bool measured) {
-  const bool of_ranks = spec.reference.is_set();
-  const std::string key = golden_key(spec) + (of_ranks ? reference_key(spec) : "") +
-                          (measured ? std::string("\n") + golden::kMeasured : "");
+bool GoldenStore::give_known(const std::string& key, const std::string& full_key, Ready& ready) {
   for (auto at = entries_.begin(); at != entries_.end(); ++at) {
     if ((*at)->key != key) continue;
     entries_.splice(entries_.begin(), entries_, at);
@@ -75,29 +73,50 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, bool measured) {
     } else {
       entry->waiting.push_back(std::move(ready));
     }
-    return;
+    return true;
+  }
+  auto cached = from_cache(full_key);
+  if (!cached) return false;
+  cached->has_few = key.ends_with(golden::kFew);
+  const auto entry = std::make_shared<Entry>();
+  entry->key = key;
+  entry->golden = cached;
+  entry->ready = true;
+  entry->bytes = size_of(cached->fd.get());
+  entries_.push_front(entry);
+  forget_old();
+  ready(entry->golden);
+  return true;
+}
+
+void GoldenStore::get(const CaseSpec& spec, Ready ready, Members members) {
+  const bool of_ranks = spec.reference.is_set();
+  const bool of_model = is_model_workload(spec.workload);
+  const bool few = members == Members::kFew && of_model && spec.precision != Precision::kFloat64;
+  // The key covers the code of the models' goldens, not that of a registered workload.
+  const auto full = [keeps = of_model && !of_ranks](const std::string& key) {
+    return keeps ? GoldenCache::full_key(key) : std::string();
+  };
+  std::string key = golden_key(spec) + (of_ranks ? reference_key(spec) : "");
+  if (members == Members::kMeasured) key += std::string("\n") + golden::kMeasured;
+  if (give_known(key, full(key), ready)) return;
+  if (few) {
+    key += std::string("\n") + golden::kFew;
+    if (give_known(key, full(key), ready)) return;
   }
   const auto entry = std::make_shared<Entry>();
   entry->key = key;
   entries_.push_front(entry);
-  // The key covers the code of the models' goldens, not that of a registered workload.
-  const bool keeps = is_model_workload(spec.workload) && !of_ranks;
-  const std::string full_key = keeps ? GoldenCache::full_key(key) : std::string();
-  if (auto cached = from_cache(full_key)) {
-    entry->golden = std::move(cached);
-    entry->ready = true;
-    entry->bytes = size_of(entry->golden->fd.get());
-    forget_old();
-    ready(entry->golden);
-    return;
-  }
   entry->waiting.push_back(std::move(ready));
   entry->golden = std::make_shared<Golden>();
   entry->golden->fd = make_memory_file();
-  if (of_ranks) return run_reference(entry, spec, measured);
+  entry->golden->has_few = few;
+  if (of_ranks) return run_reference(entry, spec, few ? Members::kFew : members);
+  const std::string full_key = full(key);
   if (auto outcome = too_large(spec)) return settle(entry, full_key, std::move(*outcome));
   nlohmann::json request = to_json(spec);
-  if (measured) request[golden::kMeasured] = true;
+  if (members == Members::kMeasured) request[golden::kMeasured] = true;
+  if (few) request[golden::kFew] = true;
   pool_.start_golden(request.dump(), entry->golden->fd.get(), "",
                      [this, entry, full_key](world::TaskOutcome outcome) {
                        settle(entry, full_key, std::move(outcome));
@@ -105,7 +124,8 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, bool measured) {
 }
 
 void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec,
-                                bool measured) {
+                                Members members) {
+  const bool measured = members == Members::kMeasured;
   std::shared_ptr<const PiecesFolder> pieces;
   try {
     if (limits_) check_world_limits(reference_case(spec, ""), *limits_);
@@ -115,7 +135,7 @@ void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry, const CaseS
   }
   entry->golden->pieces = pieces;
   run_reference(entry, std::make_shared<ReferenceTensors>(spec, pieces->path()), kExactRun,
-                last_reference_run(spec, measured));
+                members == Members::kFew ? kFewMembers - 1 : last_reference_run(spec, measured));
 }
 
 void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry,
@@ -172,7 +192,9 @@ std::shared_ptr<const GoldenStore::Golden> GoldenStore::make(const CaseSpec& spe
     return golden;
   }
   golden->fd = make_memory_file();
-  golden->outcome = pool_.run_golden(to_json(spec).dump(), golden->fd.get(), dump_path);
+  nlohmann::json request = to_json(spec);
+  request[golden::kFew] = true;  // it is asked for its values
+  golden->outcome = pool_.run_golden(request.dump(), golden->fd.get(), dump_path);
   return golden;
 }
 

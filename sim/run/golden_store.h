@@ -20,8 +20,9 @@ class GoldenStore {
  public:
   struct Golden {
     world::TaskOutcome outcome;
-    world::OwnedFd fd;                                     // the blob
-    bool cached = false;                                   // from an earlier run
+    world::OwnedFd fd;     // the blob
+    bool cached = false;   // from an earlier run
+    bool has_few = false;  // of the members of a lower precision; otherwise it has all
     std::shared_ptr<const PiecesFolder> pieces = nullptr;  // of another layout; `fd` is its index
   };
   using Ready = std::function<void(std::shared_ptr<const Golden>)>;
@@ -33,9 +34,13 @@ class GoldenStore {
   GoldenStore(const GoldenStore&) = delete;
   GoldenStore& operator=(const GoldenStore&) = delete;
 
-  // Calls `ready` once, now or later in the pool's wait_until. A `measured` golden in float64 knows
-  // how far its members scatter.
-  void get(const CaseSpec& spec, Ready ready, bool measured = false);
+  enum class Members {
+    kDue,       // all below float64, none in float64
+    kFew,       // below float64 kFewMembers are enough (sim/case/record/magnitude.h)
+    kMeasured,  // all, in float64 too
+  };
+  // Calls `ready` once, now or later in the pool's wait_until.
+  void get(const CaseSpec& spec, Ready ready, Members members = Members::kDue);
   // Computes the golden anew, waits for it, and writes its tensors to `dump_path` unless that is
   // "".
   std::shared_ptr<const Golden> make(const CaseSpec& spec, const std::string& dump_path);
@@ -48,13 +53,15 @@ class GoldenStore {
     int64_t bytes = 0;
     std::vector<Ready> waiting;
   };
+  // The golden of the key, if there is one or it is being computed.
+  bool give_known(const std::string& key, const std::string& full_key, Ready& ready);
   std::shared_ptr<Golden> from_cache(const std::string& full_key) const;
   void settle(const std::shared_ptr<Entry>& entry, const std::string& full_key,
               world::TaskOutcome outcome);
   void forget_old();
 
   // Lets the reference layout of the case run instead of one device.
-  void run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec, bool measured);
+  void run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec, Members members);
   void run_reference(const std::shared_ptr<Entry>& entry,
                      const std::shared_ptr<ReferenceTensors>& tensors, int64_t run, int64_t last);
   // Why the golden of this case cannot be computed here; nothing when it can.

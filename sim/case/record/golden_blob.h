@@ -13,7 +13,7 @@
 
 namespace shardproof::sim {
 
-inline constexpr uint64_t kGoldenMagic = 0x31444c4f47504853;  // "SHPGOLD1"
+inline constexpr uint64_t kGoldenMagic = 0x32444c4f47504853;  // "SHPGOLD2"
 inline constexpr const char* kGoldenIndexName = "__index__";
 
 // Appends numbers and strings to a byte string, little-endian.

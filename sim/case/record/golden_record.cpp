@@ -123,6 +123,8 @@ void put_tensor(IndexWriter& index, const GoldenFacts& facts, Dtype dtype, int64
   index.put(facts.scatter);
   index.put(facts.factor_scatter);
   index.put(facts.square);
+  index.put(facts.few_scatter);
+  index.put(facts.few_factor_scatter);
   index.put(static_cast<int8_t>(facts.kept_in_float32));
   index.put(static_cast<int8_t>(dtype));
   index.put(offset);
@@ -161,6 +163,8 @@ GoldenRecord GoldenRecord::from_fd(int fd) {
     tensor.scatter = index.take<double>();
     tensor.factor_scatter = index.take<double>();
     tensor.square = index.take<double>();
+    tensor.few_scatter = index.take<double>();
+    tensor.few_factor_scatter = index.take<double>();
     tensor.kept_in_float32 = index.take<int8_t>() != 0;
     const auto dtype = index.take<int8_t>();
     const auto offset = index.take<int64_t>();

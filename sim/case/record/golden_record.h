@@ -39,6 +39,9 @@ struct GoldenFacts {
   // of the whole tensor is. Infinite where `scatter` is. `square` is <r, r>.
   double factor_scatter = 0;
   double square = 0;
+  // Both of the first kFewMembers alone (magnitude.h), which decide most tensors.
+  double few_scatter = 0, few_factor_scatter = 0;
+  int64_t members = 0;  // that were added; the blob does not hold it
   // A forward tensor of more than one number that lower precisions keep in float32 (logprobs), so
   // its members' error includes no rounding to the precision. One number may be exact by chance.
   bool kept_in_float32 = false;

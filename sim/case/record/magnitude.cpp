@@ -135,7 +135,9 @@ Distance distance_between(const TensorView& a, const TensorView& b) {
   return most > kLargestCounted ? distance_within(a, b, most, beyond) : distance;
 }
 
-void add_member(const TensorView& value, const TensorView* member, GoldenFacts& facts) {
+namespace {
+
+void widen(const TensorView& value, const TensorView* member, GoldenFacts& facts) {
   const Distance distance = member ? distance_between(value, *member) : Distance{};
   if (!member || (distance.a_finite && !distance.b_finite)) {
     facts.scatter = facts.factor_scatter = std::numeric_limits<double>::infinity();
@@ -147,6 +149,15 @@ void add_member(const TensorView& value, const TensorView* member, GoldenFacts& 
     facts.factor_scatter =
         std::max(facts.factor_scatter, std::fabs(distance.along / distance.square));
   }
+}
+
+}  // namespace
+
+void add_member(const TensorView& value, const TensorView* member, GoldenFacts& facts) {
+  widen(value, member, facts);
+  if (++facts.members > kFewMembers) return;
+  facts.few_scatter = facts.scatter;
+  facts.few_factor_scatter = facts.factor_scatter;
 }
 
 }  // namespace shardproof::sim

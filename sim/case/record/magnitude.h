@@ -55,7 +55,12 @@ Distance distance_between(const TensorView& a, const TensorView& b);
 // 10^8 scalars (sim/judge/diff/tolerance.h).
 inline constexpr int64_t kPerturbed = 16;
 
-// Widens GoldenFacts::scatter and factor_scatter by one member. `value` is the tensor itself as
+// The unperturbed run and the first of the others. Allowances only grow with more members, so a
+// tensor that is right by these is right by all, and the others are computed for what is not.
+inline constexpr int64_t kFewMembers = 2;
+
+// Widens GoldenFacts::scatter and factor_scatter by one member, and those of few members by the
+// first. `value` is the tensor itself as
 // float64; `member` has its shape, or is null where the member has no such tensor, because it skips
 // another step.
 void add_member(const TensorView& value, const TensorView* member, GoldenFacts& facts);

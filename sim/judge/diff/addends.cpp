@@ -178,6 +178,7 @@ Sum summed(const AddendGroup& group) {
             .dims = {{}},
             .strides = {1}};
   out.allowance = first.allowance;
+  out.allowance_of_few = first.allowance_of_few;
   out.drawn = first.drawn;
   std::set<int32_t> counts;
   for (size_t at = 0; at < size; ++at) {
@@ -207,6 +208,15 @@ ResultRow judged_sum(const ResultRow& like, const Piece& sum) {
   row.count = row.judged = count;
   row.replicas = std::vector<int64_t>{sum.rank};
   if (sum.drawn.empty()) row.global_shape = sum.global_shape;
+  if (sum.allowance_of_few >= 0) {
+    const DiffResult by_few = diff({actual, golden, plan, 1, sum.allowance_of_few});
+    if (by_few.bad_count == 0) {
+      row.reason.clear();
+      take_result(by_few, plan, row);
+      row.rounding_only = false;
+      return row;
+    }
+  }
   take_result(diff({actual, golden, plan, 1, sum.allowance}), plan, row);
   row.rounding_only = like.rounding_only && row.is_wrong();
   if (!row.is_wrong()) return row;
@@ -222,6 +232,7 @@ ResultRow judged_sum(const ResultRow& like, const Piece& sum) {
 void settle_rows(const AddendGroup& group, const ResultRow& sum) {
   for (ResultRow* row : group.rows) {
     row->outcome = sum.outcome;
+    row->reason = sum.reason;
     row->judged = row->count;
     row->worst_ratio = sum.worst_ratio;
     row->worst_error = sum.worst_error;

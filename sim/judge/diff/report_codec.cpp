@@ -129,13 +129,13 @@ void check_piece(const Piece& piece) {
 
 template <class Codec, class Part>
 void piece_fields(Codec& codec, Part& piece) {
-  codec.fixed_array(16);
+  codec.fixed_array(17);
   codec.one_of(piece.kind, kLastObservationKind, "kind");
   codec(piece.name);
   codec.one_of(piece.phase, Phase::kStep, "phase");
   codec(piece.step, piece.microbatch, piece.rank, piece.order, piece.partial, piece.partial_axes);
   codec(piece.global_shape, piece.dims, piece.strides, piece.actual, piece.golden);
-  codec(piece.allowance, piece.drawn);
+  codec(piece.allowance, piece.allowance_of_few, piece.drawn);
   if constexpr (Codec::kReads) check_piece(piece);
 }
 

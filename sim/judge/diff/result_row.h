@@ -88,6 +88,7 @@ struct Piece {
   std::vector<int64_t> strides;
   std::vector<double> actual = {}, golden = {};  // `golden` includes the declared scale
   double allowance = 0;                          // of every element
+  double allowance_of_few = -1;                  // of an addend (sim/judge/evidence/row_judge.h)
   std::vector<int64_t> drawn = {};               // the golden's rows of dim 0; empty: all
 };
 

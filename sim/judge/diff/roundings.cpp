@@ -49,8 +49,10 @@ bool has_many_draws(const DiffTask& task) {
 
 FactorCheck check_factor(const DiffTask& task, Precision precision) {
   const GoldenTensor& golden = task.golden;
+  const double scatter =
+      task.members == Members::kFew ? golden.few_factor_scatter : golden.factor_scatter;
   if (precision == Precision::kFloat64 || !has_many_draws(task) || !(golden.square > 0) ||
-      !std::isfinite(golden.factor_scatter) || !std::isfinite(golden.square)) {
+      !std::isfinite(scatter) || !std::isfinite(golden.square)) {
     return {};
   }
   std::vector<double> actual, due;
@@ -63,8 +65,7 @@ FactorCheck check_factor(const DiffTask& task, Precision precision) {
   if (!(square > 0) || !std::isfinite(along)) return {};
   const double spread = std::sqrt(golden.square * task.scale * task.scale / square);
   const double rounding = eps_of_precision(precision) / std::sqrt(double(task.plan.count));
-  const double allowed =
-      std::max(kFactorScatters * golden.factor_scatter, kFloorRoundings * rounding) * spread;
+  const double allowed = std::max(kFactorScatters * scatter, kFloorRoundings * rounding) * spread;
   FactorCheck check{.used = std::fabs(along / square) / allowed};
   if (check.used > 1) {
     check.problem = fmt::format(

@@ -23,6 +23,7 @@ struct DiffTask {
   double allowance = 0;                         // of every element, for |scale| = 1
   const FreeRunningAllowance* added = nullptr;  // per element, or null
   bool padding_is_zero = false;  // [B, S]: the golden's zeros in column 0 and at row ends are exact
+  Members members = Members::kAll;  // whose factors count
 };
 
 struct DiffResult {

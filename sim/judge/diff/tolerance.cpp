@@ -23,22 +23,26 @@ double eps_of_precision(Precision precision) {
 }
 
 double scatter_allowance(const GoldenTensor& golden, double eps) {
-  const double scatters =
-      std::clamp(golden.scale / 2, kLeastScatters * golden.scatter, kScatters * golden.scatter);
-  return std::max(scatters, kFloorRoundings * eps * golden.scale);
+  return scatter_allowance(golden.scatter, golden.scale, eps);
 }
 
-Tolerance::Tolerance(const CaseSpec& spec)
-    : precision_eps_(spec.precision == Precision::kFloat64 ? 0 : eps_of_precision(spec.precision)) {
+double scatter_allowance(double scatter, double scale, double eps) {
+  const double scatters = std::clamp(scale / 2, kLeastScatters * scatter, kScatters * scatter);
+  return std::max(scatters, kFloorRoundings * eps * scale);
 }
+
+Tolerance::Tolerance(const CaseSpec& spec, Members members)
+    : precision_eps_(spec.precision == Precision::kFloat64 ? 0 : eps_of_precision(spec.precision)),
+      members_(members) {}
 
 double Tolerance::lower_precision(const GoldenTensor& golden) const {
+  const double scatter = members_ == Members::kFew ? golden.few_scatter : golden.scatter;
   if (precision_eps_ == 0) {
-    return golden.scatter > 0 ? scatter_allowance(golden, kFloat64Eps) : 0;
+    return scatter > 0 ? scatter_allowance(scatter, golden.scale, kFloat64Eps) : 0;
   }
   const bool wide = is_optimizer_state(golden) || golden.kept_in_float32;
   const double eps = wide ? eps_of_precision(Precision::kFloat32) : precision_eps_;
-  return scatter_allowance(golden, eps);
+  return scatter_allowance(scatter, golden.scale, eps);
 }
 
 double Tolerance::allowance(const GoldenTensor& golden) const {
@@ -56,16 +60,14 @@ double Tolerance::fed_allowance(const GoldenTensor& golden) const {
   return kFedRelativeToScale * golden.scale + (precision_eps_ > 0 ? lower_precision(golden) : 0);
 }
 
-std::optional<FreeRunningAllowance> FreeRunningAllowance::of(const CaseSpec& spec,
-                                                             const GoldenRecord& golden,
-                                                             const GoldenTensor& tensor,
-                                                             KnownGradients known,
-                                                             const std::vector<double>& rates) {
+std::optional<FreeRunningAllowance> FreeRunningAllowance::of(
+    const CaseSpec& spec, const GoldenRecord& golden, const GoldenTensor& tensor,
+    KnownGradients known, const std::vector<double>& rates, Members members) {
   FreeRunningAllowance out;
   if (!is_optimizer_state(tensor)) return std::nullopt;
   out.kind_ = tensor.kind;
   out.optimizer_ = spec.optimizer;
-  const Tolerance tolerance(spec);
+  const Tolerance tolerance(spec, members);
   const std::string gradient =
       observed_name(ObservationKind::kGradient, parameter_of(tensor.kind, tensor.name));
   const GoldenTensor* first = nullptr;

@@ -40,10 +40,14 @@ double eps_of_precision(Precision precision);
 // What a precision below float64 adds to the allowance of a tensor whose values are held in a dtype
 // with this eps.
 double scatter_allowance(const GoldenTensor& golden, double eps);
+double scatter_allowance(double scatter, double scale, double eps);
+
+// Of a golden's ensemble (sim/case/record/magnitude.h).
+enum class Members { kAll, kFew };
 
 class Tolerance {
  public:
-  explicit Tolerance(const CaseSpec& spec);
+  explicit Tolerance(const CaseSpec& spec, Members members = Members::kAll);
 
   // The allowance of every element of the tensor; 0 for integers.
   double allowance(const GoldenTensor& golden) const;
@@ -58,6 +62,7 @@ class Tolerance {
   double lower_precision(const GoldenTensor& golden) const;
 
   double precision_eps_ = 0;  // 0: float64
+  Members members_;
 };
 
 // The error that a free-running optimizer may add to each element because its gradients were only
@@ -84,7 +89,8 @@ class FreeRunningAllowance {
   static std::optional<FreeRunningAllowance> of(const CaseSpec& spec, const GoldenRecord& golden,
                                                 const GoldenTensor& tensor,
                                                 KnownGradients known = KnownGradients::kEveryStep,
-                                                const std::vector<double>& rates = {});
+                                                const std::vector<double>& rates = {},
+                                                Members members = Members::kAll);
   // The allowance of the element at `offset` of the full tensor.
   double at(int64_t offset) const;
 

@@ -74,7 +74,7 @@ void RowJudge::compare(Comparison comparison, ResultRow& row) {
   if (result.bad_count > 0 && comparison.excuse && comparison.excuse(task, result, row)) return;
   take_result(result, task.plan, row);
   if (row.outcome == Outcome::kMatch && !comparison.is_fed) check_all(comparison, row);
-  if (row.outcome != Outcome::kMismatch) return;
+  if (row.outcome != Outcome::kMismatch || comparison.is_tried) return;
   row.rounding_only = spec_.precision != Precision::kFloat64;
   if (!failing_.wants(golden_position(row.step, row.phase, row.order))) return;
   row.evidence = look_closer(task, golden_, spec_.precision);
@@ -107,6 +107,7 @@ void RowJudge::keep_addend(const Comparison& comparison, ResultRow& row) {
   row.rounding_only = spec_.precision != Precision::kFloat64;
   row.outcome = Outcome::kAddend;
   addends_.push_back(make_piece(row, comparison.task));
+  addends_.back().allowance_of_few = comparison.allowance_of_few;
   for (double& value : addends_.back().actual) value *= comparison.share;
 }
 

@@ -20,9 +20,11 @@ namespace shardproof::sim::judge {
 // A rank's tensor beside the golden's, and what only the caller knows of it.
 struct Comparison {
   DiffTask task;
-  std::string unresolved = {};  // why the allowance is too wide to find an error; "": it is not
-  double share = 1;             // of an addend: the part of its values that counts
-  bool is_fed = false;          // by an optimizer that got the golden's gradients
+  std::string unresolved = {};   // why the allowance is too wide to find an error; "": it is not
+  double share = 1;              // of an addend: the part of its values that counts
+  double allowance_of_few = -1;  // by which the sum of addends is right in any case; below 0: none
+  bool is_fed = false;           // by an optimizer that got the golden's gradients
+  bool is_tried = false;  // a tensor that is wrong is compared again, so nothing is kept of it
   // Called where an element is wrong: what a free-running optimizer may add.
   std::function<std::optional<FreeRunningAllowance>()> free_running = {};
   // Called where one is still wrong. It may widen the allowance and compare again. Returns whether

@@ -86,6 +86,8 @@ void fill_coverage(const GoldenTensor& golden, const IndexPlan& plan, ResultRow&
   }
 }
 
+bool has_members(const CaseSpec& spec) { return spec.precision != Precision::kFloat64; }
+
 constexpr const char* kMaySkip =
     "correct runs of one device differ in whether an overflow skips the step";
 
@@ -106,7 +108,8 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
       rank_(rank),
       golden_(golden),
       calls_so_far_(std::move(calls_so_far)),
-      tolerance_(spec) {
+      tolerance_(spec),
+      tolerance_of_few_(spec, Members::kFew) {
   if (golden_) {
     rows_.emplace(spec_, *golden_, kAddendBytes / static_cast<size_t>(mesh.world_size()));
     census_.emplace(*golden_);
@@ -244,21 +247,50 @@ void RankRecorder::compare(const Observation& observation, const TensorView& loc
     return;
   }
   const TensorView kept = kept_rows(local, plan);
+  // What is right by few members is a match even where all would leave it unresolved, so that the
+  // verdict does not depend on how many the golden has.
+  if (has_members(spec_) && !row.partial) {
+    ResultRow tried = row;
+    compare(observation, local, kept, golden, plan, fed, Members::kFew, tried);
+    if (tried.outcome == Outcome::kMatch && tried.problem.empty()) {
+      row = std::move(tried);
+      return;
+    }
+  }
+  compare(observation, local, kept, golden, plan, fed, Members::kAll, row);
+}
+
+void RankRecorder::compare(const Observation& observation, const TensorView& local,
+                           const TensorView& kept, const GoldenTensor& golden,
+                           const IndexPlan& plan, bool fed, Members members, ResultRow& row) {
+  const Tolerance& tolerance = members == Members::kFew ? tolerance_of_few_ : tolerance_;
   Comparison now{.task = {kept, golden, plan, observation.scale,
-                          fed ? tolerance_.fed_allowance(golden) : tolerance_.allowance(golden)},
-                 .is_fed = fed};
+                          fed ? tolerance.fed_allowance(golden) : tolerance.allowance(golden)},
+                 .is_fed = fed,
+                 .is_tried = members == Members::kFew};
   now.task.padding_is_zero = is_scored_logprobs(golden);
-  const bool differs = !std::isfinite(golden.scatter);  // in which tensors correct runs have
-  if (differs || !tolerance_.resolves(golden)) now.unresolved = why_unresolved(golden);
+  now.task.members = members;
+  const double scatter = members == Members::kFew ? golden.few_scatter : golden.scatter;
+  const bool differs = !std::isfinite(scatter);  // in which tensors correct runs have
+  if (differs || !tolerance.resolves(golden)) now.unresolved = why_unresolved(golden);
   if (!fed && std::isfinite(now.task.allowance)) fill_coverage(golden, plan, row);
-  if (!fed) now.free_running = [&] { return FreeRunningAllowance::of(spec_, *golden_, golden); };
-  if (row.kind == ObservationKind::kSkipped) {
+  if (!fed) {
+    now.free_running = [&] {
+      return FreeRunningAllowance::of(spec_, *golden_, golden, KnownGradients::kEveryStep, {},
+                                      members);
+    };
+  }
+  if (row.kind == ObservationKind::kSkipped && members == Members::kAll) {
     now.excuse = [&](DiffTask&, DiffResult&, ResultRow& skipped) {
       if (!parted_->leaves(skipped.step)) return false;
       skipped.outcome = Outcome::kUnresolved;
       skipped.reason = PartedSteps::kReason;
       return true;
     };
+  }
+  if (row.partial && has_members(spec_) && std::isfinite(golden.few_scatter) &&
+      tolerance_of_few_.resolves(golden)) {
+    now.allowance_of_few = tolerance_of_few_.allowance(golden);
   }
   now.problem_of_all = [&] { return problem_of_all(observation, golden, local); };
   rows_->compare(std::move(now), row);

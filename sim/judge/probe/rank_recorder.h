@@ -60,6 +60,9 @@ class RankRecorder final : public Probe {
   void judge(const Observation& observation, const TensorView& local, ResultRow& row);
   void compare(const Observation& observation, const TensorView& local, const GoldenTensor& golden,
                const IndexPlan& plan, bool fed, ResultRow& row);
+  void compare(const Observation& observation, const TensorView& local, const TensorView& kept,
+               const GoldenTensor& golden, const IndexPlan& plan, bool fed, Members members,
+               ResultRow& row);
   std::string problem_of_all(const Observation& observation, const GoldenTensor& golden,
                              const TensorView& local) const;
   void check_recompute(const Observation& observation, ResultRow& row);
@@ -72,7 +75,7 @@ class RankRecorder final : public Probe {
   int64_t rank_;
   const GoldenRecord* golden_;
   std::function<int64_t()> calls_so_far_;
-  Tolerance tolerance_;
+  Tolerance tolerance_, tolerance_of_few_;
   std::optional<RowJudge> rows_;
   std::optional<OwnOptimizer> own_optimizer_;
   std::optional<GradientAddends> gradient_addends_;

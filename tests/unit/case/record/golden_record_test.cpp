@@ -114,10 +114,11 @@ TEST_CASE("a name observed twice in the golden is our own fault", "[record]") {
 }
 
 TEST_CASE("the scatter is the largest distance of any member", "[record]") {
-  GoldenRecorder golden(true), near(true), far(true);
+  GoldenRecorder golden(true), near(true), far(true), farther(true);
   golden.observe(seen("grad.w", at::tensor({1.0, 2.0, -3.0}, at::kDouble)));
   near.observe(seen("grad.w", at::tensor({1.0, 2.125, -3.0625}, at::kFloat)));
   far.observe(seen("grad.w", at::tensor({1.0, 2.25, -3.125}, at::kFloat)));
+  farther.observe(seen("grad.w", at::tensor({1.0, 2.5, -3.125}, at::kFloat)));
   for (const GoldenRecorder* member : {&far, &near}) golden.add_member(*member);
   CHECK(golden.tensors()[0].scatter == 0.25);
   CHECK(golden.scatter().at(record_key(Phase::kStep, 1, "grad.w")) == 0.25);
@@ -127,6 +128,13 @@ TEST_CASE("the scatter is the largest distance of any member", "[record]") {
   CHECK(record.tensors()[0].scatter == 0.25);
   CHECK(record.tensors()[0].square == 14);
   CHECK(record.tensors()[0].factor_scatter == 0.0625);  // (0.25 * 2 + 0.125 * 3) / 14
+  golden.add_member(farther);
+  const MemoryFile another;
+  golden.write(another.fd(), {});
+  const GoldenRecord wider = GoldenRecord::from_fd(another.fd());
+  CHECK(wider.tensors()[0].scatter == 0.5);
+  CHECK(wider.tensors()[0].few_scatter == 0.25);  // of the first two
+  CHECK(wider.tensors()[0].few_factor_scatter == 0.0625);
 }
 
 TEST_CASE("a member that overflows or leaves a tensor out scatters without bound", "[record]") {

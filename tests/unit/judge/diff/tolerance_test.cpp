@@ -78,6 +78,25 @@ TEST_CASE("a tensor is not resolved where 2 scatters exceed half of it", "[toler
   CHECK(tolerance.resolves(parameter));
 }
 
+TEST_CASE("more members allow more, and resolve less", "[tolerance]") {
+  for (const Precision precision :
+       {Precision::kFloat32, Precision::kBFloat16, Precision::kFloat16}) {
+    const Tolerance few(spec_of(1, 2, precision), Members::kFew), all(spec_of(1, 2, precision));
+    for (double scatter = 1e-9; scatter < 10; scatter *= 1.3) {
+      for (const double more : {1.0, 1.01, 2.0, 50.0}) {
+        GoldenTensor tensor = tensor_of(1, 1, more * scatter);
+        tensor.few_scatter = scatter;
+        CHECK(few.allowance(tensor) <= all.allowance(tensor));
+        CHECK(few.fed_allowance(tensor) <= all.fed_allowance(tensor));
+        CHECK((few.resolves(tensor) || !all.resolves(tensor)));
+      }
+      GoldenTensor differing = tensor_of(1, 1, std::numeric_limits<double>::infinity());
+      differing.few_scatter = scatter;
+      CHECK(std::isfinite(few.allowance(differing)));
+    }
+  }
+}
+
 TEST_CASE("lower precisions allow 4 eps of the scale where nothing scatters", "[tolerance]") {
   CHECK(Tolerance(spec_of(1, 1, Precision::kFloat32)).allowance(tensor_of(2, 0)) ==
         Approx(4 * 2 * std::ldexp(1.0, -23) + 2e-10).epsilon(1e-12));

@@ -189,20 +189,51 @@ TEST_CASE("digests tell bits apart, and calls so far are noted", "[recorder]") {
 
 namespace {
 
-// A golden whose ensemble has one member besides the exact run.
-GoldenRecord golden_with_member(const std::vector<Observation>& exact,
-                                const std::vector<Observation>& member,
-                                const std::map<std::string, std::string>& metadata = {}) {
-  GoldenRecorder recorder(true), rounded(true);
+// A golden of the exact run and the members of an ensemble.
+GoldenRecord golden_with_members(const std::vector<Observation>& exact,
+                                 const std::vector<std::vector<Observation>>& members,
+                                 const std::map<std::string, std::string>& metadata = {}) {
+  GoldenRecorder recorder(true);
   for (const Observation& one : exact) recorder.observe(one);
-  for (const Observation& one : member) rounded.observe(one);
-  recorder.add_member(rounded);
+  for (const std::vector<Observation>& member : members) {
+    GoldenRecorder rounded(true);
+    for (const Observation& one : member) rounded.observe(one);
+    recorder.add_member(rounded);
+  }
   const MemoryFile file;
   recorder.write(file.fd(), metadata);
   return GoldenRecord::from_fd(file.fd());
 }
 
+GoldenRecord golden_with_member(const std::vector<Observation>& exact,
+                                const std::vector<Observation>& member,
+                                const std::map<std::string, std::string>& metadata = {}) {
+  return golden_with_members(exact, {member}, metadata);
+}
+
 }  // namespace
+
+TEST_CASE("what few members allow is a match, whatever the others are", "[recorder]") {
+  const CaseSpec spec = spec_of(1, 1, Precision::kBFloat16);
+  const at::Tensor value = at::tensor({1.0, -2.0}, at::kDouble);
+  const auto member = [&](double error) { return std::vector{seen("grad.w", value + error)}; };
+  const auto outcome = [&](const GoldenRecord& golden, double error) {
+    return observe_one(spec, golden, seen("grad.w", value + error)).outcome;
+  };
+  const auto few = golden_with_members({seen("grad.w", value)}, {member(0.01), member(0.02)});
+  CHECK(outcome(few, 0.11) == Outcome::kMatch);  // 6 * 0.02
+  CHECK(outcome(few, 0.13) == Outcome::kMismatch);
+  const auto wide =
+      golden_with_members({seen("grad.w", value)}, {member(0.01), member(0.02), member(0.04)});
+  CHECK(outcome(wide, 0.11) == Outcome::kMatch);
+  CHECK(outcome(wide, 0.13) == Outcome::kMatch);  // 6 * 0.04
+  CHECK(outcome(wide, 0.26) == Outcome::kMismatch);
+  const auto unresolved =
+      golden_with_members({seen("grad.w", value)}, {member(0.01), member(0.02), member(0.6)});
+  CHECK(outcome(unresolved, 0.11) == Outcome::kMatch);
+  CHECK(outcome(unresolved, 0.13) == Outcome::kUnresolved);
+  CHECK(outcome(unresolved, 1.3) == Outcome::kMismatch);  // beyond 2 * 0.6
+}
 
 TEST_CASE("what correct runs scatter over is unresolved, and wrong only beyond it", "[recorder]") {
   const CaseSpec spec = spec_of(1, 1, Precision::kBFloat16);
