@@ -50,6 +50,7 @@ class Life {
   };
 
   void run_stage(const sim::StageSpec& stage) {
+    if (stage.fails) return;
     if (stage.kind == sim::StageKind::kTrain) return train(stage);
     if (stage.kind == sim::StageKind::kScore) return score();
     if (stage.kind == sim::StageKind::kReference) return refer();
@@ -66,7 +67,6 @@ class Life {
   }
 
   void train(const sim::StageSpec& stage) {
-    if (stage.fails) return;
     const double rate = learning_rate(spec_.optimizer, calls_);
     for (int64_t first = 0; first < batch_.size(); first += stage.global_batch_size) {
       const Batch batch = batch_.slice(first, stage.global_batch_size);

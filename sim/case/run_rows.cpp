@@ -42,9 +42,10 @@ const OptionRows<StageSpec>& rows_of(const StageSpec&) {
           samples),
       row<&Spec::eval_mode>("run.stages[].eval_mode",
                             "train: compute the metrics, without gradients and optimizer step"),
-      row<&Spec::fails>(
-          "run.stages[].fails",
-          "train: every rank throws in its first backward; the stage must have no effect"),
+      row<&Spec::fails>("run.stages[].fails",
+                        "train, score, reference: every rank throws, again and again at a later "
+                        "moment; the stage "
+                        "must have no effect"),
       row<&Spec::max_file_bytes>("run.stages[].max_file_bytes",
                                  "export: tensor bytes of one file; 0: one file has all tensors",
                                  Range{0, 1e15}, Golden::kIgnores),

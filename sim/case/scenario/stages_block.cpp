@@ -34,7 +34,7 @@ const std::vector<StageKey>& stage_keys() {
     std::vector<StageKey> made = {{"train_global_batch_size", {kTrain}},
                                   {"train_micro_batch_size", {kTrain}},
                                   {"eval_mode", {kTrain}},
-                                  {"fails", {kTrain}},
+                                  {"fails", {kTrain, kScore, kReference}},
                                   {"max_file_bytes", {kExport}},
                                   {"logprob_batch_size", {kScore, kReference}},
                                   {"sequence_parallel", {kLoad}},
@@ -56,6 +56,7 @@ class StageReader {
     ++number_;
     StageSpec stage{.kind = record["do"].get<StageKind>()};
     check_keys(stage.kind, record);
+    stage.fails = record["fails"];
     if (stage.kind == StageKind::kTrain) set_train(stage, record);
     if (stage.kind == StageKind::kScore || stage.kind == StageKind::kReference) {
       stage.micro_batch_size = size_of(record, "logprob_batch_size", "run.logprob_batch_size", 0);
@@ -93,9 +94,8 @@ class StageReader {
   void set_train(StageSpec& stage, const json& record) const {
     const int64_t samples = spec_.data.batch_size;
     stage.eval_mode = record["eval_mode"];
-    stage.fails = record["fails"];
     if (stage.fails && stage.eval_mode) {
-      fail("an evaluation has no backward to fail in", "remove fails or eval_mode");
+      fail("an evaluation is not to fail", "remove fails or eval_mode");
     }
     stage.global_batch_size =
         size_of(record, "train_global_batch_size", "run.train_global_batch_size", samples);

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/seed.h"
 #include "model/precision.h"
 #include "model/weights.h"
 #include "parallel/hf/save_weights.h"
@@ -38,6 +39,12 @@ PolicyOptions policy_options(const CaseSpec& spec, DrawLog& draws) {
   return options;
 }
 
+// In what a load may change.
+bool is_same_layout(const ParallelSpec& a, const ParallelSpec& b) {
+  return static_cast<const AxisSizes&>(a) == b && a.data_parallel == b.data_parallel &&
+         a.sequence_parallel == b.sequence_parallel;
+}
+
 // Thrown by a stage that is to fail.
 struct PlannedFailure : std::exception {
   const char* what() const noexcept override { return "a stage of the scenario that fails"; }
@@ -46,27 +53,43 @@ struct PlannedFailure : std::exception {
 }  // namespace
 
 // Replaces the trainer's step by the moment. In a stage that is to fail it passes nothing on, and
-// throws when the backward has left the last layers, so that gradients exist.
+// throws at an observation, of which all ranks make the same ones.
 class PolicyLife::StageProbe final : public Probe {
  public:
   explicit StageProbe(Probe& probe) : probe_(probe) {}
-  bool listens(Phase phase) const override {
-    return fails ? phase == Phase::kBackward : probe_.listens(phase);
-  }
+  bool listens(Phase phase) const override { return left_ >= 0 || probe_.listens(phase); }
   void observe(const Observation& observation) override {
-    if (fails) {
-      if (observation.name.starts_with("model.layers.")) throw PlannedFailure();
-      return;
-    }
+    if (left_ >= 0) return fail_in_turn(observation);
     Observation at_moment = observation;
     at_moment.step = moment;
     probe_.observe(at_moment);
   }
+  // The next call throws at its observation of that index, and before an update at the latest.
+  void fail_at(int64_t index) {
+    left_ = index;
+    skips_ = ended_ = false;
+  }
+  void pass_on() { left_ = -1; }
+  bool ended() const { return ended_; }  // the call threw at the last moment
   int64_t moment = 0;
-  bool fails = false;
 
  private:
+  void fail_in_turn(const Observation& observation) {
+    // A rank may hold fewer gradients than others; between them nothing is sent.
+    if (observation.kind == ObservationKind::kGradient) return;
+    skips_ = skips_ || (observation.kind == ObservationKind::kSkipped &&
+                        observation.tensor.item<double>() != 0);
+    ended_ = observation.kind == (skips_ ? ObservationKind::kLoss : ObservationKind::kGradNorm);
+    if (ended_ || left_-- == 0) {
+      left_ = 0;
+      throw PlannedFailure();
+    }
+  }
+
   Probe& probe_;
+  int64_t left_ = -1;  // observations before the failure; -1: none is to come
+  bool skips_ = false;
+  bool ended_ = false;
 };
 
 struct PolicyLife::Place {
@@ -132,6 +155,7 @@ PolicyLife::PolicyLife(const CaseSpec& spec, const RankEnv& env, const CaseInput
       inputs_(inputs),
       golden_(golden),
       listener_(listener),
+      drawn_(stream_seed(spec.seed, "failures of stages")),
       probe_(std::make_unique<StageProbe>(probe)) {
   if (env.rank == 0) receivers_ = refit_group(spec, env, listener);
 }
@@ -180,6 +204,7 @@ void PolicyLife::live() {
 }
 
 void PolicyLife::run_stage(const StageSpec& stage) {
+  if (stage.fails) return fail(stage);
   if (stage.kind == StageKind::kTrain) return train(stage);
   if (stage.kind == StageKind::kScore) return score(stage);
   if (stage.kind == StageKind::kReference) return refer(stage);
@@ -200,20 +225,36 @@ void PolicyLife::next_moment() {
   if (env_.on_step) env_.on_step(probe_->moment);
 }
 
-void PolicyLife::fail_to_train(const StageSpec& stage) {
-  probe_->fails = true;
-  try {
-    place_->worker.train(batch_, {.global_batch_size = stage.global_batch_size,
-                                  .micro_batch_size = stage.micro_batch_size});
-  } catch (const PlannedFailure&) {
-    probe_->fails = false;
-    return;
+// Fails again and again, each time later: the distances are drawn and grow, so that the first
+// failure is near the beginning of the call and the last one at its end.
+void PolicyLife::fail(const StageSpec& stage) {
+  const auto draw = [this](int64_t below) {
+    drawn_ = mix_bits(drawn_ + 1);
+    return static_cast<int64_t>(drawn_ % static_cast<uint64_t>(below));
+  };
+  PolicyWorker& worker = place_->worker;
+  bool ended = false;
+  for (int64_t index = draw(3); !ended; index += 1 + draw(2 * index + 4)) {
+    probe_->fail_at(index);
+    try {
+      if (stage.kind == StageKind::kTrain) {
+        worker.train(batch_, {.global_batch_size = stage.global_batch_size,
+                              .micro_batch_size = stage.micro_batch_size});
+        SHARDPROOF_ASSERT(false, "a step observes its loss or norm before it updates");
+      } else if (stage.kind == StageKind::kScore) {
+        worker.score(batch_, stage.micro_batch_size);
+      } else {
+        worker.reference_logprobs(batch_, stage.micro_batch_size);
+      }
+      ended = true;  // scores have no effect that could be left
+    } catch (const PlannedFailure&) {
+      ended = probe_->ended();
+    }
   }
-  SHARDPROOF_ASSERT(false, "a backward reaches the layers");
+  probe_->pass_on();
 }
 
 void PolicyLife::train(const StageSpec& stage) {
-  if (stage.fails) return fail_to_train(stage);
   metrics_ = place_->worker
                  .train(batch_, {.global_batch_size = stage.global_batch_size,
                                  .micro_batch_size = stage.micro_batch_size,
@@ -268,9 +309,14 @@ void PolicyLife::refit() {
                        receivers_.get());
 }
 
+// A worker whose layout stays goes on with what it has, which the load must replace.
 void PolicyLife::load(const StageSpec& stage) {
-  place_->worker.settle();
-  begin(stage.parallel);
+  if (is_same_layout(stage.parallel, place_->spec.parallel)) {
+    observe_initial(trainer(), *probe_);  // the judge forgets the states
+  } else {
+    place_->worker.settle();
+    begin(stage.parallel);
+  }
   place_->worker.load(saved_);
   next_moment();
   place_->worker.trainer().observe_state();

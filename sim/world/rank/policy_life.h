@@ -41,7 +41,7 @@ class PolicyLife {
   void live();
   void run_stage(const StageSpec& stage);
   void train(const StageSpec& stage);
-  void fail_to_train(const StageSpec& stage);
+  void fail(const StageSpec& stage);
   void score(const StageSpec& stage);
   void refer(const StageSpec& stage);
   void refit();
@@ -57,6 +57,7 @@ class PolicyLife {
   const CaseInputs& inputs_;
   const GoldenRecord* golden_;
   CallListener* listener_;
+  uint64_t drawn_;  // the last number drawn for failures
   std::unique_ptr<StageProbe> probe_;
   std::unique_ptr<SharedFolder> folder_;
   DrawLog draws_;

@@ -1,7 +1,6 @@
 #include "sim/world/rank/refusals.h"
 
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <vector>
@@ -73,27 +72,6 @@ void refuse_unfit_model(const ParallelSpec& parallel, const ModelConfig& config)
   make_styles(parallel_options(parallel)).place(model, parallel.mesh());
 }
 
-bool is_frozen(const CaseSpec& spec, const std::string& parameter) {
-  return std::any_of(spec.frozen.begin(), spec.frozen.end(), [&](const std::string& pattern) {
-    return fnmatch(pattern.c_str(), parameter.c_str(), 0) == 0;
-  });
-}
-
-// A planned failure is in the backward of a layer.
-void refuse_failure_without_backward(const CaseSpec& spec, const ModelConfig& config) {
-  const bool fails = std::any_of(spec.stages.begin(), spec.stages.end(),
-                                 [](const StageSpec& stage) { return stage.fails; });
-  if (!fails) return;
-  for (const auto& [name, shape] : weight_shapes(config)) {
-    const bool below = name.starts_with("model.layers.") || name.starts_with("model.embed_tokens.");
-    if (below && !is_frozen(spec, name)) return;
-  }
-  refuse(
-      "a stage train is to fail in the backward of a layer, and no backward reaches one: the "
-      "layers and what lies before them are frozen",
-      "leave a layer to train, or leave `fails` out");
-}
-
 // A layer's gradients are reduced when its backward ends, before the last backward.
 void refuse_deferral_of_shards(const ParallelSpec& parallel) {
   if (parallel.deferred_wgrad == 0) return;
@@ -160,7 +138,6 @@ void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t
     refuse_deferral_of_shards(stage.parallel);
     refuse_in_stages(spec, stage.parallel);
   }
-  refuse_failure_without_backward(spec, config);
   for (const TrainedBatch& batch : trained_batches(spec, samples)) {
     if (spec.loss.kind == LossKind::kPreference) refuse_parted_pairs(spec, batch);
     if (spec.data.uneven || batch.samples % batch.shares == 0) continue;

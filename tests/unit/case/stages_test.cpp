@@ -152,7 +152,7 @@ TEST_CASE("What is wrong with stages is said where it stands", "[scenario][PW-1]
   says("{stages: [{do: load, fails: true}]}", "stage 1: load has no fails");
   says("{stages: [{do: save, max_file_bytes: 9}]}", "stage 1: save has no max_file_bytes");
   says("{stages: [{do: train, fails: true, eval_mode: true}]}",
-       "stage 1: an evaluation has no backward to fail in");
+       "stage 1: an evaluation is not to fail");
   says("{stages: [{do: train, train_global_batch_size: 4}]}",
        "stage 1: 6 samples do not divide into global batches of 4");
   says("{stages: [{do: train}, {do: load}]}", "stage 2: there is nothing to load yet");
