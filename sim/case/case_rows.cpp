@@ -169,8 +169,8 @@ const OptionRows<DataSpec>& rows_of(const DataSpec&) {
           "data.token_mask_weights",
           "Counted tokens have weights of 0.25 to 2 in token_mask instead of 1"),
       row<&Spec::masked_not_finite>("data.masked_not_finite",
-                                    "Advantages, previous and reference logprobs are NaN or "
-                                    "infinite where the loss mask is 0"),
+                                    "Advantages, previous and reference logprobs are NaN, "
+                                    "infinite or huge where the loss mask is 0"),
       row<&Spec::dropped_samples>("data.dropped_samples", "Samples whose sample_mask is 0",
                                   Range{0, 1e6}),
       row<&Spec::uneven>("data.uneven", "Allow a global batch that dp does not divide",

@@ -45,7 +45,7 @@ struct DataSpec {
   std::vector<int64_t> lengths;    // one per sample; empty: every sample has seq_len tokens
   double mask_probability = 0.8;   // share of tokens that token_mask counts, drawn from the seed
   bool mask_weights = false;       // generated: token_mask holds weights of 0.25 to 2, not 1
-  bool masked_not_finite = false;  // generated: NaN and infinities where the loss mask is 0
+  bool masked_not_finite = false;  // generated: NaN, infinite or huge where masked
   std::vector<int64_t> dropped_samples;  // samples whose sample_mask is 0
   bool uneven = false;                   // train: allow a global batch that dp does not divide
   // Generated: advantages of this sample are multiplied; -1: none.

@@ -43,7 +43,7 @@ struct SeededBatchOptions {
   std::vector<int64_t> lengths = {};
   double mask_probability = 0.8;
   bool mask_weights = false;       // token_mask has weights of 0.25 to 2, not 1
-  bool masked_not_finite = false;  // NaN and infinities wherever the loss mask is 0
+  bool masked_not_finite = false;  // NaN, infinite or huge wherever the loss mask is 0
   std::vector<int64_t> dropped_samples = {};
   int64_t huge_advantage_sample = -1;  // sample whose advantages are multiplied; -1: none
   double huge_advantage_factor = 1;

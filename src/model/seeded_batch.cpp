@@ -82,11 +82,12 @@ at::Tensor draw_token_mask(const SeededBatchOptions& options) {
   return counted * uniform("token_mask weights").mul_(8).floor_().add_(1).div_(4);
 }
 
-// `values` where the mask counts; NaN, infinity and minus infinity in turn elsewhere.
-at::Tensor finite_where_counted(const at::Tensor& values, const at::Tensor& mask) {
+// `values` where the mask counts; NaN, infinite and huge numbers in turn elsewhere.
+at::Tensor sane_where_counted(const at::Tensor& values, const at::Tensor& mask) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const at::Tensor never = at::tensor({std::nan(""), kInfinity, -kInfinity}, at::kDouble);
-  const at::Tensor turn = at::arange(values.numel(), at::kLong).remainder(3);
+  const at::Tensor never =
+      at::tensor({std::nan(""), kInfinity, -kInfinity, 1e300, -1e300}, at::kDouble);
+  const at::Tensor turn = at::arange(values.numel(), at::kLong).remainder(never.numel());
   return at::where(mask.ne(0), values, never.index_select(0, turn).view(values.sizes()));
 }
 
@@ -117,7 +118,7 @@ Batch seeded_batch(const SeededBatchOptions& asked) {
     const at::Tensor mask = batch.loss_mask();
     for (at::Tensor* values :
          {&batch.prev_logprobs, &batch.reference_logprobs, &batch.advantages}) {
-      *values = finite_where_counted(*values, mask);
+      *values = sane_where_counted(*values, mask);
     }
   }
   return batch;
