@@ -330,50 +330,6 @@ TEST_CASE("Each family's defaults are Hugging Face's", "[model][MP-1]") {
   CHECK(ModelConfig::from_json(gemma3({{"pad_token_id", nullptr}})).pad_token_id == -1);
 }
 
-TEST_CASE("The other valid forms of a key say the same", "[model][MP-1]") {
-  const auto scaling = [](const char* key, const Json& rope) {
-    return ModelConfig::from_json(with(key, rope));
-  };
-  const Json linear = {{"rope_type", "linear"}, {"factor", 2}},
-             old = {{"type", "linear"}, {"factor", 2.0}};
-  for (const ModelConfig& config :
-       {scaling("rope_scaling", linear), scaling("rope_scaling", old),
-        scaling("rope_parameters", linear), scaling("rope_parameters", old)}) {
-    CHECK(config.rope_scaling.kind == RopeKind::kLinear);
-    CHECK(config.rope_scaling.factor == 2);
-    CHECK(config.rope_theta == 10000);
-  }
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    CHECK(scaling(key, {{"rope_type", "default"}}).rope_scaling.kind == RopeKind::kDefault);
-    CHECK(scaling(key, llama3()).rope_scaling.original_max_position_embeddings == 48);
-    CHECK(scaling(key, llama3()).rope_scaling.high_freq_factor == 4);
-    Json beside = with(key, llama3_without("original_max_position_embeddings"));
-    beside["original_max_position_embeddings"] = 24;  // and not the longer context
-    beside["max_position_embeddings"] = 96;
-    CHECK(ModelConfig::from_json(beside).rope_scaling.original_max_position_embeddings == 24);
-  }
-  Json inside = with("rope_theta", 300);
-  CHECK(ModelConfig::from_json(inside).rope_theta == 300);
-  inside["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500}};
-  CHECK(ModelConfig::from_json(inside).rope_theta == 500);
-
-  const ModelConfig layers = ModelConfig::from_json(
-      gemma3({{"num_hidden_layers", 4},
-              {"sliding_window_pattern", 2},
-              {"rope_parameters",
-               {{"full_attention", {{"rope_type", "linear"}, {"factor", 8}, {"rope_theta", 5e5}}},
-                {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 2e4}}}}}}));
-  CHECK(layers.rope_theta == 5e5);
-  CHECK(layers.rope_scaling.factor == 8);
-  CHECK(layers.rope_local_theta == 2e4);
-  CHECK(layers.rope_local_scaling.kind == RopeKind::kDefault);
-  CHECK(layers.sliding_layers == Layers{true, false, true, false});
-  for (const char* key : {"hidden_act", "hidden_activation"}) {
-    const ModelConfig config = ModelConfig::from_json(gemma3({{key, "gelu_pytorch_tanh"}}));
-    CHECK(config.activation == Activation::kGeluTanh);
-  }
-}
-
 TEST_CASE("Windows that layers have not, and lists of layers that do not fit", "[model][MP-1]") {
   const Json used = {{"num_key_value_heads", 2},
                      {"num_hidden_layers", 3},
