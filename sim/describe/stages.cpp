@@ -6,8 +6,12 @@
 #include <numeric>
 #include <vector>
 
+#include "model/decoder.h"
+#include "model/weights.h"
+#include "parallel/pp/messages.h"
 #include "parallel/pp/simulate.h"
 #include "parallel/pp/split.h"
+#include "parallel/pp/style.h"
 #include "parallel/pp/tables.h"
 #include "sim/world/rank/case_options.h"
 #include "train/held_tokens.h"
@@ -64,7 +68,10 @@ std::string stage_tables(const CaseSpec& spec, const ModelConfig& config, const 
   if (!spec.is(ModelWorkload::kTrain)) return text + "\n";
   const int64_t microbatches = std::ssize(held_tokens(
       batch, mesh, 0, make_styles(options).token_cuts(mesh), world::train_options(spec)));
-  const auto tables = pipeline_tables(pipeline, microbatches);
+  Decoder model(config, weights_to_come(config));
+  model.freeze(spec.frozen);
+  auto tables = pipeline_tables(pipeline, microbatches);
+  leave_out_untrained(tables, placement, first_trained_stage(model, options.pipeline, mesh));
   const bool splits = pipeline.splits_backward();
   const Simulation run = simulate(placement, tables, splits ? ActionCosts{1, 1, 1} : ActionCosts{});
   text +=

@@ -34,6 +34,8 @@ StepRunner::StepRunner(const RankSetup& setup, Decoder& model, const ParallelSty
 bool StepRunner::is_first(int64_t chunk) const { return !link_ || link_->is_first(chunk); }
 bool StepRunner::is_last(int64_t chunk) const { return !link_ || link_->is_last(chunk); }
 
+bool StepRunner::has_backward(int64_t chunk) const { return !link_ || link_->has_backward(chunk); }
+
 bool StepRunner::holds_last() const {
   for (int64_t chunk = 0; chunk < model_.chunk_count(); ++chunk) {
     if (is_last(chunk)) return true;
@@ -59,8 +61,11 @@ void StepRunner::run_actions(const std::vector<Microbatch>& microbatches, const 
                              const AtLogprobs& at_logprobs) {
   held_.clear();
   cuts_.clear();
-  const std::vector<Action> actions = styles_.actions(
-      setup_.mesh, setup_.rank, std::ssize(microbatches), model_.chunk_count(), options.backward);
+  std::vector<Action> actions = styles_.actions(setup_.mesh, setup_.rank, std::ssize(microbatches),
+                                                model_.chunk_count(), options.backward);
+  std::erase_if(actions, [this](const Action& action) {
+    return action.kind != Action::Kind::kForward && !has_backward(action.chunk);
+  });
   splits_ = std::any_of(actions.begin(), actions.end(),
                         [](const Action& action) { return action.kind == Action::Kind::kWeights; });
   std::vector<std::vector<int64_t>> shapes;
@@ -71,7 +76,7 @@ void StepRunner::run_actions(const std::vector<Microbatch>& microbatches, const 
     shapes.push_back(
         {held.size(0), held.size(1) / tokens_.row_multiple, model_.config().hidden_size});
   }
-  if (link_) link_->begin(actions, std::move(shapes));
+  if (link_) link_->begin(actions, options.backward, std::move(shapes));
   const std::shared_ptr<void> whole = options.backward ? nullptr : store_.hold_whole();
   const std::vector<Complete> complete = completed_by(actions);
   for (size_t i = 0; i < actions.size(); ++i) {
@@ -131,7 +136,8 @@ void StepRunner::forward(const Action& action, const Microbatch& micro, const Op
   } else {
     link_->output(action, here.output);
   }
-  if (options.backward) running_[{action.chunk, action.microbatch}] = std::move(here);
+  if (!options.backward || !has_backward(action.chunk)) return;
+  running_[{action.chunk, action.microbatch}] = std::move(here);
 }
 
 void StepRunner::backward(const Action& action) {
@@ -143,7 +149,8 @@ void StepRunner::backward(const Action& action) {
   } else {
     running.output.backward(link_->output_grad(action));
   }
-  if (running.input.defined()) link_->input_grad(action, running.input.grad());
+  const bool flows = running.input.defined() && running.input.requires_grad();
+  if (flows) link_->input_grad(action, running.input.grad());
   running_.erase(found);
 }
 

@@ -81,6 +81,7 @@ class StepRunner {
                          double temperature);
   bool is_first(int64_t chunk) const;
   bool is_last(int64_t chunk) const;
+  bool has_backward(int64_t chunk) const;
 
   RankSetup setup_;
   Decoder& model_;

@@ -116,10 +116,6 @@ void refuse_in_stages(const CaseSpec& spec, const ParallelSpec& parallel) {
                        pipeline.schedule, parallel.deferred_wgrad),
            "set parallel.tp.deferred_wgrad: 0, or parallel.pp.schedule to 1f1b or interleaved");
   }
-  if (!spec.frozen.empty()) {
-    refuse_beside("a model with frozen parameters",
-                  "set pipeline_parallel_size to 1, or train all parameters");
-  }
 }
 
 }  // namespace

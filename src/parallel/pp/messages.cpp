@@ -120,6 +120,16 @@ class Posts {
 
 }  // namespace
 
+void leave_out_untrained(std::vector<std::vector<Action>>& tables, const Placement& placement,
+                         int64_t first_trained) {
+  for (int64_t rank = 0; rank < std::ssize(tables); ++rank) {
+    std::erase_if(tables[static_cast<size_t>(rank)], [&](const Action& action) {
+      return action.kind != Kind::kForward &&
+             placement.stage_of({rank, action.chunk}) < first_trained;
+    });
+  }
+}
+
 std::vector<std::vector<ActionPosts>> pipeline_posts(const Placement& placement,
                                                      const std::vector<std::vector<Action>>& tables,
                                                      BoundaryShapes shapes) {

@@ -57,10 +57,14 @@ struct ActionPosts {
 enum class BoundaryShapes { kKnown, kExchanged };
 constexpr std::array<const char*, 2> names_of(BoundaryShapes) { return {"known", "exchanged"}; }
 
+// Leaves out backwards and weight gradients of the stages before `first_trained`, the first one in
+// which something is trained: no gradient reaches them.
+void leave_out_untrained(std::vector<std::vector<Action>>& tables, const Placement& placement,
+                         int64_t first_trained);
+
 // The posts of each action, by rank. Two stages on one rank hand over without a message. A stage
-// sends a gradient if the stage before has a backward for it: tables may leave out backwards of
-// stages in which, and before which, nothing is trained. Asserts that the tables can be run, and
-// names the actions that wait for one another.
+// sends a gradient if the stage before has a backward for it (leave_out_untrained). Asserts that
+// the tables can be run, and names the actions that wait for one another.
 std::vector<std::vector<ActionPosts>> pipeline_posts(
     const Placement& placement, const std::vector<std::vector<Action>>& tables,
     BoundaryShapes shapes = BoundaryShapes::kKnown);

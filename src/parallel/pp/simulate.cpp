@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "base/error.h"
@@ -33,9 +34,14 @@ bool has_weights(const std::vector<Action>& table) {
 
 int64_t most_held(const std::vector<Action>& table) {
   const Kind frees = has_weights(table) ? Kind::kWeights : Kind::kBackward;
+  std::set<int64_t> trained;  // chunks; the others hold nothing
+  for (const Action& action : table) {
+    if (action.kind == frees) trained.insert(action.chunk);
+  }
   int64_t held = 0;
   int64_t most = 0;
   for (const Action& action : table) {
+    if (!trained.contains(action.chunk)) continue;
     if (action.kind == Kind::kForward) most = std::max(most, ++held);
     if (action.kind == frees) --held;
   }

@@ -2,16 +2,18 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "parallel/pp/tables.h"
 
 namespace shardproof {
 
-PipelineStages::PipelineStages(const Pipeline& pipeline, MeshComm& comm, at::ScalarType dtype,
-                               at::Device device)
-    : pipeline_(pipeline), pp_(comm.along("pp")), dtype_(dtype), device_(device) {}
+PipelineStages::PipelineStages(const Pipeline& pipeline, int64_t first_trained, MeshComm& comm,
+                               at::ScalarType dtype, at::Device device)
+    : pipeline_(pipeline),
+      first_trained_(first_trained),
+      pp_(comm.along("pp")),
+      dtype_(dtype),
+      device_(device) {}
 
 int64_t PipelineStages::stage_of(const Action& action) const {
   return pipeline_.placement().stage_of({pp_.rank(), action.chunk});
@@ -26,24 +28,35 @@ bool PipelineStages::is_last(int64_t chunk) const {
   return placement.stage_of({pp_.rank(), chunk}) == placement.stages() - 1;
 }
 
-void PipelineStages::begin(const std::vector<Action>& actions,
+bool PipelineStages::has_backward(int64_t chunk) const {
+  return pipeline_.placement().stage_of({pp_.rank(), chunk}) >= first_trained_;
+}
+
+void PipelineStages::begin(const std::vector<Action>& actions, bool backward,
                            std::vector<std::vector<int64_t>> stream_shapes) {
   drop();
   ++pass_;
   shapes_ = std::move(stream_shapes);
-  backward_ = std::any_of(actions.begin(), actions.end(), [](const Action& action) {
-    return action.kind == Action::Kind::kBackward;
-  });
+  backward_ = backward;
+  posts_ = &posts_of(actions);
+}
+
+// They follow from the tables of all ranks, and are made once.
+const std::vector<ActionPosts>& PipelineStages::posts_of(const std::vector<Action>& actions) {
   const int64_t microbatches = std::ssize(shapes_);
-  const auto tables = backward_ ? pipeline_tables(pipeline_, microbatches)
-                                : forward_tables(pipeline_, microbatches);
+  const std::pair key{microbatches, backward_};
+  const auto found = all_posts_.find(key);
+  if (found != all_posts_.end()) return found->second;
+  auto tables = backward_ ? pipeline_tables(pipeline_, microbatches)
+                          : forward_tables(pipeline_, microbatches);
+  leave_out_untrained(tables, pipeline_.placement(), first_trained_);
   const auto own = static_cast<size_t>(pp_.rank());
   SHARDPROOF_ASSERT(tables[own] == actions, "a rank makes the actions of its table");
-  posts_ = std::move(pipeline_posts(pipeline_.placement(), tables)[own]);
+  return all_posts_[key] = std::move(pipeline_posts(pipeline_.placement(), tables)[own]);
 }
 
 void PipelineStages::before(const Action&) {
-  current_ = &posts_[next_++];
+  current_ = &posts_->at(next_++);
   for (const Post& post : current_->receives) {
     const BoundaryTensor& tensor = post.tensor;
     const at::Tensor like = at::empty(shapes_[static_cast<size_t>(tensor.microbatch)],
@@ -82,8 +95,9 @@ void PipelineStages::give(Kind kind, int64_t boundary, int64_t microbatch,
 }
 
 at::Tensor PipelineStages::input(const Action& forward) {
-  const at::Tensor stream = take(Kind::kActivation, stage_of(forward) - 1, forward.microbatch);
-  return stream.detach().requires_grad_(backward_);
+  const int64_t before = stage_of(forward) - 1;
+  const at::Tensor stream = take(Kind::kActivation, before, forward.microbatch);
+  return stream.detach().requires_grad_(backward_ && before >= first_trained_);
 }
 
 void PipelineStages::output(const Action& forward, const at::Tensor& stream) {
@@ -107,7 +121,7 @@ void PipelineStages::drop() {
   for (auto& receives : receives_) receives.clear();
   for (auto& handed : handed_) handed.clear();
   sends_.clear();
-  posts_.clear();
+  posts_ = nullptr;
   next_ = 0;
 }
 

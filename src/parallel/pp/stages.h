@@ -24,12 +24,15 @@ namespace shardproof {
 //   from_last  all_reduce(sum) over pp
 class PipelineStages : public StageLink {
  public:
-  // Messages have `dtype` and are on `device`.
-  PipelineStages(const Pipeline& pipeline, MeshComm& comm, at::ScalarType dtype, at::Device device);
+  // Stages before `first_trained` have no backward, and no gradient goes to them. Messages have
+  // `dtype` and are on `device`.
+  PipelineStages(const Pipeline& pipeline, int64_t first_trained, MeshComm& comm,
+                 at::ScalarType dtype, at::Device device);
 
   bool is_first(int64_t chunk) const override;
   bool is_last(int64_t chunk) const override;
-  void begin(const std::vector<Action>& actions,
+  bool has_backward(int64_t chunk) const override;
+  void begin(const std::vector<Action>& actions, bool backward,
              std::vector<std::vector<int64_t>> stream_shapes) override;
   void before(const Action& action) override;
   void finish() override;
@@ -44,19 +47,24 @@ class PipelineStages : public StageLink {
   using Kind = BoundaryTensor::Kind;
   using Key = std::pair<int64_t, int64_t>;  // boundary, microbatch
   int64_t stage_of(const Action& action) const;
+  const std::vector<ActionPosts>& posts_of(const std::vector<Action>& actions);
   at::Tensor take(Kind kind, int64_t boundary, int64_t microbatch);
   void give(Kind kind, int64_t boundary, int64_t microbatch, const at::Tensor& tensor);
 
   Pipeline pipeline_;
+  int64_t first_trained_;
   Communicator& pp_;
   at::ScalarType dtype_;
   at::Device device_;
+
+  // This rank's posts, by the number of microbatches and whether the pass has backwards.
+  std::map<std::pair<int64_t, bool>, std::vector<ActionPosts>> all_posts_;
 
   // Of the current pass.
   int64_t pass_ = -1;
   bool backward_ = false;
   std::vector<std::vector<int64_t>> shapes_;  // by microbatch
-  std::vector<ActionPosts> posts_;
+  const std::vector<ActionPosts>* posts_ = nullptr;
   size_t next_ = 0;  // the posts of the next action
   const ActionPosts* current_ = nullptr;
   std::map<Key, PendingCollective> receives_[2];  // by kind

@@ -17,14 +17,16 @@ Pipeline pipeline_of(const PipelineOptions& options, const Mesh& mesh) {
           .group = options.group};
 }
 
+namespace {
+
 // The segments of each stage.
-std::vector<std::vector<Segment>> PipelineParallel::stages_of(const Decoder& model,
-                                                              const Mesh& mesh) const {
+std::vector<std::vector<Segment>> stages_of(const Decoder& model, const PipelineOptions& options,
+                                            const Mesh& mesh) {
   using Part = Segment::Part;
   std::vector<std::vector<Segment>> stages;
   for (const StageParts& parts :
-       split_model(model.config().num_hidden_layers, pipeline_of(options_, mesh).placement(),
-                   options_.split)) {
+       split_model(model.config().num_hidden_layers, pipeline_of(options, mesh).placement(),
+                   options.split)) {
     std::vector<Segment> stage;
     if (parts.embedding) stage.push_back({Part::kEmbed});
     for (int64_t i = 0; i < parts.layers; ++i) {
@@ -37,11 +39,32 @@ std::vector<std::vector<Segment>> PipelineParallel::stages_of(const Decoder& mod
   return stages;
 }
 
+bool trains(Decoder& model, const Segment& segment) {
+  for (const Slot* slot : model.slots_of(segment)) {
+    for (const ParameterPtr& parameter : slot->layer->parameters()) {
+      if (parameter->trainable) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+int64_t first_trained_stage(Decoder& model, const PipelineOptions& options, const Mesh& mesh) {
+  const auto stages = stages_of(model, options, mesh);
+  for (int64_t stage = 0; stage < std::ssize(stages); ++stage) {
+    for (const Segment& segment : stages[static_cast<size_t>(stage)]) {
+      if (trains(model, segment)) return stage;
+    }
+  }
+  SHARDPROOF_ASSERT(false, "something is trained in a model");
+}
+
 void PipelineParallel::place(Decoder& model, const Mesh& mesh) const {
   if (mesh.size("pp") == 1) return;
   const Pipeline pipeline = pipeline_of(options_, mesh);
   check_schedule(pipeline);
-  const auto stages = stages_of(model, mesh);
+  const auto stages = stages_of(model, options_, mesh);
   std::map<ParameterPtr, std::set<int64_t>> holders;
   for (int64_t stage = 0; stage < std::ssize(stages); ++stage) {
     const int64_t rank = pipeline.placement().place_of(stage).rank;
@@ -65,7 +88,7 @@ void PipelineParallel::install(Decoder& model, MeshComm& comm) const {
   const Mesh& mesh = comm.mesh();
   if (mesh.size("pp") == 1) return;
   comm.along("pp");
-  const auto stages = stages_of(model, mesh);
+  const auto stages = stages_of(model, options_, mesh);
   const Placement placement = pipeline_of(options_, mesh).placement();
   const int64_t rank = mesh.coordinate("pp", comm.rank());
   std::vector<std::vector<Segment>> chunks;
@@ -87,8 +110,9 @@ std::optional<std::vector<Action>> PipelineParallel::schedule(const Mesh& mesh, 
 std::unique_ptr<StageLink> PipelineParallel::link(const StoreSetup& setup) const {
   const Mesh& mesh = setup.comm.mesh();
   if (mesh.size("pp") == 1) return nullptr;
-  return std::make_unique<PipelineStages>(pipeline_of(options_, mesh), setup.comm, setup.dtype,
-                                          setup.device);
+  return std::make_unique<PipelineStages>(pipeline_of(options_, mesh),
+                                          first_trained_stage(setup.model, options_, mesh),
+                                          setup.comm, setup.dtype, setup.device);
 }
 
 }  // namespace shardproof

@@ -15,6 +15,9 @@ struct PipelineOptions {
 };
 
 Pipeline pipeline_of(const PipelineOptions& options, const Mesh& mesh);
+// The first stage in which something is trained. Stages before it have no backward, and no gradient
+// is sent to them.
+int64_t first_trained_stage(Decoder& model, const PipelineOptions& options, const Mesh& mesh);
 
 // Declares who holds which parameter and slot (Cut::held_by), gives each rank its chunks, their
 // order and the messages between them. A tied embedding is held by both ends, and its gradient is
@@ -36,8 +39,6 @@ class PipelineParallel : public ParallelStyle {
   std::unique_ptr<StageLink> link(const StoreSetup& setup) const override;
 
  private:
-  std::vector<std::vector<Segment>> stages_of(const Decoder& model, const Mesh& mesh) const;
-
   PipelineOptions options_;
 };
 

@@ -22,10 +22,13 @@ class StageLink {
   virtual ~StageLink() = default;
   virtual bool is_first(int64_t chunk) const = 0;  // reads token ids
   virtual bool is_last(int64_t chunk) const = 0;   // gives logits
+  // Whether something is trained in the chunk or before it in the model; else it has no backward.
+  virtual bool has_backward(int64_t chunk) const = 0;
 
-  // `actions` are all of this rank's pass; stream_shapes[i] is the shape that the residual stream
+  // `actions` are all of this rank's pass, without those that has_backward() denies, and `backward`
+  // says whether it is one with backwards; stream_shapes[i] is the shape that the residual stream
   // of microbatch i has on this rank.
-  virtual void begin(const std::vector<Action>& actions,
+  virtual void begin(const std::vector<Action>& actions, bool backward,
                      std::vector<std::vector<int64_t>> stream_shapes) = 0;
   // Call it before each action.
   virtual void before(const Action& action) = 0;
@@ -34,7 +37,8 @@ class StageLink {
   // Call it after a step that threw: forgets the pass, and waits for no rank.
   virtual void drop() = 0;
 
-  // The stream that a forward reads: a new leaf, with a gradient in a pass that has backwards.
+  // The stream that a forward reads: a new leaf, which takes a gradient in a pass with backwards if
+  // the chunk before it in the model has one. Then alone input_grad() follows.
   virtual at::Tensor input(const Action& forward) = 0;
   virtual void output(const Action& forward, const at::Tensor& stream) = 0;
   virtual at::Tensor output_grad(const Action& backward) = 0;

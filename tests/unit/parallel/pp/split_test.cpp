@@ -157,6 +157,11 @@ TEST_CASE("layers that do not divide are refused with sizes that do", "[pp]") {
        {},
        "3 layers do not divide over 4 stages; give 4 layers or 3 stages, or an uneven split with "
        "first_layers, last_layers or layout"},
+      {1,
+       {2, 1, kLoop},
+       {},
+       "1 layer does not divide over 2 stages; give 2 layers or 1 stage, or an uneven split with "
+       "first_layers, last_layers or layout"},
       {8,
        {3, 1, kLoop},
        numbers(1, 0),
