@@ -99,7 +99,8 @@ Microbatch dynamic_microbatch(const Batch& batch, const std::vector<int64_t>& sa
 
 std::vector<Microbatch> deal_batches(const Batch& batch, int64_t dp_size, int64_t dp_rank,
                                      const BatchingOptions& options, const SequencePadding& padding,
-                                     int64_t samples_together) {
+                                     int64_t samples_together,
+                                     const std::function<int64_t(int64_t)>& fitting) {
   if (options.kind == BatchingKind::kFixed) {
     return deal_microbatches(batch, dp_size, dp_rank, options.micro_batch_size,
                              padding.row_multiple, samples_together);
@@ -125,6 +126,7 @@ std::vector<Microbatch> deal_batches(const Batch& batch, int64_t dp_size, int64_
   };
   size_t steps = 0;
   for (int64_t rank = 0; rank < dp_size; ++rank) steps = std::max(steps, bins_of(rank).size());
+  if (fitting) steps = static_cast<size_t>(fitting(static_cast<int64_t>(steps)));
   Bins bins = bins_of(dp_rank);
   bins.resize(steps);
   std::vector<Microbatch> microbatches;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/training_choices.h"
@@ -17,7 +18,9 @@ struct SequencePadding {
   int64_t row_multiple = 1;       // for every row; a multiple of the other: 2*cp*ulysses*tp
 };
 
-// The microbatches of one dp rank. Every rank gets the same number, if necessary with dummies.
+// The microbatches of one dp rank. Every rank gets the same number, if necessary with dummies, and
+// with `fitting` the number that it makes of the largest one (TokenCuts::fitting_microbatches);
+// kFixed gets no dummies for that.
 // Every rank computes those of the others from the batch, which it also holds: no communication.
 //
 //   kFixed     samples in contiguous uneven shares, `micro_batch_size` of them at a time
@@ -34,6 +37,7 @@ struct SequencePadding {
 // packing.
 std::vector<Microbatch> deal_batches(const Batch& batch, int64_t dp_size, int64_t dp_rank,
                                      const BatchingOptions& options, const SequencePadding& padding,
-                                     int64_t samples_together = 1);
+                                     int64_t samples_together = 1,
+                                     const std::function<int64_t(int64_t)>& fitting = {});
 
 }  // namespace shardproof

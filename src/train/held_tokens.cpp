@@ -14,7 +14,8 @@ std::vector<Microbatch> microbatches_of(const Batch& batch, const Mesh& mesh, in
   return deal_batches(batch, size_of(mesh, cuts.sample_axes),
                       coordinate_of(mesh, cuts.sample_axes, rank), batching,
                       {.sequence_multiple = sequence, .row_multiple = row},
-                      pass == Pass::kTraining ? samples_compared(options.loss.kind) : 1);
+                      pass == Pass::kTraining ? samples_compared(options.loss.kind) : 1,
+                      pass == Pass::kTraining ? cuts.fitting_microbatches : nullptr);
 }
 
 ContextCut context_cut_of(const Microbatch& micro, const Mesh& mesh, int64_t rank,

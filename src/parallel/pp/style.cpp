@@ -98,6 +98,14 @@ void PipelineParallel::install(Decoder& model, MeshComm& comm) const {
   model.set_chunks(std::move(chunks));
 }
 
+void PipelineParallel::cut_tokens(TokenCuts& cuts, const Mesh& mesh) const {
+  cuts.stage_axis = "pp";
+  if (mesh.size("pp") == 1) return;
+  cuts.fitting_microbatches = [pipeline = pipeline_of(options_, mesh)](int64_t microbatches) {
+    return next_microbatches(pipeline, microbatches);
+  };
+}
+
 std::optional<std::vector<Action>> PipelineParallel::schedule(const Mesh& mesh, int64_t rank,
                                                               int64_t microbatches,
                                                               bool backward) const {

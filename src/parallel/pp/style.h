@@ -32,7 +32,7 @@ class PipelineParallel : public ParallelStyle {
   // Throws Error(kRefused) as check_schedule and split_model do.
   void place(Decoder& model, const Mesh& mesh) const override;
   void install(Decoder& model, MeshComm& comm) const override;
-  void cut_tokens(TokenCuts& cuts, const Mesh&) const override { cuts.stage_axis = "pp"; }
+  void cut_tokens(TokenCuts& cuts, const Mesh& mesh) const override;
   // Throws Error(kRefused) as check_microbatches does.
   std::optional<std::vector<Action>> schedule(const Mesh& mesh, int64_t rank, int64_t microbatches,
                                               bool backward) const override;

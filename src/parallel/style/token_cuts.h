@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct TokenCuts {
   std::vector<std::string> inner_axes = {};
   int64_t row_multiple = 1;
   std::string stage_axis = {};  // its ranks hold other chunks of the model; "": none
+  // The least number of microbatches, not below the given one, that a step's order of actions
+  // takes; empty: it takes all.
+  std::function<int64_t(int64_t)> fitting_microbatches = {};
 
   // The axes that cut the positions of a row and have more than one rank, outer to inner.
   std::vector<std::string> position_axes(const Mesh& mesh) const;

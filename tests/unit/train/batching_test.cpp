@@ -79,6 +79,25 @@ TEST_CASE("dynamic batches keep rows times length within the budget", "[packing]
   }
 }
 
+TEST_CASE("dummies fill a batch up to a number that fits", "[packing]") {
+  const auto next_multiple_of_8 = [](int64_t count) { return (count + 7) / 8 * 8; };
+  for (const auto kind : {BatchingKind::kPacked, BatchingKind::kDynamic}) {
+    for (const int64_t rank : {0, 1}) {
+      const BatchingOptions options{.kind = kind, .token_budget = 15};
+      const auto dealt = deal_batches(ragged_batch(), 2, rank, options, {}, 1, next_multiple_of_8);
+      REQUIRE(dealt.size() == 8);
+      const size_t real = deal_batches(ragged_batch(), 2, rank, options, {}).size();
+      REQUIRE(real < 8);
+      for (size_t i = real; i < dealt.size(); ++i) {
+        CHECK(dealt[i].loss_mask.sum().item<double>() == 0);
+        CHECK(dealt[i].token_map.eq(-1).all().item<bool>());
+      }
+    }
+  }
+  const BatchingOptions fixed{.micro_batch_size = 2};
+  CHECK(deal_batches(ragged_batch(), 2, 0, fixed, {}, 1, next_multiple_of_8).size() == 2);
+}
+
 TEST_CASE("a sequence that the budget cannot hold is refused with both numbers",
           "[packing][PW-2]") {
   const BatchingOptions dynamic{
