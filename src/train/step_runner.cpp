@@ -154,7 +154,10 @@ void StepRunner::backward(const Action& action) {
   running_.erase(found);
 }
 
-// Waits for no rank.
+void StepRunner::settle() {
+  if (link_) link_->settle();
+}
+
 void StepRunner::abandon() {
   running_.clear();
   open_weights_.drop();

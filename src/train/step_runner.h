@@ -59,6 +59,10 @@ class StepRunner {
   void run(const std::vector<Microbatch>& microbatches, const Options& options,
            const AtLogprobs& at_logprobs);
 
+  // Forgets a pass that another part of the step has ended; waits for no rank.
+  void abandon();
+  // Completes messages of abandoned passes. Every rank calls it.
+  void settle();
   // The value that the ranks of the model's last chunk have, on all ranks; the others pass zeros.
   at::Tensor from_last(const at::Tensor& value, std::string_view label);
   bool holds_last() const;  // whether this rank holds the model's last chunk
@@ -73,7 +77,6 @@ class StepRunner {
   };
   void run_actions(const std::vector<Microbatch>& microbatches, const Options& options,
                    const AtLogprobs& at_logprobs);
-  void abandon();
   void forward(const Action& action, const Microbatch& micro, const Options& options,
                const AtLogprobs& at_logprobs);
   void backward(const Action& action);

@@ -203,6 +203,7 @@ void Trainer::abandon_step() {
     parameter->tensor.mutable_grad() = at::Tensor();
   }
   store_->abandon_step();
+  runner_->abandon();
 }
 
 Trainer::OneSchedulerStep::~OneSchedulerStep() {

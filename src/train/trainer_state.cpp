@@ -65,7 +65,10 @@ void Trainer::set_masters(const std::vector<at::Tensor>& masters) {
   store_->refresh();
 }
 
-void Trainer::settle() { store_->settle(); }
+void Trainer::settle() {
+  store_->settle();
+  runner_->settle();
+}
 
 HeldBytes Trainer::held_bytes() const {
   std::vector<at::Tensor> parameters = masters_, optimizer;

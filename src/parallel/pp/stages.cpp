@@ -1,6 +1,9 @@
 #include "parallel/pp/stages.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <utility>
 
 #include "base/error.h"
 #include "parallel/pp/tables.h"
@@ -13,7 +16,9 @@ PipelineStages::PipelineStages(const Pipeline& pipeline, int64_t first_trained, 
       first_trained_(first_trained),
       pp_(comm.along("pp")),
       dtype_(dtype),
-      device_(device) {}
+      device_(device),
+      sent_(static_cast<size_t>(pp_.size()), 0),
+      received_(sent_) {}
 
 int64_t PipelineStages::stage_of(const Action& action) const {
   return pipeline_.placement().stage_of({pp_.rank(), action.chunk});
@@ -34,7 +39,10 @@ bool PipelineStages::has_backward(int64_t chunk) const {
 
 void PipelineStages::begin(const std::vector<Action>& actions, bool backward,
                            std::vector<std::vector<int64_t>> stream_shapes) {
-  drop();
+  settle();
+  sent_.assign(static_cast<size_t>(pp_.size()), 0);
+  received_ = sent_;
+  next_ = 0;
   ++pass_;
   shapes_ = std::move(stream_shapes);
   backward_ = backward;
@@ -59,13 +67,24 @@ void PipelineStages::before(const Action&) {
   current_ = &posts_->at(next_++);
   for (const Post& post : current_->receives) {
     const BoundaryTensor& tensor = post.tensor;
-    const at::Tensor like = at::empty(shapes_[static_cast<size_t>(tensor.microbatch)],
-                                      at::TensorOptions().dtype(dtype_).device(device_));
-    receives_[static_cast<size_t>(tensor.kind)].emplace(
-        Key{tensor.boundary, tensor.microbatch},
-        pp_.recv_async(like, post.peer, message_label(post, pass_),
-                       message_tag(post, pipeline_.placement(), std::ssize(shapes_), pass_)));
+    receives_[static_cast<size_t>(tensor.kind)].emplace(Key{tensor.boundary, tensor.microbatch},
+                                                        receive(post));
   }
+}
+
+PendingCollective PipelineStages::receive(const Post& post) {
+  const at::Tensor like = at::empty(shapes_[static_cast<size_t>(post.tensor.microbatch)],
+                                    at::TensorOptions().dtype(dtype_).device(device_));
+  ++received_[static_cast<size_t>(post.peer)];
+  return pp_.recv_async(like, post.peer, message_label(post, pass_),
+                        message_tag(post, pipeline_.placement(), std::ssize(shapes_), pass_));
+}
+
+void PipelineStages::send(const Post& post, const at::Tensor& tensor) {
+  ++sent_[static_cast<size_t>(post.peer)];
+  sends_.push_back(
+      pp_.send_async(tensor, post.peer, message_label(post, pass_),
+                     message_tag(post, pipeline_.placement(), std::ssize(shapes_), pass_)));
 }
 
 at::Tensor PipelineStages::take(Kind kind, int64_t boundary, int64_t microbatch) {
@@ -87,11 +106,7 @@ void PipelineStages::give(Kind kind, int64_t boundary, int64_t microbatch,
     handed_[static_cast<size_t>(kind)][{boundary, microbatch}] = sent;
     return;
   }
-  for (const Post& post : current_->sends) {
-    sends_.push_back(
-        pp_.send_async(sent, post.peer, message_label(post, pass_),
-                       message_tag(post, pipeline_.placement(), std::ssize(shapes_), pass_)));
-  }
+  for (const Post& post : current_->sends) send(post, sent);
 }
 
 at::Tensor PipelineStages::input(const Action& forward) {
@@ -118,11 +133,52 @@ void PipelineStages::finish() {
 }
 
 void PipelineStages::drop() {
-  for (auto& receives : receives_) receives.clear();
+  dropped_ = true;
   for (auto& handed : handed_) handed.clear();
-  sends_.clear();
-  posts_ = nullptr;
-  next_ = 0;
+}
+
+void PipelineStages::settle() {
+  if (!std::exchange(dropped_, false)) return;
+  const int64_t ranks = pp_.size(), own = pp_.rank();
+  std::vector<int64_t> posted = {pass_};
+  posted.insert(posted.end(), sent_.begin(), sent_.end());
+  posted.insert(posted.end(), received_.begin(), received_.end());
+  const at::Tensor all = pp_.all_gather(at::tensor(posted, at::kLong).unsqueeze(0).to(device_), 0,
+                                        "pp messages of a dropped pass")
+                             .cpu();
+  if (!all.select(1, 0).eq(pass_).all().item<bool>()) {
+    throw Error(
+        {.kind = ErrorKind::kFailed,
+         .what = fmt::format("a step threw on some ranks of pp before pass {} and on others "
+                             "in it, so that its messages cannot be completed",
+                             all.select(1, 0).max().item<int64_t>()),
+         .fix = "begin again from a saved state"});
+  }
+  const auto of_rank = [&](int64_t rank, int64_t peer, bool receives) {
+    return all[rank][1 + (receives ? ranks : 0) + peer].item<int64_t>();
+  };
+  std::vector<PendingCollective> dropped;
+  std::vector<int64_t> sent(static_cast<size_t>(ranks), 0), received = sent;
+  for (const ActionPosts& action : posts_ == nullptr ? std::vector<ActionPosts>() : *posts_) {
+    for (const Post& post : action.receives) {
+      const int64_t number = received[static_cast<size_t>(post.peer)]++;
+      const bool open = number >= of_rank(own, post.peer, true);
+      if (open && number < of_rank(post.peer, own, false)) dropped.push_back(receive(post));
+    }
+    for (const Post& post : action.sends) {
+      const int64_t number = sent[static_cast<size_t>(post.peer)]++;
+      const bool open = number >= of_rank(own, post.peer, false);
+      if (!open || number >= of_rank(post.peer, own, true)) continue;
+      send(post, at::zeros(shapes_[static_cast<size_t>(post.tensor.microbatch)],
+                           at::TensorOptions().dtype(dtype_).device(device_)));
+    }
+  }
+  for (auto& receives : receives_) {
+    for (auto& [key, receive] : receives) receive.wait();
+    receives.clear();
+  }
+  for (PendingCollective& receive : dropped) receive.wait();
+  finish();
 }
 
 at::Tensor PipelineStages::from_last(const at::Tensor& value, std::string_view label) {

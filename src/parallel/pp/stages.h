@@ -22,6 +22,8 @@ namespace shardproof {
 //   forward    send and recv of activations [b, s, E], to the next stage
 //   backward   send and recv of their gradients, to the stage before
 //   from_last  all_reduce(sum) over pp
+//   settle     after drop() alone: all_gather of how many messages each rank has posted to each
+//              other; a message with one end gets its other one, and its values are dropped
 class PipelineStages : public StageLink {
  public:
   // Stages before `first_trained` have no backward, and no gradient goes to them. Messages have
@@ -37,6 +39,7 @@ class PipelineStages : public StageLink {
   void before(const Action& action) override;
   void finish() override;
   void drop() override;
+  void settle() override;
   at::Tensor input(const Action& forward) override;
   void output(const Action& forward, const at::Tensor& stream) override;
   at::Tensor output_grad(const Action& backward) override;
@@ -49,6 +52,8 @@ class PipelineStages : public StageLink {
   int64_t stage_of(const Action& action) const;
   const std::vector<ActionPosts>& posts_of(const std::vector<Action>& actions);
   at::Tensor take(Kind kind, int64_t boundary, int64_t microbatch);
+  void send(const Post& post, const at::Tensor& tensor);
+  PendingCollective receive(const Post& post);
   void give(Kind kind, int64_t boundary, int64_t microbatch, const at::Tensor& tensor);
 
   Pipeline pipeline_;
@@ -70,6 +75,9 @@ class PipelineStages : public StageLink {
   std::map<Key, PendingCollective> receives_[2];  // by kind
   std::map<Key, at::Tensor> handed_[2];           // between two stages of this rank, by kind
   std::vector<PendingCollective> sends_;
+  bool dropped_ = false;  // and not settled
+  // How many messages this rank has posted, by peer.
+  std::vector<int64_t> sent_, received_;
 };
 
 }  // namespace shardproof

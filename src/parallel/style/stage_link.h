@@ -34,8 +34,10 @@ class StageLink {
   virtual void before(const Action& action) = 0;
   // Waits for all that was sent.
   virtual void finish() = 0;
-  // Call it after a step that threw: forgets the pass, and waits for no rank.
+  // Call it after a step that threw, on every rank: forgets the pass, and waits for no rank.
   virtual void drop() = 0;
+  // Completes the messages of a pass that was dropped; begin() does so too. Every rank calls it.
+  virtual void settle() = 0;
 
   // The stream that a forward reads: a new leaf, which takes a gradient in a pass with backwards if
   // the chunk before it in the model has one. Then alone input_grad() follows.

@@ -5,7 +5,10 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <stdexcept>
+#include <string>
 
+#include "base/error.h"
 #include "parallel/ulysses/style.h"
 #include "tests/unit/parallel/style/parked_norms.h"
 #include "tests/unit/train/small_run.h"
@@ -218,6 +221,58 @@ TEST_CASE("stages train beside all other axes", "[parallel][style][pp]") {
     staged(Mesh::training({.pp = 2, .dp = 2}), sharded);
     staged(Mesh::training({.pp = 3, .dp = 2, .tp = 3}), sharded);
   }
+}
+
+// Throws on the thread of a rank, while that is armed, when a slot has run a microbatch.
+class Throws : public Probe {
+ public:
+  using Moments = std::map<std::string, int64_t>;  // slot to microbatch
+  explicit Throws(Moments moments) : moments_(std::move(moments)) {}
+  bool listens(Phase phase) const override { return armed && phase == Phase::kForward; }
+  void observe(const Observation& observation) override {
+    const auto found = moments_.find(observation.name);
+    if (found == moments_.end() || found->second != observation.microbatch) return;
+    throw std::runtime_error("planned");
+  }
+  static thread_local bool armed;
+
+ private:
+  Moments moments_;
+};
+thread_local bool Throws::armed = false;
+
+TEST_CASE("a step that throws on all stages is as if it had not been", "[parallel][style][pp]") {
+  const auto check = [](PipelineSchedule schedule, int64_t chunks, const std::string& layout,
+                        const Throws::Moments& moments) {
+    INFO(name_of(schedule));
+    Throws probe(moments);
+    Trial trial{.mesh = Mesh::training({.pp = 2}), .options = {.micro_batch_size = 1}};
+    trial.parallel.pipeline = {.schedule = schedule, .chunks = chunks, .split = {.layout = layout}};
+    trial.probe = &probe;
+    const auto steps = [&](bool throws) {
+      return train_with(trial, [&](Trainer& trainer, MeshComm&) {
+        trainer.step(small_batch());
+        Throws::armed = throws;
+        bool thrown = !throws;
+        try {
+          if (throws) trainer.step(small_batch());
+        } catch (const std::runtime_error&) {
+          thrown = true;
+        }
+        SHARDPROOF_ASSERT(thrown, "the step throws on every rank");
+        Throws::armed = false;
+        trainer.step(small_batch());
+      });
+    };
+    CHECK(difference(steps(false), steps(true), 0) == "");
+  };
+  // Rank 1 throws behind the backward of microbatch 0, whose weight gradients are still to come.
+  check(
+      PipelineSchedule::kZb1p, 1, "Ett|tL",
+      {{"model.layers.0.input_layernorm.output", 2}, {"model.layers.2.input_layernorm.output", 1}});
+  // Rank 1 throws behind receives that are posted before they are read.
+  check(PipelineSchedule::kZbV, 2, "Et|t|t|L",
+        {{"lm_head.output", 1}, {"model.layers.1.input_layernorm.output", 2}});
 }
 
 }  // namespace
