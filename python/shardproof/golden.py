@@ -37,6 +37,9 @@ class StartParameters:
             if line["kind"] == "param" and line["step"] == 0:
                 self._lines.setdefault(line["name"], []).append(line)
 
+    def names(self) -> list[str]:
+        return list(self._lines)
+
     def tensor(self, name: str) -> torch.Tensor:
         if name not in self._lines:
             near = difflib.get_close_matches(name, self._lines, 1, 0)

@@ -1,0 +1,66 @@
+"""`shardproof model` on families of transformers: clean layouts match, and two defects of the release are found by name.
+
+SHARDPROOF_PROGRAM is the program; without it, or without transformers, these tests are skipped (README.md here).
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
+LACKING = [name for name in ("transformers", "accelerate", "psutil") if importlib.util.find_spec(name) is None]
+
+
+def run(*arguments):
+    done = subprocess.run([sys.executable, "-B", "-m", "shardproof", "model", *arguments], text=True, capture_output=True,
+                          env=dict(os.environ, PYTHONPATH=str(ROOT / "python")), check=False)
+    print(done.stdout, done.stderr, flush=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
+@unittest.skipIf(LACKING, f"{' and '.join(LACKING)} are not installed")
+class ModelTest(unittest.TestCase):
+    def test_clean_layouts_match(self):
+        status, text = run("llama", "qwen3", "--layouts", "tp2, dp2, fsdp2, dp2 tp2")
+        self.assertEqual((status, text.count(" match ")), (0, 8), text)
+        self.assertRegex(text, r"llama +tp2 +match +\d+ of \d+ rules of the plan fit")
+
+    def test_a_missing_sum_is_named_with_tensor_and_cause(self):
+        status, text = run("apertus", "--layouts", "tp2")
+        self.assertEqual(status, 1, text)
+        self.assertIn("act_fn.alpha_n", text)
+        self.assertIn("the sum over tp is missing", text)
+
+    def test_a_statistic_over_a_shard_is_named(self):
+        status, text = run("gemma3n", "--layouts", "tp2")
+        self.assertEqual(status, 1, text)
+        self.assertIn("inference", text)
+
+    def test_a_folder_keeps_what_is_not_a_size(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "mine"
+            path.mkdir()
+            (path / "config.json").write_text(json.dumps(
+                {"model_type": "llama", "hidden_size": 4096, "attention_bias": True, "architectures": ["LlamaForCausalLM"]}))
+            status, text = run(str(path), "--layouts", "tp2", "--json", f"{folder}/found.json")
+            self.assertEqual(status, 0, text)
+            found, = json.loads(Path(f"{folder}/found.json").read_text())["results"]
+            plan = found["plan"]
+        self.assertEqual(plan["rules"]["model.layers.*.self_attn.o_proj"]["count"], 2)
+        self.assertLess(found["parameters"], 1_000_000)
+
+    def test_a_name_that_is_not_there(self):
+        status, text = run("lama")
+        self.assertEqual(status, 2)
+        self.assertIn('none of the name "lama". The nearest is "llama"', text)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,141 @@
+"""`shardproof model`: what it says of clean and wrong models of functions, its statuses, and the rules of tiny models.
+
+Families of transformers are in tests/frameworks/model_test.py.
+"""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as tree
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT / "python"), str(HERE)]
+
+import torch  # noqa: E402
+from shardproof.model import command, results, tiny, weights  # noqa: E402
+
+PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
+
+
+def run(*arguments):
+    """A process of its own, because it forks its ranks."""
+    return subprocess.run([sys.executable, "-B", "-m", "shardproof", "model", *arguments], cwd=HERE, text=True,
+                          env=dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}:{HERE}"), capture_output=True, check=False)
+
+
+@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
+class OfFunctions(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = Path(scratch.name)
+
+    def test_a_right_model_matches_on_each_layout(self):
+        done = run("model_cases:whole", "--layouts", "dp2, fsdp2")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"(?m)^model_cases:whole +dp2 +match +.* s, \d+ MiB$")
+        self.assertRegex(done.stdout, r"(?m)^model_cases:whole +fsdp2 +match ")
+        self.assertIn("2 match", done.stdout)
+
+    def test_a_function_that_takes_the_layout_cuts_the_model_itself(self):
+        done = run("model_cases:cut_for", "--layouts", "tp2")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_statistic_over_a_shard_is_found_and_kept_and_not_run_again(self):
+        arguments = ("model_cases:cut_with_statistic", "--layouts", "tp2", "--out", str(self.folder), "--json",
+                     str(self.folder / "all.json"), "--junit", str(self.folder / "all.xml"))
+        done = run(*arguments)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"tp2 +mismatch +inference \[8, 12\] of step 1")
+        found, = json.loads((self.folder / "all.json").read_text())["results"]
+        self.assertEqual((found["verdict"], found["layout"]), ("mismatch", "tp2"))
+        self.assertIn("MISMATCH", found["text"])
+        self.assertEqual(tree.parse(self.folder / "all.xml").getroot().get("failures"), "1")
+        self.assertIn("mismatch", (self.folder / "index.html").read_text())
+        self.assertTrue(list(self.folder.glob("runs/*/tp2/run/run.json")))
+        stamp = (self.folder / "results.jsonl").read_text()
+        self.assertEqual(run(*arguments).returncode, 1)
+        self.assertEqual((self.folder / "results.jsonl").read_text(), stamp)
+
+    def test_what_cannot_be_run(self):
+        for arguments, text in (
+                (("model_cases:absent",), "Write module:function"),
+                (("model_cases:whole", "--layouts", "cp2"), 'The layout "cp2" cannot be run by name'),
+                (("model_cases:whole", "--layouts", "tp1"), "at least two ranks"),
+                ((), "give one or more NAMEs, or --all"),
+                (("a:b", "--all"), "give one or more NAMEs, or --all")):
+            with contextlib.redirect_stderr(io.StringIO()) as errors:
+                try:
+                    status = command.main(list(arguments))
+                except SystemExit as error:
+                    status = error.code
+            self.assertEqual(status, 2, arguments)
+            self.assertIn(text, " ".join(errors.getvalue().split()))
+        done = run("model_cases:raises", "model_cases:whole", "--layouts", "tp2")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, "model_cases:raises +1 +not built build: ValueError: no such size")
+        self.assertIn('of which nothing says how "tp2" cuts it', done.stdout)
+
+
+class Weights(unittest.TestCase):
+    def test_an_order_is_named(self):
+        golden = torch.arange(24.0).reshape(6, 4)
+        self.assertIsNone(weights.difference({"a": golden}, {"a": golden.clone()}))
+        self.assertEqual(weights.difference({"a": golden}, {"a": golden[[0, 3, 4, 1, 2, 5]]})["pattern"],
+                         "16 of its 24 elements differ; the slices of dim 0 are in the order 0, 3-4, 1-2, 5")
+        self.assertIn("in the order 2-3, 0-1", weights.pattern(golden, golden[:, [2, 3, 0, 1]]))
+        self.assertIn("the same elements in another order", weights.pattern(golden, golden.flip(0, 1)[:, [1, 0, 2, 3]].roll(1)))
+        self.assertEqual(weights.pattern(golden, golden + 1), "24 of its 24 elements differ")
+        self.assertEqual(weights.difference({"a": golden, "b": golden}, {"b": golden}),
+                         {"tensor": "a", "count": 1, "of": 2, "pattern": "it is missing"})
+
+
+class Sizes(unittest.TestCase):
+    def test_equal_defaults_stay_equal_and_others_differ(self):
+        found = tiny.sizes({"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+                            "intermediate_size": 11008, "moe_intermediate_size": 1408, "v_head_dim": 128,
+                            "qk_rope_head_dim": 64, "qk_head_dim": 192, "vocab_size": 32000, "bos_token_id": 1})
+        self.assertEqual(found["v_head_dim"], found["head_dim"])
+        self.assertEqual(found["qk_head_dim"], found["head_dim"] + found["qk_rope_head_dim"])
+        self.assertEqual(found["hidden_size"], found["num_attention_heads"] * found["head_dim"])
+        self.assertLess(found["num_key_value_heads"], found["num_attention_heads"])
+        self.assertLess(found["moe_intermediate_size"], found["intermediate_size"])
+        self.assertLess(found["bos_token_id"], found["vocab_size"])
+
+    def test_each_type_of_layer_comes_once(self):
+        class Config:
+            def to_dict(self):
+                return {"num_hidden_layers": 6, "layer_types": ["a", "a", "b", "a", "a", "b"],
+                        "mlp_layer_types": ["dense"] + ["sparse"] * 5, "rates": [1, 2, 3, 4, 5, 6]}
+        found = tiny.layers(Config())
+        self.assertEqual(found["layer_types"], ["a", "a", "b"])
+        self.assertEqual(found["mlp_layer_types"], ["dense", "sparse", "sparse"])
+        self.assertEqual((found["num_hidden_layers"], found["rates"]), (3, [1, 2, 3]))
+
+
+class Lines(unittest.TestCase):
+    def test_wrong_weights_after_a_load_are_a_mismatch(self):
+        one = results.Result("a", "tp2")
+        one.take({"saved": {"tensor": "w", "count": 2, "of": 9, "pattern": "rows"}, "parameters": 5})
+        one.judged(0, "MATCH     run")
+        self.assertEqual(one.verdict, "mismatch")
+        self.assertIn("saved and loaded again, 2 of 9 weights differ, first w: rows", one.line())
+
+    def test_what_the_judge_leaves_out_is_said(self):
+        one = results.Result("a", "tp2")
+        one.judged(0, "MATCH, 3 of 38 not judged   run")
+        self.assertEqual((one.verdict, one.detail), ("match", "3 of 38 tensors not judged"))
+        with contextlib.redirect_stdout(io.StringIO()):
+            one.judged(4, "nothing could be judged")
+        self.assertEqual(one.verdict, "raises")
+
+
+if __name__ == "__main__":
+    unittest.main()
