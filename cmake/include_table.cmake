@@ -30,7 +30,9 @@ shardproof_folder(src/parallel/ulysses src/base src/mesh src/comm src/collective
 shardproof_folder(src/parallel/data src/base src/mesh src/tensor src/comm src/model
   src/parallel/style fmt torch)
 shardproof_folder(src/parallel/pp src/base src/mesh src/comm src/model src/parallel/style fmt torch)
-shardproof_folder(src/parallel/registry src/parallel/style src/parallel/tp src/parallel/cp
+shardproof_folder(src/parallel/experts src/base src/mesh src/comm src/collective src/model
+  src/model/moe src/parallel/style fmt torch)
+shardproof_folder(src/parallel/registry src/parallel/style src/parallel/tp src/parallel/experts src/parallel/cp
   src/parallel/ulysses src/parallel/pp src/parallel/data)
 shardproof_folder(src/parallel/reshard src/base src/mesh src/tensor src/comm torch)
 shardproof_folder(src/parallel/hf src/base src/tensor src/comm src/model src/parallel/reshard fmt json

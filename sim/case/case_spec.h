@@ -89,6 +89,7 @@ struct ParallelSpec : AxisSizes {
   DataParallelKind data_parallel = DataParallelKind::kReplicate;
   ContextLayout context_layout = ContextLayout::kZigzag;  // of each sequence, over cp
   Rotation context_rotation = Rotation::kSendRecv;
+  ExpertDispatch expert_dispatch = ExpertDispatch::kAllToAll;
   PipelineSpec pp_options = {};
   FsdpSpec fsdp = {};
   CheckpointedRegions activation_checkpointing = CheckpointedRegions::kNone;

@@ -26,6 +26,20 @@ OptionRows<ParallelSpec> sizes_of_mesh() {
   return rows;
 }
 
+OptionRows<ParallelSpec> sizes_of_experts() {
+  OptionRows<ParallelSpec> rows;
+  for (const ExpertPart& part : kExpertParts) {
+    const bool whole = part.size == &AxisSizes::ep;
+    const std::string path = std::string("parallel.") + part.key;
+    const std::string doc = whole ? "Ranks that hold different experts of a layer, inside dp, cp, "
+                                    "ulysses and tp (part ep)"
+                                  : "Ranks that hold parts of each expert (part etp)";
+    const auto row = row_of(part.size, part.name, path.c_str(), doc.c_str());
+    rows.push_back(with(row, Range{1, kMaxRanks}, ShortName{part.name}));
+  }
+  return rows;
+}
+
 OptionRows<ReferenceSpec> sizes_of_reference() {
   using Spec = ReferenceSpec;
   OptionRows<ReferenceSpec> rows;
@@ -73,6 +87,10 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
                             "buffer of the wider type"),
       row<&Spec::data_parallel>("parallel.data_parallel", "How dp holds parameters",
                                 Flag{"--data-parallel"}),
+      row<&Spec::expert_dispatch>(
+          "parallel.experts.dispatch",
+          "How tokens reach the ranks of ep and etp that hold their experts",
+          ShortName{"dispatch"}),
       member<&Spec::pp_options>(),
       member<&Spec::fsdp>(),
       row<&Spec::activation_checkpointing>(
@@ -101,7 +119,7 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
           "policy: inference ranks outside of the mesh, to which a refit sends the weights",
           Range{1, 1024}, Default::kFollows),
   };
-  static const auto rows = joined<ParallelSpec>({sizes_of_mesh(), others});
+  static const auto rows = joined<ParallelSpec>({sizes_of_mesh(), sizes_of_experts(), others});
   return rows;
 }
 

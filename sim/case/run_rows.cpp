@@ -19,6 +19,11 @@ OptionRows<StageSpec> sizes_of_load() {
                     rows.empty() ? "; the mesh stays when no size is given" : "");
     rows.push_back(key<StageSpec>(path.c_str(), kInteger, 0, doc.c_str(), Range{0, kMaxRanks}));
   }
+  for (const ExpertPart& part : kExpertParts) {
+    const std::string path = std::string("run.stages[].") + part.key;
+    const std::string doc = fmt::format("load: ranks of part {}", part.name);
+    rows.push_back(key<StageSpec>(path.c_str(), kInteger, 0, doc.c_str(), Range{0, kMaxRanks}));
+  }
   return rows;
 }
 

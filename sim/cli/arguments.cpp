@@ -154,7 +154,8 @@ void add_case(CLI::App& app, CheckArguments& check, const std::string& what) {
 
 void add_check(CLI::App& app, CheckArguments& check) {
   add_case(app, check, "Case folder: config.json, model.safetensors, batch.safetensors, case.json");
-  const std::string mesh = fmt::format("dp=2,tp=2; axes {}", fmt::join(axis_names(), ", "));
+  const std::string mesh =
+      fmt::format("dp=2,tp=2; axes {}; of experts ep, etp", fmt::join(axis_names(), ", "));
   app.add_option("--mesh", check.mesh, "The mesh, for example " + mesh);
   app.add_option("--ulysses", check.ulysses, "Sets the ulysses axis of --mesh")
       ->check(CLI::Range(1, 65536));

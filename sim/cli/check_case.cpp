@@ -17,6 +17,7 @@ namespace {
 void set_mesh(const CheckArguments& arguments, ParallelSpec& parallel) {
   const Mesh given = Mesh::parse(arguments.mesh);
   for (const auto& axis : kTrainingAxes) parallel.*axis.size = given.size(axis.name);
+  for (const auto& part : kExpertParts) parallel.*part.size = given.size(part.name);
   const int64_t ulysses = arguments.ulysses.value_or(parallel.ulysses);
   if (parallel.ulysses != 1 && parallel.ulysses != ulysses) {
     throw_bad_input(

@@ -26,13 +26,18 @@ std::string row_label(const Mesh& mesh, const std::vector<MeshAxis>& axes, int64
   return label;
 }
 
-}  // namespace
+// The same ranks as the parts for experts see them; no axes where there are none.
+Mesh experts_view(const Mesh& mesh) {
+  if (mesh.parts().empty()) return {};
+  std::vector<MeshAxis> axes = {{"pp", mesh.size("pp")}};
+  for (const MeshPart& part : mesh.parts()) axes.push_back({part.name, part.size});
+  return Mesh(axes);
+}
 
-std::string mesh_picture(const Mesh& mesh, int64_t max_rows) {
+std::string grid(const Mesh& mesh, int64_t max_rows) {
   const int64_t world_size = mesh.world_size();
   const std::vector<MeshAxis> axes = wide_axes(mesh);
-  if (axes.empty()) return "one rank\n";
-  std::string picture = fmt::format("{}, {} ranks\n", mesh.describe(), world_size);
+  std::string picture;
   const MeshAxis& columns = axes.back();
   if (columns.size > 32) return picture;
   const size_t width = fmt::format("{}", world_size - 1).size() + 2;
@@ -54,6 +59,17 @@ std::string mesh_picture(const Mesh& mesh, int64_t max_rows) {
   }
   if (rows > max_rows) picture += fmt::format("  .. and {} rows more\n", rows - max_rows);
   return picture;
+}
+
+}  // namespace
+
+std::string mesh_picture(const Mesh& mesh, int64_t max_rows) {
+  if (wide_axes(mesh).empty()) return "one rank\n";
+  const std::string picture =
+      fmt::format("{}, {} ranks\n{}", mesh.describe(), mesh.world_size(), grid(mesh, max_rows));
+  const Mesh experts = experts_view(mesh);
+  if (experts.axes().empty()) return picture;
+  return picture + "the same ranks for experts\n" + grid(experts, max_rows);
 }
 
 }  // namespace shardproof::sim::describe

@@ -11,9 +11,8 @@ namespace {
 std::string coordinates(const Mesh& mesh, int64_t rank) {
   if (rank >= mesh.world_size()) return " outside of the mesh";
   std::string text;
-  for (const auto& axis : mesh.axes()) {
-    if (axis.size == 1) continue;
-    text += fmt::format(" {}={}", axis.name, mesh.coordinate(axis.name, rank));
+  for (const std::string& axis : mesh.names()) {
+    text += fmt::format(" {}={}", axis, mesh.coordinate(axis, rank));
   }
   return text;
 }

@@ -128,6 +128,12 @@ constexpr std::array<const char*, 7> names_of(PipelineSchedule) {
   return {"gpipe", "1f1b", "interleaved", "bfs", "zb1p", "zbv", "dualpipev"};
 }
 
+// How the rows of experts reach the ranks that hold them (src/parallel/experts/dispatch.h).
+enum class ExpertDispatch { kAllToAll, kAllGather };
+constexpr std::array<const char*, 2> names_of(ExpertDispatch) {
+  return {"all_to_all", "all_gather"};
+}
+
 // Which copies of a parameter that several ranks hold count in the norm.
 enum class NormCopies {
   kOnce,     // the first one: each element of the full gradient counts once

@@ -72,11 +72,15 @@ int64_t parse_size(std::string_view axis, std::string_view text) {
   return size;
 }
 
-const TrainingAxis& training_axis(std::string_view name) {
+int64_t AxisSizes::*size_named(std::string_view name) {
+  std::vector<std::string> names = axis_names();
   for (const TrainingAxis& axis : kTrainingAxes) {
-    if (name == axis.name) return axis;
+    if (name == axis.name) return axis.size;
   }
-  const std::vector<std::string> names = axis_names();
+  for (const ExpertPart& part : kExpertParts) {
+    if (name == part.name) return part.size;
+    names.emplace_back(part.name);
+  }
   const std::string near = nearest_name(std::string(name), names);
   refuse_mesh(fmt::format("unknown mesh axis '{}'", name),
               fmt::format("{} axes are {}",
@@ -95,7 +99,21 @@ Mesh::Mesh(std::vector<MeshAxis> axes, std::vector<MeshPart> parts)
 Mesh Mesh::training(const AxisSizes& sizes) {
   std::vector<MeshAxis> axes;
   for (const TrainingAxis& axis : kTrainingAxes) axes.push_back({axis.name, sizes.*axis.size});
-  return Mesh(axes);
+  const Mesh mesh(axes);
+  if (sizes.ep == 1 && sizes.etp == 1) return mesh;
+  const int64_t ranks = mesh.world_size() / sizes.pp;
+  const auto held = checked_multiply(sizes.ep, sizes.etp);
+  if (sizes.ep < 1 || sizes.etp < 1 || !held || ranks % *held != 0) {
+    std::vector<int64_t> working;
+    for (int64_t size = 1; size <= ranks; ++size) {
+      if (ranks % size == 0) working.push_back(size);
+    }
+    refuse_mesh(fmt::format("ep={} times etp={} does not divide the {} ranks that hold a layer",
+                            sizes.ep, sizes.etp, ranks),
+                fmt::format("choose sizes whose product is {}", fmt::join(working, ", ")));
+  }
+  return Mesh(axes,
+              {{"edp", *held, ranks / *held}, {"ep", sizes.etp, sizes.ep}, {"etp", 1, sizes.etp}});
 }
 
 Mesh Mesh::parse(std::string_view text) {
@@ -110,10 +128,10 @@ Mesh Mesh::parse(std::string_view text) {
       refuse_mesh(fmt::format("mesh '{}': '{}' is not axis=size", text, item));
     }
     const std::string_view name = trim(item.substr(0, equals));
-    const TrainingAxis& axis = training_axis(name);
+    int64_t AxisSizes::*const size = size_named(name);
     if (!named.insert(name).second)
       refuse_mesh(fmt::format("mesh axis '{}' is named twice", name), "name each axis once");
-    sizes.*axis.size = parse_size(name, trim(item.substr(equals + 1)));
+    sizes.*size = parse_size(name, trim(item.substr(equals + 1)));
   }
   return training(sizes);
 }
@@ -243,7 +261,12 @@ std::string Mesh::describe() const {
     if (axis.size == 1) continue;
     text += fmt::format("{}{}={}", text.empty() ? "" : " ", axis.name, axis.size);
   }
-  return text.empty() ? "one rank" : text;
+  if (text.empty()) return "one rank";
+  std::string experts;
+  for (const MeshPart& part : parts_) {
+    if (part.size > 1) experts += fmt::format(" {}={}", part.name, part.size);
+  }
+  return experts.empty() ? text : fmt::format("{}, experts{}", text, experts);
 }
 
 }  // namespace shardproof

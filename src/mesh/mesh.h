@@ -43,10 +43,12 @@ class Mesh {
   // Axes outer to inner. Throws Error(kBadInput) for a size < 1, a repeated name, over
   // kMaxWorldSize ranks, and a part whose stride * size does not divide the ranks.
   explicit Mesh(std::vector<MeshAxis> axes, std::vector<MeshPart> parts = {});
-  // All axes of kTrainingAxes, also those of one rank.
+  // All axes of kTrainingAxes, also those of one rank; with experts over several ranks also the
+  // parts edp, ep and etp. Throws Error(kBadInput), with sizes that work, when ep * etp does not
+  // divide the ranks of a stage.
   static Mesh training(const AxisSizes& sizes);
-  // Parses "dp=1,cp=2,tp=2" in any order; missing axes are 1. Throws Error(kBadInput) for an
-  // unknown axis (with the nearest known one), a repeated axis, and a size that is no positive
+  // Parses "dp=1,cp=2,tp=2,ep=4" in any order; missing sizes are 1. Throws Error(kBadInput) for an
+  // unknown name (with the nearest known one), a repeated name, and a size that is no positive
   // integer.
   static Mesh parse(std::string_view text);
 
@@ -62,7 +64,8 @@ class Mesh {
   std::vector<int64_t> peers_along(std::string_view axis, int64_t rank) const;
   // The ranks that are reached by steps along any of the axes, in ascending order.
   std::vector<int64_t> peers_along(const std::vector<std::string>& axes, int64_t rank) const;
-  // "dp=2 tp=3", without axes of size 1; "one rank" when no other axis is left.
+  // "dp=2 tp=3", without axes of size 1, and its parts: "dp=4, experts edp=2 ep=2"; "one rank" when
+  // no other axis is left.
   std::string describe() const;
 
   bool operator==(const Mesh&) const = default;

@@ -22,6 +22,8 @@ std::vector<std::string> axis_names() {
   return names;
 }
 
+std::vector<std::string> expert_names() { return {"edp", "ep", "etp", "ep,etp"}; }
+
 AxisSizes same_sizes(int64_t size) {
   AxisSizes sizes;
   for (const TrainingAxis& axis : kTrainingAxes) sizes.*axis.size = size;

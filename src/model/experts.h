@@ -5,6 +5,7 @@
 #pragma once
 
 #include "model/decoder.h"
+#include "model/moe/expert_rows.h"
 #include "model/moe/router_rule.h"
 
 namespace shardproof {
@@ -32,7 +33,13 @@ class RouteWeights : public Layer {
   RouterRule rule;
 };
 
-// gate_up [N, 2F, E], the rows of the gate first; down [N, E, F].
+// x [n, E] with `rows.counts` rows of each expert, in their order -> [n, E]. gate_up [N, 2F, E],
+// the rows of the gate first; down [N, E, F]. N and F may be those of some experts and of parts of
+// them.
+at::Tensor run_experts(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& gate_up,
+                       const at::Tensor& down, Activation activation, const StepContext& context);
+
+// Parameters as in run_experts.
 class Experts : public Layer {
  public:
   Experts(ParameterPtr gate_up, ParameterPtr down, Activation activation)

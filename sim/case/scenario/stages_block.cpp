@@ -40,9 +40,16 @@ const std::vector<StageKey>& stage_keys() {
                                   {"sequence_parallel", {kLoad}},
                                   {"data_parallel", {kLoad}}};
     for (const TrainingAxis& axis : kTrainingAxes) made.push_back({axis.key, {kLoad}});
+    for (const ExpertPart& part : kExpertParts) made.push_back({part.key, {kLoad}});
     return made;
   }();
   return keys;
+}
+
+AxisSizes no_sizes() {
+  AxisSizes sizes = same_sizes(0);
+  for (const ExpertPart& part : kExpertParts) sizes.*part.size = 0;
+  return sizes;
 }
 
 bool is_given(const json& value) { return value != 0 && value != false && value != ""; }
@@ -109,22 +116,27 @@ class StageReader {
 
   void set_mesh(const json& record) {
     if (!saved_) fail("there is nothing to load yet", "put a save before it");
-    AxisSizes given = same_sizes(0);
+    AxisSizes given;
     for (const auto& axis : kTrainingAxes) given.*axis.size = record[axis.key];
+    for (const auto& part : kExpertParts) given.*part.size = record[part.key];
     const std::string data_parallel = record["data_parallel"];
     if (!data_parallel.empty()) {
       parallel_.data_parallel = enum_of<DataParallelKind>(data_parallel);
     }
-    if (given == same_sizes(0)) return;
+    if (given == no_sizes()) return;
     for (const auto& axis : kTrainingAxes) {
       parallel_.*axis.size = std::max<int64_t>(given.*axis.size, 1);
+    }
+    for (const auto& part : kExpertParts) {
+      parallel_.*part.size = std::max<int64_t>(given.*part.size, 1);
     }
     parallel_.sequence_parallel = record["sequence_parallel"];
     const int64_t world = spec_.parallel.mesh().world_size();
     if (given.dp == 0) parallel_.dp = std::max<int64_t>(world / parallel_.ranks(), 1);
-    if (parallel_.mesh().world_size() == world) return;
-    fail(fmt::format("the mesh {} has {} ranks, the one before {}", parallel_.mesh().describe(),
-                     parallel_.mesh().world_size(), world),
+    const Mesh mesh = read_outside(settings_, kStages, [&] { return parallel_.mesh(); });
+    if (mesh.world_size() == world) return;
+    fail(fmt::format("the mesh {} has {} ranks, the one before {}", mesh.describe(),
+                     mesh.world_size(), world),
          "name a mesh of as many ranks");
   }
 

@@ -105,8 +105,8 @@ std::string order_text(const std::vector<int64_t>& order) {
 
 std::string axes_of_size(const Mesh& mesh, int64_t size) {
   std::string axes;
-  for (const MeshAxis& axis : mesh.axes()) {
-    if (axis.size > 1 && axis.size == size) axes += (axes.empty() ? "" : " or ") + axis.name;
+  for (const std::string& axis : mesh.names()) {
+    if (mesh.size(axis) == size) axes += (axes.empty() ? "" : " or ") + axis;
   }
   return axes;
 }
@@ -196,8 +196,9 @@ std::string fused_parts(const Mesh& mesh, const std::vector<int64_t>& order) {
 
 // Whether ranks of some axis hold this number of chunks, which may then have unequal lengths.
 bool is_of_mesh(int64_t count, const Mesh& mesh) {
-  return std::any_of(mesh.axes().begin(), mesh.axes().end(), [&](const MeshAxis& axis) {
-    return axis.size > 1 && (count == axis.size || count == 2 * axis.size);
+  const std::vector<std::string> names = mesh.names();
+  return std::any_of(names.begin(), names.end(), [&](const std::string& axis) {
+    return count == mesh.size(axis) || count == 2 * mesh.size(axis);
   });
 }
 

@@ -42,11 +42,10 @@ std::vector<int64_t> spoken_of(const Symptoms& symptoms, const std::vector<int64
 
 std::vector<std::vector<std::string>> sets_of_axes(const Mesh& mesh) {
   std::vector<std::vector<std::string>> sets = {{}};
-  for (const MeshAxis& axis : mesh.axes()) {
-    if (axis.size == 1) continue;
+  for (const std::string& axis : mesh.names()) {
     for (size_t i = sets.size(); i-- > 0;) {
       sets.push_back(sets[i]);
-      sets.back().push_back(axis.name);
+      sets.back().push_back(axis);
     }
   }
   std::stable_sort(sets.begin(), sets.end(),

@@ -72,15 +72,15 @@ std::string shard_text(const Assembled& tensor, const Wrong& wrong, const Mesh& 
   const std::vector<int64_t>& shape = tensor.shape;
   for (size_t d = tensor.drawn.empty() ? 0 : 1; d < shape.size(); ++d) {
     if (wrong.at[d].size() == wrong.seen[d].size()) continue;
-    for (const MeshAxis& axis : mesh.axes()) {
-      if (axis.size == 1 || shape[d] % axis.size != 0) continue;
-      const int64_t length = shape[d] / axis.size;
+    for (const std::string& axis : mesh.names()) {
+      if (shape[d] % mesh.size(axis) != 0) continue;
+      const int64_t length = shape[d] / mesh.size(axis);
       const int64_t first = *wrong.at[d].begin();
       if (first % length != 0 || static_cast<int64_t>(wrong.at[d].size()) != length ||
           *wrong.at[d].rbegin() != first + length - 1) {
         continue;
       }
-      return fmt::format(" (the part of {} {})", axis.name, first / length);
+      return fmt::format(" (the part of {} {})", axis, first / length);
     }
   }
   return "";

@@ -18,15 +18,15 @@ std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
   if (ranks.size() > 8) list += fmt::format(" and {} more", ranks.size() - 8);
   if (ranks.size() == 1 && among == ranks) return "on rank " + list + ", its only holder";
   std::string clause = ranks.size() == 1 ? "on rank " + list + " only" : "on ranks " + list;
-  for (const MeshAxis& axis : mesh.axes()) {
-    if (axis.size == 1 || ranks.empty()) continue;
-    const int64_t coordinate = mesh.coordinate(axis.name, ranks.front());
+  for (const std::string& axis : mesh.names()) {
+    if (ranks.empty()) continue;
+    const int64_t coordinate = mesh.coordinate(axis, ranks.front());
     std::vector<int64_t> there;
     for (const int64_t rank : among) {
-      if (mesh.coordinate(axis.name, rank) == coordinate) there.push_back(rank);
+      if (mesh.coordinate(axis, rank) == coordinate) there.push_back(rank);
     }
     if (there == ranks && there.size() < among.size()) {
-      return clause + fmt::format(" ({} {})", axis.name, coordinate);
+      return clause + fmt::format(" ({} {})", axis, coordinate);
     }
   }
   return clause;

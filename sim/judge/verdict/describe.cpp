@@ -71,10 +71,9 @@ std::string worst_line(const CaseResult& result) {
   if (result.spec.parallel.world_size() > 1) {
     const Mesh mesh = parallel_at(result.spec, found.step).mesh();
     text += " (" + mesh.describe() + ":";
-    for (const MeshAxis& axis : mesh.axes()) {
-      if (axis.size == 1) continue;
+    for (const std::string& axis : mesh.names()) {
       if (row.rank >= mesh.world_size()) break;
-      text += fmt::format(" {} {}", axis.name, mesh.coordinate(axis.name, row.rank));
+      text += fmt::format(" {} {}", axis, mesh.coordinate(axis, row.rank));
     }
     text += ")";
   }

@@ -20,6 +20,9 @@ std::string check_flags(const CaseSpec& spec) {
   for (const auto& [name, size, key, share] : kTrainingAxes) {
     mesh += fmt::format("{}{}={}", mesh.empty() ? " --mesh " : ",", name, spec.parallel.*size);
   }
+  for (const auto& [name, size, key] : kExpertParts) {
+    if (spec.parallel.*size > 1) mesh += fmt::format(",{}={}", name, spec.parallel.*size);
+  }
   std::string sharding, others;
   for (const CaseOption& option : case_options()) {
     if (option.flag_name().empty() || option.flag.replay != Flag::Replay::kWhenSet) continue;

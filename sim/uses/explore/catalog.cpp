@@ -38,6 +38,8 @@ constexpr NotDrawn kNotDrawn[] = {
     {"world.hang_s", "a small one fails on purpose"},
     {"world.deadline_s", "a small one fails on purpose"},
     {"parallel.pp.layout", "a text that fits one number of stages and of layers"},
+    {"parallel.expert", "a model with experts needs files"},
+    {"run.stages[].expert", "a model with experts needs files"},
     {"run.grad_norm.counts", "each_of_tp is wrong on purpose"},
     {"options.checkpointed_block.replays", "false is wrong on purpose"},
     {"options.dropout_regions.inference", "true is refused by every group, as it draws numbers"},

@@ -89,6 +89,14 @@ void refuse_main_gradients(const CaseSpec& spec, const ParallelSpec& parallel) {
                        dtype_of_precision(name_of(spec.precision)));
 }
 
+void refuse_beside_experts(const ParallelSpec& parallel, const ModelConfig& config) {
+  if (!config.has_experts() || parallel.grad_norm_counts == NormCopies::kOnce) return;
+  refuse(
+      "run.grad_norm.counts is each_of_tp, which counts copies, but ranks of tp may hold other "
+      "experts",
+      "leave it at once");
+}
+
 // What stages of a pipeline do not run yet.
 void refuse_in_stages(const CaseSpec& spec, const ParallelSpec& parallel) {
   if (parallel.pp == 1) return;
@@ -127,6 +135,7 @@ void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t
   }
   refuse_deferral_of_shards(spec.parallel);
   refuse_in_stages(spec, spec.parallel);
+  refuse_beside_experts(spec.parallel, config);
   for (const StageSpec& stage : spec.stages) {
     if (stage.kind != StageKind::kLoad) continue;
     refuse_unfit_model(stage.parallel, config);

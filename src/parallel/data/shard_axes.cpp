@@ -22,6 +22,12 @@ ShardAxes shard_axes(const Mesh& mesh, const std::vector<std::string>& token_axe
   if (options.kind == DataParallelKind::kReplicate) return {.shard = "", .replicate = all};
   if (options.kind == DataParallelKind::kFsdp) return {.shard = all, .replicate = ""};
   const int64_t ranks = mesh.size(all), block = ranks / copies;
+  if (ranks % copies != 0) {
+    throw_refused(fmt::format("replicate_size={} does not divide the {} ranks of {}, over which "
+                              "some parameters are sharded",
+                              copies, ranks, all),
+                  "choose a divisor of both numbers");
+  }
   if (copies == 1) return {.shard = all, .replicate = ""};
   if (block == 1) return {.shard = "", .replicate = all};
   return {.shard = fmt::format("{}%{}", all, block),

@@ -34,7 +34,7 @@ struct ShardAxes {
 };
 
 // `token_axes`: over which ranks hold different tokens. Throws Error(kRefused) when the number of
-// copies does not divide dp.
+// copies does not divide dp or the ranks of these axes.
 ShardAxes shard_axes(const Mesh& mesh, const std::vector<std::string>& token_axes,
                      const FsdpOptions& options);
 

@@ -26,6 +26,12 @@ void check_main_gradients(const FsdpOptions& options, const ShardAxes& axes, con
   }
 }
 
+void DataParallel::place(Decoder& model, const Mesh& mesh) const {
+  for (const ParameterPtr& parameter : model.parameters()) {
+    if (parameter->rule.mean_over) shard_axes(mesh, *parameter->rule.mean_over, options_);
+  }
+}
+
 void DataParallel::cut_tokens(TokenCuts& cuts, const Mesh&) const {
   cuts.sample_axes.push_back("dp");
 }

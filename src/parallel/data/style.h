@@ -18,6 +18,8 @@ class DataParallel : public ParallelStyle {
   explicit DataParallel(FsdpOptions options) : options_(options) {}
   std::string_view name() const override { return "data"; }
   std::vector<std::string> axes() const override { return {"dp"}; }
+  // Throws the errors of shard_axes() for parameters whose mean is over other axes.
+  void place(Decoder& model, const Mesh& mesh) const override;
   void cut_tokens(TokenCuts& cuts, const Mesh& mesh) const override;
   // Throws Error(kRefused) when the number of copies does not divide dp, and as
   // check_main_gradients.

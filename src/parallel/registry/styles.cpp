@@ -7,6 +7,7 @@ namespace shardproof {
 ParallelStyles make_styles(const ParallelOptions& options) {
   return ParallelStyles({
       std::make_shared<TensorParallel>(options.tensor),
+      std::make_shared<ExpertParallel>(options.experts),
       std::make_shared<ContextParallel>(options.context),
       std::make_shared<Ulysses>(),
       std::make_shared<PipelineParallel>(options.pipeline),

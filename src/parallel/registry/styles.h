@@ -3,6 +3,7 @@
 
 #include "parallel/cp/style.h"
 #include "parallel/data/style.h"
+#include "parallel/experts/style.h"
 #include "parallel/pp/style.h"
 #include "parallel/tp/style.h"
 
@@ -10,6 +11,7 @@ namespace shardproof {
 
 struct ParallelOptions {
   TensorParallelOptions tensor = {};
+  ExpertParallelOptions experts = {};
   ContextParallelOptions context = {};
   PipelineOptions pipeline = {};
   FsdpOptions data = {};

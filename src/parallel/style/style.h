@@ -1,12 +1,13 @@
 // A parallel style spreads a model over axes of the mesh. Each style is a folder beside this one;
 // registry/styles.cpp lists them.
 //
-//             tp                    cp              ulysses        data
-//   axes      tp                    cp              ulysses        dp
-//   place     layouts, rules        -               checks heads   -
-//   install   column, row, vocab    ring attention  all-to-alls    -
-//   tokens    SP: lengths divide    zigzag rows     inner parts    samples
-//   store     -                     -               -              replicated or sharded
+//             tp                  experts         cp              ulysses       data
+//   axes      tp                  parts of ranks  cp              ulysses       dp
+//   place     layouts, rules      layouts, rules  -               checks heads  checks copies
+//   install   column, row, vocab  dispatch        ring attention  all-to-alls   -
+//   tokens    SP: lengths divide  -               zigzag rows     inner parts   samples
+//   store     -                   -               -               -             replicated or
+//   sharded
 //
 // The plain model knows no style, and the trainer no axis. What pipeline stages and experts need
 // has a place too: a parameter that some ranks do not hold (Cut::held_by), gradients that a

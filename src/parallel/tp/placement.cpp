@@ -193,9 +193,11 @@ std::vector<int64_t> tp_parts(int64_t global_size, int64_t tp_size) {
 SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequence_parallel,
                          const SlotStyle& slot) {
   if (tp_size == 1) return {};
-  if (slot.role == SlotRole::kExperts) {
-    throw_refused(fmt::format("{} is not cut over tp, which has {} ranks", slot.slot, tp_size),
-                  "set tp = 1 for a model with experts");
+  if (slot.role == SlotRole::kExperts && !sequence_parallel) {
+    throw_refused(fmt::format("without sequence_parallel all {} ranks of tp have the same tokens, "
+                              "and each would send them to {}",
+                              tp_size, slot.slot),
+                  "set tp = 1, or sequence_parallel: true");
   }
   const Placer placer{config, tp_size, sequence_parallel};
   switch (slot.style) {
@@ -221,6 +223,7 @@ SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequen
       return placer.hidden_parallel_activation();
     case TpStyle::kSequenceNorm:
     case TpStyle::kSequenceResidual:
+    case TpStyle::kSequenceExperts:
       return placer.on_sequence();
   }
   SHARDPROOF_ASSERT(false, "unknown style");

@@ -8,6 +8,7 @@
 //   HeadParallelAttention   S(2)                             S(-1)
 //   HeadParallelNorm        S(2)             R, partial grad S(2)
 //   SequenceNorm            S(1)             R, partial grad S(1)
+//   SequenceExperts         S(1)             R, partial grad S(1)
 //
 // The probes read these layouts to describe the tensors that they see. Plain arithmetic.
 #pragma once

@@ -157,7 +157,7 @@ TpStyle style_of(SlotRole role, bool sequence_parallel) {
     case SlotRole::kSelection:
     case SlotRole::kRouteWeights:
     case SlotRole::kExperts:
-      return TpStyle::kReplicate;
+      return sequence_parallel ? TpStyle::kSequenceExperts : TpStyle::kReplicate;
     case SlotRole::kLmHead:
       return TpStyle::kVocabParallelLmHead;
     default:

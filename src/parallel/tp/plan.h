@@ -15,6 +15,7 @@
 //   *.mlp.down_proj             RowParallel
 //   *.mlp_residual              Replicate                SequenceResidual
 //   model.norm                  Replicate                SequenceNorm
+//   *.mlp.{gate,experts}        Replicate                SequenceExperts
 //   lm_head                     VocabParallelLmHead
 //
 // The architecture's plan goes by the slots' roles (model/slot_role.h): Qwen3 and Gemma3 have q and
@@ -51,8 +52,9 @@ enum class TpStyle {
   kHiddenParallelActivation,  // elementwise on a cut last dim
   kSequenceNorm,              // on this rank's part of the sequence
   kSequenceResidual,          // on this rank's part of the sequence
+  kSequenceExperts,           // a router or experts, on this rank's part of the sequence
 };
-constexpr std::array<const char*, 12> names_of(TpStyle) {
+constexpr std::array<const char*, 13> names_of(TpStyle) {
   return {"Replicate",
           "ColumnParallel",
           "ColumnParallelGathered",
@@ -64,7 +66,8 @@ constexpr std::array<const char*, 12> names_of(TpStyle) {
           "HeadParallelNorm",
           "HiddenParallelActivation",
           "SequenceNorm",
-          "SequenceResidual"};
+          "SequenceResidual",
+          "SequenceExperts"};
 }
 
 struct SlotStyle {

@@ -88,7 +88,8 @@ void check_layer(const SlotStyles& styles, bool sequence_parallel) {
   }
   if (styles.find(Role::kExperts) != nullptr) {
     for (const Role role : {Role::kRouter, Role::kSelection, Role::kRouteWeights, Role::kExperts}) {
-      demand(styles.at(role), {TpStyle::kReplicate}, "a router and its experts are not cut");
+      demand(styles.at(role), {style_of(role, sequence_parallel)},
+             "a router and its experts are not cut over tp");
     }
     return;
   }

@@ -66,6 +66,26 @@ class WholeLayer : public WrappedLayer {
   std::string label_;
 };
 
+// The selection of experts for this rank's part of the sequence: of the context's tokens, which are
+// those of all tp ranks, it sees these alone.
+class OwnTokens : public WrappedLayer {
+ public:
+  OwnTokens(std::unique_ptr<Layer> layer, const Communicator& tp)
+      : WrappedLayer(std::move(layer)), tp_(tp) {}
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
+    const int64_t own = inputs[0].size(1);
+    StepContext part = context;
+    if (part.token_map.defined()) {
+      SHARDPROOF_ASSERT(part.token_map.size(1) == own * tp_.size(), "each rank has an equal part");
+      part.token_map = part.token_map.narrow(1, tp_.rank() * own, own);
+    }
+    return inner_->forward(inputs, part);
+  }
+
+ private:
+  const Communicator& tp_;
+};
+
 // Makes the layer of `style` for a slot; null: the plain layer stays.
 class LayerMaker {
  public:
@@ -90,6 +110,9 @@ class LayerMaker {
         return row_parallel(slot, false);
       case TpStyle::kVocabParallelEmbedding:
         return vocab_parallel_embedding(slot);
+      case TpStyle::kSequenceExperts:
+        if (slot.kind() != SlotKind::kSelection) return nullptr;
+        return std::make_unique<OwnTokens>(std::move(slot.layer), tp_);
       case TpStyle::kReplicate:
         return sequence_parallel_ ? whole(slot) : nullptr;
       // Layers that compute on any part of their input.

@@ -28,6 +28,18 @@ TEST_CASE("A mesh of one axis is one row, and of none one rank", "[cli]") {
   CHECK(mesh_picture(Mesh::training({})) == "one rank\n");
 }
 
+TEST_CASE("Experts have a second grid of the same ranks", "[cli]") {
+  CHECK(mesh_picture(Mesh::training({.dp = 2, .tp = 2, .ep = 2})) ==
+        "dp=2 tp=2, experts edp=2 ep=2, 4 ranks\n"
+        "        tp  0  1\n"
+        "  dp 0      0  1\n"
+        "  dp 1      2  3\n"
+        "the same ranks for experts\n"
+        "         ep  0  1\n"
+        "  edp 0      0  1\n"
+        "  edp 1      2  3\n");
+}
+
 TEST_CASE("A tall mesh is cut short, and says so", "[cli]") {
   const std::string picture = mesh_picture(Mesh::training({.dp = 100, .tp = 2}), 3);
   CHECK(picture.find("  dp 2         4    5\n  .. and 97 rows more\n") != std::string::npos);

@@ -115,6 +115,22 @@ TEST_CASE("a mesh reads as it is written, in any order", "[mesh]") {
   CHECK(Mesh::parse("dp=256,tp=256").world_size() == 65536);
 }
 
+TEST_CASE("the parts for experts are another view of a stage's ranks", "[mesh][EP-1]") {
+  const Mesh mesh = Mesh::parse("pp=2,dp=3,tp=4,ep=2,etp=3");
+  CHECK(mesh == Mesh::training({.pp = 2, .dp = 3, .tp = 4, .ep = 2, .etp = 3}));
+  CHECK(mesh.world_size() == 24);
+  CHECK(mesh.describe() == "pp=2 dp=3 tp=4, experts edp=2 ep=2 etp=3");
+  for (int64_t rank = 0; rank < 24; ++rank) {
+    const int64_t in_stage = rank % 12;
+    CHECK(mesh.coordinate("etp", rank) == in_stage % 3);
+    CHECK(mesh.coordinate("ep", rank) == in_stage / 3 % 2);
+    CHECK(mesh.coordinate("edp", rank) == in_stage / 6);
+  }
+  CHECK(mesh.peers_along("ep", 16) == Group{13, 16});
+  CHECK(mesh.peers_along("edp", 16) == Group{16, 22});
+  CHECK(Mesh::training({.dp = 2}).parts().empty());
+}
+
 TEST_CASE("axes flattened into one, and its blocks, are axes themselves", "[mesh][fsdp]") {
   const Mesh mesh = Mesh::training({.dp = 4, .cp = 3, .tp = 2});  // dp, cp, tp
   CHECK(mesh.size("dp+cp") == 12);
@@ -144,6 +160,11 @@ TEST_CASE("a mesh that no model could run is refused with a sentence", "[mesh]")
   CHECK_THAT(parse_refusal("ulyses=2"), Contains("did you mean 'ulysses'"));
   CHECK_THAT(parse_refusal("pipeline=2"), Contains("the axes are pp, dp, cp, ulysses, tp"));
   CHECK_THAT(parse_refusal("tp=0"), Contains("tp=0 is below 1"));
+  CHECK_THAT(parse_refusal("pp=2,dp=2,tp=3,ep=2,etp=2"),
+             Contains("ep=2 times etp=2 does not divide the 6 ranks that hold a layer") &&
+                 Contains("choose sizes whose product is 1, 2, 3, 6"));
+  CHECK_THAT(parse_refusal("dp=2,ep=0"), Contains("ep=0 times etp=1"));
+  CHECK_THAT(parse_refusal("dp=2,etp=4294967296,ep=4294967296"), Contains("does not divide"));
   CHECK_THAT(parse_refusal("tp=-3"), Contains("tp=-3 is below 1"));
   CHECK_THAT(parse_refusal("tp=2,tp=2"), Contains("named twice"));
   CHECK_THAT(parse_refusal("tp=two"), Contains("no whole number"));

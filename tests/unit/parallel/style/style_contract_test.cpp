@@ -18,6 +18,7 @@ namespace {
 
 std::vector<std::shared_ptr<const ParallelStyle>> all_styles(const ParallelOptions& options = {}) {
   return {std::make_shared<TensorParallel>(options.tensor),
+          std::make_shared<ExpertParallel>(options.experts),
           std::make_shared<ParkedNorms>(),
           std::make_shared<ContextParallel>(options.context),
           std::make_shared<Ulysses>(),

@@ -92,7 +92,8 @@ TEST_CASE("a family's plan has its own slots, with the roles of their names", "[
   CHECK(count_of("gemma3") == 20);
 }
 
-TEST_CASE("a router and its experts are whole on every rank, and tp is refused", "[plan][FM-1]") {
+TEST_CASE("a router and its experts are whole on every tp rank, with their own tokens alone",
+          "[plan][FM-1][EP-7]") {
   ModelConfig config = llama();
   config.family = "mixtral";
   config.attention_bias = false;
@@ -102,6 +103,15 @@ TEST_CASE("a router and its experts are whole on every rank, and tp is refused",
   for (const SlotStyle& slot : resolve_plan(config, {})) {
     const bool whole = slot.slot.find(".mlp.") != std::string::npos;
     CHECK((slot.style == TpStyle::kReplicate || !whole));
+  }
+  for (const SlotStyle& slot : resolve_plan(config, {.sequence_parallel = true})) {
+    const bool routes = slot.slot.find(".mlp.") != std::string::npos;
+    CHECK((slot.style == TpStyle::kSequenceExperts) == routes);
+    if (!routes) continue;
+    const SlotPlacement placed = place_slot(config, 3, /*sequence_parallel=*/true, slot);
+    CHECK(placed.output.describe() == "S(1)tp");
+    CHECK(placed.weight.layout.replicated());
+    CHECK(placed.weight.sum_grad_over == std::vector<std::string>{"tp"});
   }
   const auto lines = plan_lines(config, Mesh(), {});
   for (const char* part : {"gate.weight", "experts.gate_up_proj", "experts.down_proj"}) {

@@ -1,0 +1,117 @@
+#include "parallel/experts/style.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "model/experts.h"
+#include "parallel/experts/dispatch.h"
+
+namespace shardproof {
+namespace {
+
+bool is_spread(const Mesh& mesh) { return mesh.size("ep") > 1 || mesh.size("etp") > 1; }
+
+// Sizes that divide both numbers.
+std::string common_divisors(int64_t one, int64_t other) {
+  std::vector<int64_t> divisors;
+  for (int64_t size = 1; size <= std::min(one, other); ++size) {
+    if (one % size == 0 && other % size == 0) divisors.push_back(size);
+  }
+  return fmt::format("{}", fmt::join(divisors, ", "));
+}
+
+void check_sizes(const ModelConfig& config, const Mesh& mesh) {
+  const int64_t ep = mesh.size("ep"), etp = mesh.size("etp"), edp = mesh.size("edp");
+  if (!config.has_experts()) {
+    throw_refused(
+        fmt::format("ep={} and etp={} spread experts, which a model of family {} does not "
+                    "have",
+                    ep, etp, config.traits().name),
+        "set both to 1, or choose a family with experts");
+  }
+  const int64_t experts = config.router.num_experts;
+  if (experts % ep != 0) {
+    throw_refused(fmt::format("ep={} does not divide the {} experts of a layer", ep, experts),
+                  fmt::format("ep = {} would work", common_divisors(experts, ep * edp)));
+  }
+  if (config.expert_width % etp != 0) {
+    throw_refused(
+        fmt::format("etp={} does not divide the width {} of an expert", etp, config.expert_width),
+        fmt::format("etp = {} would work", common_divisors(config.expert_width, etp * edp)));
+  }
+}
+
+std::vector<Slot*> expert_slots(Decoder& model) {
+  std::vector<Slot*> found;
+  for (Slot* slot : model.slots()) {
+    if (slot->kind() == SlotKind::kExperts) found.push_back(slot);
+  }
+  return found;
+}
+
+const Experts& plain(const Slot& slot) {
+  const auto* layer = dynamic_cast<const Experts*>(slot.layer.get());
+  SHARDPROOF_ASSERT(layer != nullptr, slot.name + " holds another layer than the style replaces");
+  return *layer;
+}
+
+class SpreadExperts : public Layer {
+ public:
+  SpreadExperts(const Experts& plain, const ExpertRanks& ranks, ExpertDispatch dispatch,
+                std::string label)
+      : gate_up_(plain.gate_up),
+        down_(plain.down),
+        activation_(plain.activation),
+        ranks_(ranks),
+        dispatch_(dispatch),
+        label_(std::move(label)) {}
+
+  std::vector<ParameterPtr> parameters() const override { return {gate_up_, down_}; }
+
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
+    const auto run =
+        dispatch_ == ExpertDispatch::kAllToAll ? experts_by_all_to_all : experts_by_all_gather;
+    const OwnExperts own{gate_up_->tensor, down_->tensor, activation_};
+    return run(inputs[0].flatten(0, 1), inputs[1].flatten(0, 1), inputs[2].flatten(0, 1), own,
+               ranks_, label_, context)
+        .view_as(inputs[0]);
+  }
+
+ private:
+  ParameterPtr gate_up_, down_;
+  Activation activation_;
+  ExpertRanks ranks_;
+  ExpertDispatch dispatch_;
+  std::string label_;
+};
+
+}  // namespace
+
+void ExpertParallel::place(Decoder& model, const Mesh& mesh) const {
+  if (!is_spread(mesh)) return;
+  check_sizes(model.config(), mesh);
+  const int64_t width = model.config().expert_width;
+  for (const Slot* slot : expert_slots(model)) {
+    const Experts& experts = plain(*slot);
+    experts.gate_up->layout.append(Cut::even(0, "ep"));
+    experts.gate_up->layout.append(Cut::in_blocks(1, "etp", {width, width}));
+    experts.down->layout.append(Cut::even(0, "ep"));
+    experts.down->layout.append(Cut::even(2, "etp"));
+    for (const ParameterPtr& parameter : experts.parameters()) {
+      parameter->rule = {.mean_over = std::vector<std::string>{"edp"}};
+    }
+  }
+}
+
+void ExpertParallel::install(Decoder& model, MeshComm& comm) const {
+  if (!is_spread(comm.mesh())) return;
+  const ExpertRanks ranks{comm.along("ep"), comm.along("etp"),
+                          comm.along(std::vector<std::string>{"ep", "etp"})};
+  for (Slot* slot : expert_slots(model)) {
+    slot->layer =
+        std::make_unique<SpreadExperts>(plain(*slot), ranks, options_.dispatch, slot->name);
+  }
+}
+
+}  // namespace shardproof
