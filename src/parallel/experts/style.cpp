@@ -94,10 +94,13 @@ void ExpertParallel::place(Decoder& model, const Mesh& mesh) const {
   const int64_t width = model.config().expert_width;
   for (const Slot* slot : expert_slots(model)) {
     const Experts& experts = plain(*slot);
-    experts.gate_up->layout.append(Cut::even(0, "ep"));
-    experts.gate_up->layout.append(Cut::in_blocks(1, "etp", {width, width}));
-    experts.down->layout.append(Cut::even(0, "ep"));
-    experts.down->layout.append(Cut::even(2, "etp"));
+    const auto cut = [&mesh](const ParameterPtr& parameter, const Cut& of) {
+      if (mesh.size(of.axis) > 1) parameter->layout.append(of);
+    };
+    cut(experts.gate_up, Cut::even(0, "ep"));
+    cut(experts.gate_up, Cut::in_blocks(1, "etp", {width, width}));
+    cut(experts.down, Cut::even(0, "ep"));
+    cut(experts.down, Cut::even(2, "etp"));
     for (const ParameterPtr& parameter : experts.parameters()) {
       parameter->rule = {.mean_over = std::vector<std::string>{"edp"}};
     }
