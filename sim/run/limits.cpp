@@ -131,21 +131,32 @@ double least_tokens(const CaseSpec& spec) {
   return static_cast<double>(count) * static_cast<double>(sizes.length) / parts;
 }
 
+// In layers with experts, and in their place in others.
+struct MlpCounts {
+  double experts, dense;
+};
+
+MlpCounts mlp_counts(const ModelConfig& config) {
+  const auto with_experts = static_cast<double>(
+      std::count(config.expert_layers.begin(), config.expert_layers.end(), true));
+  const double of_width = 3.0 * static_cast<double>(config.hidden_size);
+  return {with_experts * of_width * static_cast<double>(config.expert_width) *
+              static_cast<double>(config.router.num_experts),
+          (static_cast<double>(config.num_hidden_layers) - with_experts) * of_width *
+              static_cast<double>(config.intermediate_size)};
+}
+
 double parameter_count(const ModelConfig& config) {
   const auto hidden = static_cast<double>(config.hidden_size);
   const auto head_dim = static_cast<double>(config.head_dim);
   const double attention =
       2.0 * hidden * head_dim *
       static_cast<double>(config.num_attention_heads + config.num_key_value_heads);
-  const double mlp = 3.0 * hidden * static_cast<double>(config.intermediate_size);
-  const double experts = 3.0 * hidden * static_cast<double>(config.expert_width) *
-                         static_cast<double>(config.router.num_experts);
-  const auto with_experts = static_cast<double>(
-      std::count(config.expert_layers.begin(), config.expert_layers.end(), true));
+  const MlpCounts mlps = mlp_counts(config);
   const double embeddings =
       hidden * static_cast<double>(config.vocab_size) * (config.tie_word_embeddings ? 1 : 2);
-  return static_cast<double>(config.num_hidden_layers) * (attention + mlp + 2 * hidden) +
-         with_experts * (experts - mlp) + embeddings;
+  return static_cast<double>(config.num_hidden_layers) * (attention + 2 * hidden) + mlps.experts +
+         mlps.dense + embeddings;
 }
 
 double wide_bytes(const CaseSpec& spec) {  // of an element that the optimizer updates
@@ -191,6 +202,16 @@ double states_per_parameter(const OptimizerSpec& optimizer) {
   return optimizer.momentum > 0 ? 1 : 0;
 }
 
+// How many ranks hold each element of an expert; `dense` hold each of the others.
+double expert_copies(const ParallelSpec& parallel, double dense) {
+  if (parallel.ep == 1 && parallel.etp == 1) return dense;
+  if (parallel.data_parallel == DataParallelKind::kFsdp) return 1;
+  if (parallel.data_parallel == DataParallelKind::kHybrid) {
+    return static_cast<double>(parallel.fsdp.replicate_size);
+  }
+  return static_cast<double>(parallel.mesh().size("edp"));
+}
+
 // What all ranks hold at once. Those that exchange activations in every layer hold theirs at the
 // same time; of the others, one may be done before the next begins. The stages of a policy may do
 // without gradients.
@@ -205,7 +226,10 @@ double world_bytes(const CaseSpec& spec, const ModelConfig& config) {
       static_cast<double>(spec.parallel.ranks(Share::kModel) * (sharded ? mesh.size(axis) : 1));
   const double wide = wide_bytes(spec);
   const double held = sharded ? wide : element_bytes(spec);
-  const double all = ranks / parts * parameter_count(config);  // parameters of all ranks
+  // Parameters of all ranks.
+  const double experts = mlp_counts(config).experts;
+  const double all = ranks / parts * (parameter_count(config) - experts) +
+                     experts * expert_copies(spec.parallel, ranks / parts);
   if (spec.is(ModelWorkload::kPolicy)) return all * held;
   const auto shares = static_cast<double>(spec.parallel.ranks(Share::kSamples));
   const double together = sharded ? ranks : ranks / shares;

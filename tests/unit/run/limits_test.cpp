@@ -24,6 +24,12 @@ CaseSpec long_rows() {
   return spec;
 }
 
+void use_experts(CaseSpec& spec) {
+  spec.model["model_type"] = "mixtral";
+  spec.model["architectures"] = {"MixtralForCausalLM"};
+  spec.model["num_local_experts"] = 64;
+}
+
 // The sum of what each rank takes at most, measured one by one.
 double measured_bytes(const CaseSpec& spec) {
   const ModelConfig config = ModelConfig::from_json(spec.model);
@@ -52,6 +58,16 @@ TEST_CASE("A case is refused below a bound that is under what its ranks take", "
     spec.parallel.tp = 2;
     spec.parallel.sequence_parallel = true;
     spec.model["vocab_size"] = 2048;
+  }
+  SECTION("experts on several ranks") {
+    use_experts(spec);
+    spec.parallel.dp = spec.parallel.ep = 4;
+  }
+  SECTION("sharded experts on several ranks") {
+    use_experts(spec);
+    spec.parallel.dp = 4;
+    spec.parallel.ep = 2;
+    spec.parallel.data_parallel = DataParallelKind::kFsdp;
   }
   SECTION("context parallel") { spec.parallel.cp = 2; }
   SECTION("sharded") {
