@@ -32,7 +32,7 @@ CLIP_EPSILON = 1e-6  # torch divides max_norm by (norm + 1e-6)
 def record(model, optimizer=None, *, out, steps: int | None = None, only: str | Sequence[str] | None = None,
            rows: int | None = None, max_bytes: int | None = None, activations: str | Sequence[str] = (), hashes: str | Sequence[str] = (),
            noise: int | None = None, mesh=None, layouts: Mapping | None = None,
-           buffers: str | Sequence[str] = "*") -> Recorder:
+           buffers: str | Sequence[str] = "*", from_step: int = 0) -> Recorder:
     """Records the training that follows into the folder `out`, until the with-block or close() ends it.
 
     model        the module, or the list of a pipeline's chunks
@@ -48,10 +48,12 @@ def record(model, optimizer=None, *, out, steps: int | None = None, only: str | 
     layouts      layouts of hand-written shards: {"*.up_proj.weight": shardproof.Shard(0, "tp")}
                  (mesh and layouts that shardproof.load was given for this model need not be given again)
     buffers      patterns of persistent buffers to record; () for none
+    from_step    how many steps came before, of a program that has loaded what another run saved: states are recorded at the
+                 start, too, and judged beside those of a golden that was not interrupted
     """
     return Recorder(model, optimizer, Path(out), steps, patterns_of(only), rows, max_bytes,
                     patterns_of(activations) or [], patterns_of(hashes) or [], noise, mesh, layouts,
-                    patterns_of(buffers) or [])
+                    patterns_of(buffers) or [], from_step)
 
 
 def is_any(name: str, patterns: Iterable[str]) -> bool:
@@ -78,7 +80,7 @@ class Recorder:
     """A run that is being recorded. Leave its with-block, or call close(), to write it."""
 
     def __init__(self, model, optimizer, out: Path, steps, only, rows, max_bytes, activations, hashes, noise, mesh,
-                 layouts, buffers):
+                 layouts, buffers, from_step=0):
         models = models_of(model)
         loaded_mesh, loaded_layouts = current.given_to_load(models)
         mesh = loaded_mesh if mesh is None else mesh
@@ -90,6 +92,9 @@ class Recorder:
             golden, out = out, folder_of(out, noise)
         self._out = out
         self._steps = steps
+        if from_step < 0:
+            raise Error(f"from_step is {from_step}", "Give the number of steps that came before, 0 for none")
+        self._from_step = from_step
         self._only = only
         self._rows = rows
         self._optimizers = optimizers.as_list(optimizer)
@@ -118,6 +123,9 @@ class Recorder:
         try:
             self._noise = None if noise is None else Noise(models, noise, golden)
             self._watch(models, activations, hashes)
+            if from_step:
+                self._record_states(0)
+                self._record_program(0)
         except BaseException:
             self._end_watching()
             raise
@@ -410,6 +418,8 @@ class Recorder:
             header["batch"] = {"rows": current.rows.total, "parts": current.rows.total // max(current.rows.count, 1)}
         if self._settings is not None:
             header["optimizer"] = self._settings.fields()
+        if self._from_step:
+            header["from_step"] = self._from_step
         if self._repeat is not None:
             header["noise"] = self._repeat
         if self._rows is not None:

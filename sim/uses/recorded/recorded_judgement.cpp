@@ -35,6 +35,43 @@ CaseSpec spec_of(const RecordedRun& run, const RecordedRun& reference, const Ref
   return spec;
 }
 
+// The part of a run that another one repeats, which resumed after `step` of its steps: the state
+// after that step becomes the start, and steps count from there.
+void start_after(int64_t step, RecordedRun& run) {
+  const auto is_before = [step](const RecordedPiece& piece) {
+    const bool is_state = piece.kind == ObservationKind::kParameter ||
+                          piece.kind == ObservationKind::kBuffer || is_optimizer_state(piece.kind);
+    return piece.step < step || (piece.step == step && !is_state);
+  };
+  std::erase_if(run.pieces, is_before);
+  std::erase_if(run.hashes, [step](const auto& hash) { return hash.piece.step <= step; });
+  std::erase_if(run.random_states, [step](const auto& state) { return state.piece.step < step; });
+  for (RecordedPiece& piece : run.pieces) piece.step -= step;
+  for (auto* hashes : {&run.hashes, &run.random_states}) {
+    for (RecordedHash& hash : *hashes) hash.piece.step -= step;
+  }
+  const auto drop_rates = [step](std::vector<double>& rates) {
+    rates.erase(rates.begin(), rates.begin() + std::min<int64_t>(step, std::ssize(rates)));
+  };
+  drop_rates(run.lr);
+  for (ParameterGroup& group : run.groups) drop_rates(group.lr);
+  run.steps -= step;
+  for (RecordedRun& repeat : run.repeats) start_after(step, repeat);
+}
+
+void resume_as(const RecordedRun& run, RecordedRun& reference) {
+  const int64_t later = run.from_step - reference.from_step;
+  if (later == 0) return;
+  if (later < 0 || reference.steps <= later) {
+    throw_bad_input(
+        fmt::format("{} resumes after {} steps, and {} has the steps {} to {}", run.folder,
+                    run.from_step, reference.folder, reference.from_step + 1,
+                    reference.from_step + reference.steps),
+        "give a golden that begins before that step, was not interrupted, and goes on after it");
+  }
+  start_after(later, reference);
+}
+
 void check_same_recording(const RecordedRun& run, const RecordedRun& reference) {
   const auto differ = [&](const std::string& what, const auto& one, const auto& other) {
     if (one == other) return;
@@ -47,15 +84,19 @@ void check_same_recording(const RecordedRun& run, const RecordedRun& reference) 
   differ("the number of rows (rows=)", run.rows, reference.rows);
 }
 
+constexpr const char* kOtherState =
+    "what was saved there, or what was loaded here, is not the state after that step";
 constexpr const char* kOtherStart =
     "the runs start from different weights; shardproof.load(model, golden) copies the golden's";
 
-// Wrong start parameters are more often another draw than a bug.
-void explain_start(judge::Divergence& found) {
-  if (found.step > 0 || found.kind != ResultKind::kValues ||
-      found.worst.kind != ObservationKind::kParameter)
-    return;
-  found.likely = found.likely.empty() ? kOtherStart : found.likely + "; or " + kOtherStart;
+// Wrong start parameters are more often another draw than a bug, and of a resumed run any state may
+// be wrong at its start.
+void explain_start(const RecordedRun& run, judge::Divergence& found) {
+  const bool is_resumed = run.from_step > 0;
+  const bool is_state = is_resumed || found.worst.kind == ObservationKind::kParameter;
+  if (found.step > 0 || found.kind != ResultKind::kValues || !is_state) return;
+  const std::string cause = is_resumed ? kOtherState : kOtherStart;
+  found.likely = found.likely.empty() ? cause : found.likely + "; or " + cause;
 }
 
 // Whether an output that ranks hold unequally was computed before the first wrong value. Of the
@@ -77,8 +118,8 @@ void mark_means(const RecordedRun& run,
   }
 }
 
-void set_verdict(judge::CaseResult& result) {
-  if (result.divergence) explain_start(*result.divergence);
+void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
+  if (result.divergence) explain_start(run, *result.divergence);
   judge::conclude(result);
   if (result.verdict == Verdict::kMatch && result.account.elements.judged == 0) {
     result.verdict = Verdict::kRefused;
@@ -114,6 +155,12 @@ std::string note_of(const RecordedRun& run, const Reference& golden) {
     if (!here.contains(name) && !left_out) lacking.insert(name);
   }
   std::string note;
+  if (run.from_step > 0) {
+    note = fmt::format(
+        "this run resumed after step {0} of the golden, so that its step 1 is step "
+        "{1} there",
+        run.from_step, run.from_step + 1);
+  }
   for (const std::string& line :
        {omission("because nothing says which part of it a rank holds", run.not_compared),
         omission(
@@ -130,6 +177,7 @@ std::string note_of(const RecordedRun& run, const Reference& golden) {
 
 RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
                                      const Progress& progress) {
+  resume_as(run, reference);
   check_same_recording(run, reference);
   for (const RecordedRun& repeat : reference.repeats) check_same_recording(repeat, reference);
   split_layers(run, reference);
@@ -155,7 +203,7 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
   if (hashes.divergence && comes_before(*hashes.divergence, result.divergence)) {
     result.divergence = std::move(hashes.divergence);
   }
-  set_verdict(result);
+  set_verdict(run, result);
   if (result.divergence) {
     out.also = other_wrong_gradients(result.reports, result.divergence->step);
   }

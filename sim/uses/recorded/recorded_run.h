@@ -69,6 +69,7 @@ struct RecordedRun {
   Mesh mesh;
   int64_t world_size = 1;
   int64_t steps = 0;
+  int64_t from_step = 0;  // of a resumed run: how many steps came before its start
   Precision precision = Precision::kFloat64;  // the narrowest dtype of its values
   OptimizerSpec optimizer = {};
   bool knows_optimizer = false;  // `optimizer` is the run's, and its rule is one that we know

@@ -118,8 +118,8 @@ void check_places(const Fields& fields, const RecordedRun& run) {
 // Keys that the format has (python/shardproof/run.schema.json); what nothing reads is checked too.
 void check_keys(const Fields& fields) {
   static const std::vector<std::string> known = {
-      "format", "version", "made_by", "world_size", "mesh",  "precision",   "lifted",
-      "steps",  "only",    "noise",   "rows",       "batch", "coordinates", "optimizer"};
+      "format", "version", "made_by", "world_size", "mesh",        "precision", "lifted",   "steps",
+      "only",   "noise",   "rows",    "batch",      "coordinates", "optimizer", "from_step"};
   for (const std::string& name : fields.names()) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     fields.fail(name, "is not a key of a run; " + known_names(name, known));
@@ -144,6 +144,7 @@ void read_header(const Fields& fields, RecordedRun& run) {
   }
   run.precision = *known;
   run.steps = fields.count("steps", 0, kMaxSteps);
+  if (fields.has("from_step")) run.from_step = fields.count("from_step", 1, kMaxSteps);
   read_optimizer(fields, run);
   run.only = fields.has("only") ? fields.value("only").dump() : "null";
   run.rows = fields.has("rows") ? std::to_string(fields.count("rows", 1, int64_t{1} << 48)) : "all";
