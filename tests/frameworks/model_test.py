@@ -32,6 +32,11 @@ class ModelTest(unittest.TestCase):
         self.assertEqual((status, text.count(" match ")), (0, 8), text)
         self.assertRegex(text, r"llama +tp2 +match +\d+ of \d+ rules of the plan fit")
 
+    def test_experts_on_data_parallel_ranks_match(self):
+        """In float64 FSDP2 divides twice on a mesh of one rank, which is that of the experts here."""
+        status, text = run("mixtral", "--layouts", "ep2")
+        self.assertEqual((status, text.count(" match ")), (0, 1), text)
+
     def test_a_missing_sum_is_named_with_tensor_and_cause(self):
         status, text = run("apertus", "--layouts", "tp2")
         self.assertEqual(status, 1, text)

@@ -131,5 +131,20 @@ def patch_transformers(is_needed: bool) -> None:
     from transformers.integrations import moe
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    divide_as_in_float32()
     grouped = moe._can_use_grouped_mm
     moe._can_use_grouped_mm = lambda x, *rest: x.dtype != torch.float64 and grouped(x, *rest)
+
+
+def divide_as_in_float32() -> None:
+    """Lets FSDP2 divide gradients in float64 as it does in float32. In float64 it divides twice on a mesh of one rank, which
+    is a defect of its own (examples/upstream/torch_fsdp2_one_rank_factor.py), and users of float32 do not have it."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
+    found = getattr(collectives, "_get_gradient_divide_factors", None)
+    if found is None:
+        return
+
+    def factors(reduce_scatter_group, all_reduce_group, reduce_dtype, *rest, **options):
+        dtype = torch.float32 if reduce_dtype is torch.float64 else reduce_dtype
+        return found(reduce_scatter_group, all_reduce_group, dtype, *rest, **options)
+    collectives._get_gradient_divide_factors = factors
