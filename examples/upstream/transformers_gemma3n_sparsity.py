@@ -1,0 +1,60 @@
+"""Gemma 3n: the threshold of its sparse activations is that of one rank's columns.
+
+transformers 5.23.0, torch 2.14.1, tp 2. The MLP keeps what is above mean + factor * deviation of all columns of
+gate_proj, which is colwise: each rank takes both statistics over its own half. Found by `shardproof model gemma3n
+--layouts tp2`. Exit status 1 while the defect is there.
+"""
+
+import os
+import sys
+import tempfile
+
+import torch
+from transformers.distributed.configuration_utils import DistributedConfig
+from transformers.models.gemma3n.configuration_gemma3n import Gemma3nTextConfig
+from transformers.models.gemma3n.modeling_gemma3n import Gemma3nForCausalLM
+
+CONFIG = Gemma3nTextConfig(
+    vocab_size=96, hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+    max_position_embeddings=64, intermediate_size=[48] * 4, head_dim=16, vocab_size_per_layer_input=96,
+    hidden_size_per_layer_input=16, num_kv_shared_layers=2, laurel_rank=8, layer_types=["sliding_attention", "full_attention"]
+    * 2, activation_sparsity_pattern=[0.5, 0.0, 0.0, 0.0])
+
+
+def observe(model):
+    tokens = torch.arange(48).view(4, 12) * 7 % 28 + 2
+    with torch.no_grad():
+        return whole(model(input_ids=tokens, use_cache=False).logits)
+
+
+def whole(tensor):
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
+
+
+def rank(index, folder):
+    os.environ.update(RANK=str(index), LOCAL_RANK=str(index), WORLD_SIZE="2")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=index, world_size=2)
+    try:
+        found = observe(Gemma3nForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_size=2)))
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"[:300]
+    torch.save(found, f"{folder}/{index}.pt")
+
+
+def main():
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        Gemma3nForCausalLM(CONFIG).save_pretrained(folder)
+        reference = observe(Gemma3nForCausalLM.from_pretrained(folder))
+        torch.multiprocessing.start_processes(rank, (folder,), 2, start_method="spawn")
+        observed = [torch.load(f"{folder}/{index}.pt") for index in (0, 1)]
+    for index, one in enumerate(observed):
+        place = 0 if isinstance(one, str) else (one - reference).abs().argmax()
+        print(f"rank {index}: reference {reference.flatten()[place]}, observed",
+              one if isinstance(one, str) else one.flatten()[place].item())
+    right = [not isinstance(one, str) and torch.allclose(one, reference, rtol=1e-2, atol=1e-6) for one in observed]
+    return 0 if all(right) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Llama 4: training raises under tensor parallelism.
+
+transformers 5.23.0, torch 2.14.1, tp 2. The experts write into their input in place, which is a view that to_local()
+of a DTensor made. Found by `shardproof model llama4 --layouts tp2`. Exit status 1 while the defect is there.
+"""
+
+import os
+import sys
+import tempfile
+
+import torch
+from transformers.distributed.configuration_utils import DistributedConfig
+from transformers.models.llama4.configuration_llama4 import Llama4TextConfig
+from transformers.models.llama4.modeling_llama4 import Llama4ForCausalLM
+
+CONFIG = Llama4TextConfig(
+    vocab_size=96, hidden_size=64, intermediate_size=24, intermediate_size_mlp=40, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, max_position_embeddings=64, num_local_experts=4, layer_types=["chunked_attention",
+    "full_attention"], no_rope_layers=[1, 0], attention_chunk_size=8, pad_token_id=0)
+
+
+def observe(model):
+    tokens = torch.arange(48).view(4, 12) * 7 % 28 + 2
+    output = model(input_ids=tokens, use_cache=False).logits
+    (output * torch.linspace(-1, 1, output.numel()).sin().view_as(output)).sum().backward()
+    return whole(dict(model.named_parameters())["model.norm.weight"].grad)
+
+
+def whole(tensor):
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
+
+
+def rank(index, folder):
+    os.environ.update(RANK=str(index), LOCAL_RANK=str(index), WORLD_SIZE="2")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=index, world_size=2)
+    try:
+        found = observe(Llama4ForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_size=2)))
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"[:300]
+    torch.save(found, f"{folder}/{index}.pt")
+
+
+def main():
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        Llama4ForCausalLM(CONFIG).save_pretrained(folder)
+        reference = observe(Llama4ForCausalLM.from_pretrained(folder))
+        torch.multiprocessing.start_processes(rank, (folder,), 2, start_method="spawn")
+        observed = [torch.load(f"{folder}/{index}.pt") for index in (0, 1)]
+    for index, one in enumerate(observed):
+        place = 0 if isinstance(one, str) else (one - reference).abs().argmax()
+        print(f"rank {index}: reference {reference.flatten()[place]}, observed",
+              one if isinstance(one, str) else one.flatten()[place].item())
+    right = [not isinstance(one, str) and torch.allclose(one, reference, rtol=1e-2, atol=1e-6) for one in observed]
+    return 0 if all(right) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
