@@ -193,7 +193,7 @@ std::shared_ptr<const GoldenStore::Golden> GoldenStore::make(const CaseSpec& spe
   }
   golden->fd = make_memory_file();
   nlohmann::json request = to_json(spec);
-  request[golden::kFew] = true;  // its values alone are read
+  request[golden::kFew] = true;  // only its values are needed
   golden->outcome = pool_.run_golden(request.dump(), golden->fd.get(), dump_path);
   return golden;
 }

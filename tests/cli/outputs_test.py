@@ -195,7 +195,7 @@ class ForCi(cli_test.CommandTest):
 
     def test_the_exit_status_is_said_with_what_made_it(self):
         self.assertIn("exit status 1: 1 of 2 cases not as expected\n", self.run_wrong())
-        low = self.write("low.yaml", GOOD + "precision: float16\nrun: {steps: 8, optimizer: {name: AdamW, kwargs: {lr: 0.01}}}\n")
+        low = self.write("low.yaml", GOOD + "precision: float16\nrun: {steps: 8, optimizer: {name: AdamW, kwargs: {lr: 0.1}}}\n")
         text = self.call("run", low, "--backend", "emulated", "--no-unresolved", "--out", "low", status=1)
         count = len(self.results("low")["cases"][0]["unresolved"])
         self.assertGreater(count, 1)

@@ -232,7 +232,7 @@ TEST_CASE("what few members allow is a match, whatever the others are", "[record
       golden_with_members({seen("grad.w", value)}, {member(0.01), member(0.02), member(0.6)});
   CHECK(outcome(unresolved, 0.11) == Outcome::kMatch);
   CHECK(outcome(unresolved, 0.13) == Outcome::kUnresolved);
-  CHECK(outcome(unresolved, 1.3) == Outcome::kMismatch);  // outside of 2 * 0.6
+  CHECK(outcome(unresolved, 1.3) == Outcome::kMismatch);  // more than 2 * 0.6
 }
 
 TEST_CASE("what correct runs scatter over is unresolved, and wrong only beyond it", "[recorder]") {
