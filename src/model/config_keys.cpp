@@ -132,10 +132,11 @@ bool changes_nothing(const Json& value, double neutral) {
 // The key that `word` is a misspelling of; "" when there is none. Hugging Face begins the names of
 // its own fields with "_".
 std::string misspelt_key(const std::string& word, const std::vector<std::string>& known) {
-  if (word.starts_with("_")) return "";
+  const bool is_known = std::find(known.begin(), known.end(), word) != known.end();
+  if (is_known || word.starts_with("_")) return "";
   const std::string near = nearest_name(word, known);
-  const bool misspelt = std::min(word.size(), near.size()) > 3 && near != word &&
-                        edit_distance(word, near) <= kMisspeltBy;
+  const bool misspelt =
+      std::min(word.size(), near.size()) > 3 && edit_distance(word, near) <= kMisspeltBy;
   return misspelt ? near : "";
 }
 

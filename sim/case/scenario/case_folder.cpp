@@ -117,12 +117,11 @@ class Constants {
   // case, and are allowed unless they are nearly a known one.
   void nothing_else(const std::vector<std::string>& known) const {
     for (const auto& [key, value] : object_.items()) {
-      const bool fits = std::find(known.begin(), known.end(), key) != known.end();
+      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
       const bool misspelt = std::any_of(known.begin(), known.end(), [&key](const auto& name) {
         return std::min(key.size(), name.size()) > 3 && edit_distance(key, name) <= 2;
       });
-      if (!fits && (misspelt || !value.is_string()))
-        fail(key, "is unknown; " + known_names(key, known));
+      if (misspelt || !value.is_string()) fail(key, "is unknown; " + known_names(key, known));
     }
   }
 
