@@ -17,14 +17,16 @@ NAME, STRIP = 14, 10           # pixels
 
 
 def budget(case):
-    """The shares of all tensors of a case; what is not a number counts as infinite."""
-    ratios = [number(tensor.get("worst_ratio")) for tensor in case.get("tensors", [])]
+    """The shares of all tensors of a case, of one whose tensors the run did not keep the largest; what is not a number
+    counts as infinite."""
+    kept = case.get("tensors") or ([case] if case.get("digests") else [])
+    ratios = [number(tensor.get("worst_ratio")) for tensor in kept]
     return [math.inf if math.isnan(ratio) else ratio for ratio in ratios]
 
 
 def chosen_cases(cases, most=MOST_CASES):
     """Judged cases, the ones nearest to (or over) their allowance, in the run's order."""
-    judged = [(max(budget(case)), i) for i, case in enumerate(cases) if case.get("tensors")]
+    judged = [(max(budget(case)), i) for i, case in enumerate(cases) if budget(case)]
     return [cases[i] for i in sorted(i for _, i in sorted(judged, reverse=True)[:most])]
 
 

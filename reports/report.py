@@ -143,7 +143,7 @@ def render(results, folder=None, everything=False):
         skipped=results["skipped"], not_run=results.get("not_run", []), budget=error_budget.draw(results["cases"]),
         budget_limit=error_budget.MOST_CASES, colors=pictures.VERDICT_COLORS, table_rows=TABLE_ROWS,
         worlds=len({case.get("backend") for case in views}), measured=[case for case in views if case["measured"]], warned=warned(views),
-        unresolved=unresolved_tensors(views), judged=sum(bool(case.get("tensors")) for case in views))
+        unresolved=unresolved_tensors(views), judged=sum(bool(case.get("tensors") or case.get("digests")) for case in views))
 
 
 def replace_file(out, page):

@@ -89,6 +89,10 @@ void add_run(CLI::App& app, RunArguments& run) {
   app.add_flag("--quiet,-q", run.quiet, "No line for expected results");
   add_schedules(app, run);
   add_format(app, run, "a line of JSON for each case");
+  app.add_option("--keep", run.keep,
+                 "Rows of tensors, timelines and logs of which cases: all, or those that did not "
+                 "end as expected (default: all of at most 50 cases)")
+      ->check(CLI::IsMember({"all", "unexpected"}));
   app.add_option("--durations", run.durations, "List this many of the slowest cases at the end")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_flag("--no-skips", run.no_skips, "A skipped case makes the exit status 2");

@@ -38,6 +38,7 @@ struct RunArguments {
   std::string out;                 // run folder; "": runs/<time>
   bool quiet = false;              // no line for expected results
   bool json_lines = false;         // standard output gets a line of JSON for each case
+  std::string keep;                // "all", "unexpected" or "", by the number of cases
   int64_t durations = 0;           // lists this many of the slowest cases at the end
   bool force = false;              // `out` may hold files that are not of a run
   std::string resume;              // run: folder of an earlier run to go on with; "": none

@@ -36,6 +36,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kInterrupted = 130;
 constexpr int kBadInput = 2;
 
+constexpr size_t kFewCases = 50;  // a run of no more keeps all of each
+
 // One run: its cases and its results.
 class Run {
  public:
@@ -269,6 +271,8 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   run.info.directory = std::filesystem::current_path().string();
   run.info.version = version_text();
   run.info.program = program;
+  run.info.compact =
+      arguments.keep.empty() ? run.cases().size() > kFewCases : arguments.keep == "unexpected";
   std::unique_ptr<report::RunFiles> files;
   if (earlier) {
     run.info.started = earlier->run.info.started;

@@ -53,6 +53,7 @@ RunArguments resumed_arguments(const RunArguments& given, const report::EarlierR
   arguments.quiet = given.quiet;
   arguments.json_lines = given.json_lines;
   arguments.durations = given.durations;
+  if (!given.keep.empty()) arguments.keep = given.keep;
   if (!arguments.rerun_failed.empty()) {  // the run that it names may be another one by now
     std::set<std::string> files;
     for (const auto* cases : {&earlier.selected, &earlier.info.skipped}) {

@@ -56,4 +56,21 @@ std::map<std::string, Amount> amounts_of_files(const std::string& a, const std::
   return amounts;
 }
 
+std::string dump_differences(const std::string& a, const std::string& b) {
+  const std::map<std::string, Amount> amounts = amounts_of_files(a, b);
+  if (amounts.empty()) {
+    throw_bad_input(
+        fmt::format("nothing to compare: {} and {} have no float64 tensor of one name and shape", a,
+                    b),
+        "name two files that `shardproof run --dump` wrote of one case");
+  }
+  std::string text;
+  size_t width = 0;
+  for (const auto& [name, amount] : amounts) width = std::max(width, name.size());
+  for (const auto& [name, amount] : amounts) {
+    if (amount.differing > 0) text += fmt::format("{:<{}}  {}\n", name, width, amount_text(amount));
+  }
+  return text;
+}
+
 }  // namespace shardproof::sim::report

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "sim/judge/verdict/verdict.h"
+#include "sim/report/run_folder.h"
 
 namespace shardproof::sim::report {
 
@@ -20,6 +21,10 @@ inline std::string tensor_file(const std::string& id) { return "tensors/" + id +
 
 // Whether the case is worth another run: it did not end as expected.
 inline bool wants_replay(const judge::CaseResult& result) { return !result.as_expected; }
+// Whether results, timeline and logs have all that the ranks reported of the case.
+inline bool keeps_all(const judge::CaseResult& result, const RunInfo& info) {
+  return !info.compact || !result.as_expected;
+}
 // True when ranks sent wrong tensors.
 bool has_failing_tensors(const judge::CaseResult& result);
 

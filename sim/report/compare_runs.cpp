@@ -109,6 +109,10 @@ class CaseAmounts {
   std::map<std::string, Amount> amounts_;
 };
 
+std::string text_of(const json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
 // Compares tensors in the order of execution; those that only B has come last.
 void compare_tensors(const json& a, const json& b, const CaseAmounts& amounts,
                      CaseComparison& found) {
@@ -140,8 +144,34 @@ void compare_tensors(const json& a, const json& b, const CaseAmounts& amounts,
   }
 }
 
-std::string text_of(const json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
+// Compares what every run keeps of a case: for each step and phase a digest of each rank.
+void compare_digests(const json& a, const json& b, CaseComparison& found) {
+  const auto place_of = [](const json& entry) {
+    return std::pair(entry.at("step").get<int64_t>(), entry.at("phase").get<std::string>());
+  };
+  std::map<std::pair<int64_t, std::string>, const json*> of_b;
+  for (const json& entry : b.at("digests")) of_b[place_of(entry)] = &entry;
+  found.by_digests = true;
+  const auto note = [&](const json& entry, const std::string& where) {
+    const int64_t step = entry.at("step");
+    found.differing.push_back({fmt::format("the tensors of {}{}", text_of(entry.at("phase")),
+                                           step > 0 ? fmt::format(" of step {}", step) : ""),
+                               where, ""});
+  };
+  for (const json& entry : a.at("digests")) {  // in the order of execution
+    found.tensors += entry.at("tensors").get<int64_t>();
+    const auto other = of_b.extract(place_of(entry));
+    if (other.empty()) {
+      note(entry, "only A has them");
+      continue;
+    }
+    const std::string where = digest_difference(entry.at("digest"), other.mapped()->at("digest"));
+    if (!where.empty()) note(entry, where);
+  }
+  for (const auto& [place, entry] : of_b) {
+    found.tensors += entry->at("tensors").get<int64_t>();
+    note(*entry, "only B has them");
+  }
 }
 
 std::vector<std::string> other_settings(const json& a, const json& b) {
@@ -196,6 +226,11 @@ CaseComparison compare_case(const json& a, const json& b, const std::string& fol
                     text_of(b.at("verdict")), found.other.empty() ? "" : "; ", found.other);
   }
   if (!not_comparable(a, b).empty()) return found;
+  if (a.value("kept", "all") != "all" || b.value("kept", "all") != "all") {
+    found.record = text_of(a.at("replay"));
+    compare_digests(a, b, found);
+    return found;
+  }
   const auto file = [](const std::string& folder, const json& one) {
     return fmt::format("{}/tensors/{}.safetensors", folder, text_of(one.at("id")));
   };
@@ -302,6 +337,12 @@ std::string differences_text(const CaseComparison& one) {
   const DifferingTensor& first = one.differing.front();
   text += fmt::format("  first     {}\n  on        {}\n", first.title, first.where);
   if (!first.amount.empty()) text += fmt::format("  by        {}\n", first.amount);
+  if (one.by_digests) {
+    return text + fmt::format(
+                      "  Of this case a run kept one digest for each phase of a step. Tensors: run "
+                      "both with\n    {}\n  and compare the two folders.\n",
+                      one.record);
+  }
   text += fmt::format("  in all    {} of {} tensors differ\n", one.differing.size(), one.tensors);
   size_t width = 0;
   const size_t shown = std::min(one.differing.size(), kShownTensors);
@@ -354,23 +395,6 @@ std::string comparison_text(const RunComparison& comparison) {
   return text + fmt::format("{} cases in both runs: {} the same to the bit, {} differ{}\n", count,
                             count - differing - empty, differing,
                             empty > 0 ? fmt::format(", {} without tensors", empty) : "");
-}
-
-std::string dump_differences(const std::string& a, const std::string& b) {
-  const std::map<std::string, Amount> amounts = amounts_of_files(a, b);
-  if (amounts.empty()) {
-    throw_bad_input(
-        fmt::format("nothing to compare: {} and {} have no float64 tensor of one name and shape", a,
-                    b),
-        "name two files that `shardproof run --dump` wrote of one case");
-  }
-  std::string text;
-  size_t width = 0;
-  for (const auto& [name, amount] : amounts) width = std::max(width, name.size());
-  for (const auto& [name, amount] : amounts) {
-    if (amount.differing > 0) text += fmt::format("{:<{}}  {}\n", name, width, amount_text(amount));
-  }
-  return text;
 }
 
 }  // namespace shardproof::sim::report

@@ -23,9 +23,10 @@ struct CaseComparison {
   std::vector<DifferingTensor> differing;  // in the order of execution
   // Settings of the case that the runs do not share: "other seed: 7 in A, 5 in B".
   std::vector<std::string> settings;
-  std::string other;   // why tensors cannot be compared, or other verdicts; the case then differs
-  std::string record;  // how to record the values of this case
-  std::string other_seed;  // "7 in A, 5 in B": all numbers are drawn anew, so nothing is compared
+  std::string other;  // why tensors cannot be compared, or other verdicts; the case then differs
+  bool by_digests = false;  // a run kept no tensors: what differs are the phases of steps
+  std::string record;       // how to record the values of this case
+  std::string other_seed;   // "7 in A, 5 in B": all numbers are drawn anew, so nothing is compared
   bool differs() const { return !differing.empty() || !other.empty() || !other_seed.empty(); }
 };
 

@@ -92,7 +92,7 @@ Json grounds_json(const judge::Grounds& grounds) {
 }
 
 Json rank_json(int64_t rank, const RankEnding* ending, const judge::RankReport* report,
-               const Mesh& mesh, const std::string& id) {
+               const Mesh& mesh, const std::string& log) {
   Json out = {{"rank", rank}, {"coordinates", Json::object()}};
   for (const auto& axis : mesh.axes()) {
     if (rank < mesh.world_size()) out["coordinates"][axis.name] = mesh.coordinate(axis.name, rank);
@@ -101,7 +101,7 @@ Json rank_json(int64_t rank, const RankEnding* ending, const judge::RankReport* 
   out["message"] = ending ? valid_utf8(ending->message) : "";
   out["last_call"] = ending ? valid_utf8(ending->last_call) : "";
   if (ending != nullptr && !ending->printed.empty()) out["printed"] = valid_utf8(ending->printed);
-  out["log"] = log_file(id, rank);
+  if (!log.empty()) out["log"] = log;
   if (report == nullptr) return out;
   out["calls"] = report->calls.size();
   out["warnings"] = texts(report->warnings);
@@ -112,14 +112,15 @@ Json rank_json(int64_t rank, const RankEnding* ending, const judge::RankReport* 
   return out;
 }
 
-Json ranks_json(const judge::CaseResult& result, const std::string& id) {
+Json ranks_json(const judge::CaseResult& result, const std::string& id, bool has_logs) {
   std::map<int64_t, std::pair<const RankEnding*, const judge::RankReport*>> ranks;
   for (const auto& ending : result.endings) ranks[ending.rank].first = &ending;
   for (const auto& report : result.reports) ranks[report.rank].second = &report;
   const Mesh mesh = result.spec.parallel.mesh();
   auto out = Json::array();
   for (const auto& [rank, parts] : ranks) {
-    out.push_back(rank_json(rank, parts.first, parts.second, mesh, id));
+    out.push_back(
+        rank_json(rank, parts.first, parts.second, mesh, has_logs ? log_file(id, rank) : ""));
   }
   return out;
 }
@@ -188,8 +189,11 @@ Json case_json(size_t index, const judge::CaseResult& result, const RunInfo& inf
   out["replay_file"] =
       wants_replay(result) && info.recorded.empty() ? Json(replay_file(id)) : Json(nullptr);
   out["files"] = files_json(result, info, id);
-  out["ranks"] = ranks_json(result, id);
-  out["tensors"] = tensor_table(result);
+  const bool all = keeps_all(result, info);
+  out["ranks"] = ranks_json(result, id, all);
+  out["digests"] = digest_table(result);
+  out["kept"] = all ? "all" : "digests";
+  out["tensors"] = all ? tensor_table(result) : Json::array();
   return out;
 }
 

@@ -178,7 +178,7 @@ void write_logs(const fs::path& folder, const judge::CaseResult& result, const s
 
 void write_case(const fs::path& folder, const judge::CaseResult& result, const std::string& id,
                 const RunInfo& info) {
-  write_logs(folder, result, id);
+  if (keeps_all(result, info)) write_logs(folder, result, id);
   if (wants_replay(result) && info.recorded.empty()) {
     make_folder(folder / "replay");
     write_text(
@@ -234,7 +234,8 @@ void RunFiles::drop_results() {
 
 void RunFiles::add(size_t index, const judge::CaseResult& result, const RunInfo& info) {
   write_case(folder_, result, case_id(index, result.spec), info);
-  journal_->add({{"events", index, in_one_line(timeline_events(index, result))},
+  const auto events = keeps_all(result, info) ? timeline_events : timeline_name;
+  journal_->add({{"events", index, in_one_line(events(index, result))},
                  {"junit", index, junit_part(result, info)},
                  {"case", index, results_entry(index, result, info)}});
 }

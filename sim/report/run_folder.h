@@ -34,6 +34,8 @@ struct RunInfo {
   // What was said of a run that another program recorded, which is no case that can be replayed; ""
   // for cases.
   std::string recorded = {};
+  // Whether cases that ended as expected are kept without rows of tensors, timelines and logs.
+  bool compact = false;
   int exit_status = 0;  // negative: the run was ended before it had one
   std::map<std::string, std::string>
       environment;  // what matters for a replay: host, cpu, torch, ...

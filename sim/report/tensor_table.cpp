@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
+#include <string_view>
 #include <tuple>
 
 #include "base/digest.h"
@@ -112,7 +114,44 @@ Json tensor_entry(const Gathered& tensor, int64_t world_size) {
   return entry;
 }
 
+// A sum over rows, which ranks may observe in any order.
+uint64_t digest_of_row(const judge::ResultRow& row) {
+  const uint64_t name = digest_of(row.name.data(), row.name.size());
+  return mix_bits(mix_bits(name + static_cast<uint64_t>(row.microbatch)) ^ row.digest);
+}
+
 }  // namespace
+
+Json digest_table(const judge::CaseResult& result) {
+  struct Gathered {
+    Phase phase = Phase::kForward;
+    std::set<std::string_view> names;
+    std::map<int64_t, uint64_t> digests;  // by rank
+  };
+  std::map<judge::GoldenPosition, Gathered> by_step;
+  for (const judge::RankReport& report : result.reports) {
+    for (const judge::ResultRow& row : report.rows) {
+      Gathered& of_step = by_step[judge::golden_position(row.step, row.phase, 0)];
+      of_step.phase = row.phase;
+      of_step.names.insert(row.name);
+      of_step.digests[row.rank] += digest_of_row(row);
+    }
+  }
+  auto table = Json::array();
+  for (const auto& [place, gathered] : by_step) {
+    auto values = Json::array();
+    for (int64_t rank = 0; rank < result.spec.parallel.world_size(); ++rank) {
+      const auto found = gathered.digests.find(rank);
+      values.push_back(
+          found == gathered.digests.end() ? Json() : Json(fmt::format("{:016x}", found->second)));
+    }
+    table.push_back({{"phase", phase_name(gathered.phase)},
+                     {"step", std::get<0>(place)},
+                     {"tensors", gathered.names.size()},
+                     {"digest", values}});
+  }
+  return table;
+}
 
 Json tensor_table(const judge::CaseResult& result) {
   std::map<TensorKey, Gathered> by_key;

@@ -141,6 +141,12 @@ void add_case(EventList& events, size_t pid, const judge::CaseResult& result) {
 
 }  // namespace
 
+std::string timeline_name(size_t index, const judge::CaseResult& result) {
+  EventList events;
+  events.name("process_name", index, 0, valid_utf8(result.spec.name));
+  return events.text();
+}
+
 std::string timeline_events(size_t index, const judge::CaseResult& result) {
   EventList events;
   add_case(events, index, result);

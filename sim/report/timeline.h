@@ -15,6 +15,8 @@ namespace shardproof::sim::report {
 // entry of RankReport::timeline without a name or a time is left out.
 constexpr const char* kTimelineHead = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
 std::string timeline_events(size_t index, const judge::CaseResult& result);
+// The name of the case alone.
+std::string timeline_name(size_t index, const judge::CaseResult& result);
 constexpr const char* kTimelineEnd = "\n]}\n";
 
 }  // namespace shardproof::sim::report

@@ -43,6 +43,44 @@ class CompareRuns(Runs):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("1 the same to the bit, 0 differ", done.stdout)
 
+    def test_a_run_that_keeps_little_is_compared_by_phases(self):
+        fault = MODEL + "faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, bit: %d}]\nexpect: {verdict: mismatch}\n"
+        for out, text, flags in (("a", MODEL, ("--keep", "unexpected")), ("all", MODEL, ()),
+                                 ("f", fault % 50, ("--keep", "unexpected")), ("g", fault % 49, ())):
+            self.assertEqual(self.run_text(text, out, *flags).returncode, 0, out)
+        little, whole = self.results("a")["cases"][0], self.results("all")["cases"][0]
+        self.assertEqual((little["kept"], little["tensors"], whole["kept"]), ("digests", [], "all"))
+        self.assertEqual(little["digests"], whole["digests"])
+        self.assertEqual(sum(entry["tensors"] for entry in whole["digests"]), len(whole["tensors"]))
+        self.assertFalse(os.path.exists(self.path("a", "logs")))
+        with open(self.path("a", "timeline.json")) as file:
+            self.assertEqual(len(json.load(file)["traceEvents"]), 1)
+        done = self.compare("a", "all")
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        self.assertIn("1 the same to the bit, 0 differ", done.stdout)
+        self.assertIn(f"{len(whole['tensors'])} tensors", done.stdout)
+        done = self.compare("f", "g")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"first     the tensors of forward of step 1\n  on        rank")
+        self.assertIn("Tensors: run both with", done.stdout)
+        self.assertIn(little["replay"].partition(" run ")[2].split()[0], done.stdout)
+
+    def test_what_did_not_end_as_expected_is_kept_whole(self):
+        wrong = MODEL + ("matrix:\n  row:\n    - {name: right}\n    - {name: wrong, faults: [{kind: corrupt, rank: 1, "
+                         "op: all_reduce, axis: tp, bit: 50}]}\n")
+        self.assertEqual(self.run_text(wrong, "a", "--keep", "unexpected").returncode, 1)
+        right, bad = self.results("a")["cases"]
+        self.assertEqual((right["kept"], bad["kept"]), ("digests", "all"))
+        self.assertTrue(bad["tensors"])
+        self.assertEqual(os.listdir(self.path("a", "logs")), [bad["id"]])
+        # As many cases as nobody reads one by one.
+        many = MODEL + f"matrix: {{seed: {list(range(51))}}}\n"
+        self.assertEqual(self.run_text(many, "many").returncode, 0)
+        self.assertEqual({case["kept"] for case in self.results("many")["cases"]}, {"digests"})
+        self.assertEqual(self.run_text(many, "kept", "--keep", "all").returncode, 0)
+        self.assertEqual({case["kept"] for case in self.results("kept")["cases"]}, {"all"})
+        self.assertEqual(self.compare("many", "kept").returncode, 0)
+
     def test_digests_that_are_not_there_are_not_the_same(self):
         self.run_text(MODEL, "a")
         for digest in (None, [], ["0" * 16], "x"):

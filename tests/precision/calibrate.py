@@ -25,7 +25,7 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
 def run(arguments, out, statuses=(0, 1)):
-    command = [PROGRAM, "run", *map(str, arguments), "--backend", "emulated", "--out", str(out)]
+    command = [PROGRAM, "run", *map(str, arguments), "--backend", "emulated", "--keep", "all", "--out", str(out)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode not in statuses:
         told = [line for line in done.stdout.splitlines() if not line.startswith(("match ", "refused "))]

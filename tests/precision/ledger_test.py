@@ -52,12 +52,13 @@ def problems(cases, ledger):
         if case["name"].split("/")[0] in OF_NO_MODEL:
             continue
         count = len({(one["tensor"], one["step"], one["phase"]) for one in case["unresolved"]})
-        tensors += len(case["tensors"]) if case["precision"] != "float64" or count else 0
+        of_case = sum(one["tensors"] for one in case["digests"])
+        tensors += of_case if case["precision"] != "float64" or count else 0
         unresolved += count
-        share = 100 * count / max(1, len(case["tensors"]))
+        share = 100 * count / max(1, of_case)
         seen |= {scenario_of(case)} if count else set()
         if share > ledger.get(scenario_of(case), 0):
-            yield f"{case['name']}: {count} of {len(case['tensors'])} tensors are unresolved ({share:.1f}%)"
+            yield f"{case['name']}: {count} of {of_case} tensors are unresolved ({share:.1f}%)"
         for one in case["unresolved"]:
             if case["precision"] == "float32" and one["step"] <= 1:
                 yield f"{case['name']}: {one['tensor']} of step {one['step']} is unresolved in float32"
