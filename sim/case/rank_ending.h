@@ -35,6 +35,7 @@ struct RankEnding {
   int64_t rank = 0;
   ResultKind kind = ResultKind::kFinished;
   std::string message = {};              // one or more sentences
+  bool shortage = false;                 // kBadInput: the machine lacked something for this rank
   std::string last_call = {};            // label of the last collective that it entered; "" none
   std::string bytes = {};                // the encoded RankReport when it finished
   std::vector<FaultNote> faults = {};    // faults planted on this rank, as far as it reported them

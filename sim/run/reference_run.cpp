@@ -53,10 +53,10 @@ world::TaskOutcome guarded(const std::string& who, const Work& work) {
   try {
     work();
     return {.ok = true};
-  } catch (const Error& error) {
-    const bool failed = error.kind() == ErrorKind::kFailed;
-    return {.kind = failed ? ResultKind::kThrew : ResultKind::kBadInput,
-            .message = who + error.what()};
+  } catch (...) {
+    const world::ExceptionFacts facts = world::facts_of_exception(ResultKind::kInternal);
+    const bool refused = facts.kind == ResultKind::kRefused;
+    return {.kind = refused ? ResultKind::kBadInput : facts.kind, .message = who + facts.message};
   }
 }
 

@@ -76,7 +76,10 @@ std::string shortage_text(const std::exception& error) {
 }
 
 void throw_shortage(const std::string& what, int error) {
-  throw_bad_input(what + ": " + std::strerror(error), fix_of(error));
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = what + ": " + std::strerror(error),
+               .fix = fix_of(error),
+               .code = kShortage});
 }
 
 void throw_if_too_many_files(const std::string& what, int error) {

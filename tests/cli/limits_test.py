@@ -131,7 +131,7 @@ class Limits(cli_test.CommandTest):
         os.chmod(self.scratch, 0o777)
         scenario = self.scenario(SMALL + "parallel: {data_parallel_size: 2}\n")
         for words in (("run", scenario, "--backend", "gloo", "--no-cache"), ("validate", "--ranks", "2")):
-            for processes in (1, 2, 3, 6, 8):
+            for processes in (1, 2, 3, 6, 7, 8, 9):
                 for flag in ((), ("--ignore-limits",))[:1 + (processes == 1)]:
                     with self.subTest(words=words, processes=processes, flag=flag):
                         text = self.call(*words, *flag, "--out", self.path(f"out{processes}{len(flag)}{words[0]}"),

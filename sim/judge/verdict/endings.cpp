@@ -80,6 +80,12 @@ std::optional<EndingVerdict> judge_endings(const std::vector<RankEnding>& ending
                   [](const RankEnding& ending) { return ending.kind == ResultKind::kFinished; })) {
     return {};
   }
+  // What the machine lacks it need not lack for all ranks; the others only saw this one go.
+  const auto lacking = std::find_if(endings.begin(), endings.end(),
+                                    [](const RankEnding& ending) { return ending.shortage; });
+  if (lacking != endings.end()) {
+    return EndingVerdict{Verdict::kBadInput, ResultKind::kBadInput, lacking->message};
+  }
   // One rank's refusal ended the world: the others were aborted, or waited for a rank that left.
   const bool only_consequences =
       std::all_of(endings.begin(), endings.end(), [](const RankEnding& ending) {

@@ -200,7 +200,7 @@ void World::note(RankEnding ending) {
   if (!running_ || endings_[rank]) return;
   if (ending.last_call.empty()) ending.last_call = last_call(ending.rank);
   const ResultKind kind = ending.kind;
-  const bool refusal = is_refusal(ending);
+  const bool refusal = is_refusal(ending) && !ending.shortage;
   endings_[rank] = std::move(ending);
   if (matcher_ && kind == ResultKind::kFinished) {
     if (const auto finding = matcher_->ended(static_cast<int64_t>(rank))) found(*finding);

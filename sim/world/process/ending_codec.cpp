@@ -32,8 +32,8 @@ void digest_fields(Codec& codec, Digest& digest) {
 
 template <class Codec, class Ending>
 void ending_fields(Codec& codec, Ending& ending) {
-  codec.fixed_array(7);
-  codec(ending.rank);
+  codec.fixed_array(8);
+  codec(ending.rank, ending.shortage);
   codec.one_of(ending.kind, ResultKind::kRelation, "kind");
   codec(ending.message, ending.last_call, ending.bytes);
   codec.each(ending.faults, [&](auto& note) { note_fields(codec, note); });

@@ -1,5 +1,6 @@
 #include "sim/world/process/worker_main.h"
 
+#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -42,25 +43,8 @@ void watch_for_crashes(CallBoard* board) {
 
 // How a failure outside any rank's own code is named.
 TaskOutcome outcome_of_exception() {
-  try {
-    throw;
-  } catch (const Error& error) {
-    switch (error.kind()) {
-      case ErrorKind::kBadInput:
-        return {.kind = ResultKind::kBadInput, .message = error.what()};
-      case ErrorKind::kRefused:
-        return {.kind = ResultKind::kRefused, .message = error.what()};
-      case ErrorKind::kFailed:
-        return {.kind = ResultKind::kFailed, .message = error.what()};
-    }
-  } catch (const std::exception& error) {
-    const std::string shortage = shortage_text(error);
-    if (!shortage.empty()) return {.kind = ResultKind::kBadInput, .message = shortage};
-    return {.kind = ResultKind::kInternal, .message = error.what()};
-  } catch (...) {
-    return {.kind = ResultKind::kInternal, .message = "an exception of an unknown type"};
-  }
-  return {.kind = ResultKind::kInternal, .message = "an error of an unknown kind"};
+  const ExceptionFacts facts = facts_of_exception(ResultKind::kInternal);
+  return {.kind = facts.kind, .message = facts.message};
 }
 
 [[noreturn]] void serve_golden(const WorkerFunctions& functions, int channel) {
@@ -91,15 +75,44 @@ TaskOutcome outcome_of_exception() {
 
 }  // namespace
 
+ExceptionFacts facts_of_exception(ResultKind otherwise) {
+  const auto plain = [&](const std::exception& error, const std::string& what) -> ExceptionFacts {
+    const std::string shortage = shortage_text(error);
+    if (shortage.empty()) return {.kind = otherwise, .message = what};
+    return {.kind = ResultKind::kBadInput, .message = shortage, .shortage = true};
+  };
+  try {
+    throw;
+  } catch (const Error& error) {
+    switch (error.kind()) {
+      case ErrorKind::kBadInput:
+        return {ResultKind::kBadInput, error.what(), error.code() == kShortage};
+      case ErrorKind::kRefused:
+        return {ResultKind::kRefused, error.what()};
+      case ErrorKind::kFailed:
+        return {error.code().empty() ? ResultKind::kThrew : enum_of<ResultKind>(error.code()),
+                error.what()};
+    }
+  } catch (const InternalError& error) {
+    return {ResultKind::kInternal, error.what()};
+  } catch (const c10::Error& error) {
+    return plain(error, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return plain(error, error.what());
+  } catch (...) {
+    return {otherwise, "an exception of an unknown type"};
+  }
+  return {ResultKind::kInternal, "an error of an unknown kind"};
+}
+
 std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_size) {
-  const TaskOutcome why = outcome_of_exception();
+  const ExceptionFacts why = facts_of_exception(ResultKind::kInternal);
   std::vector<RankEnding> endings;
   const int64_t first = only_rank < 0 ? 0 : only_rank;
   const int64_t last = only_rank < 0 ? world_size - 1 : only_rank;
   for (int64_t rank = first; rank <= last; ++rank) {
-    endings.push_back({.rank = rank,
-                       .kind = why.kind == ResultKind::kFailed ? ResultKind::kThrew : why.kind,
-                       .message = why.message});
+    endings.push_back(
+        {.rank = rank, .kind = why.kind, .message = why.message, .shortage = why.shortage});
   }
   return endings;
 }

@@ -57,6 +57,15 @@ void prepare_rank_process();
 [[noreturn]] void worker_main(const WorkerFunctions& functions, const WorkerSetup& setup,
                               WorkerFds fds);
 
+// What the current exception says, in a catch block: the one place that tells exceptions apart.
+struct ExceptionFacts {
+  ResultKind kind = ResultKind::kNone;
+  std::string message = {};  // without a backtrace
+  bool shortage = false;     // the machine lacks something: bad input, as it is for a golden
+};
+// `otherwise` is the kind of exceptions that are none of ours.
+ExceptionFacts facts_of_exception(ResultKind otherwise);
+
 // In a catch block, when a session could not be made or fell over: the same ending for every rank
 // of this process (`only_rank`, or all of the world when it is -1).
 std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_size);

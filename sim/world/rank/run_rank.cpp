@@ -2,14 +2,12 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/AutogradState.h>
-#include <c10/util/Exception.h>
 
 #include <map>
 
-#include "base/error.h"
-#include "base/shortage.h"
 #include "sim/world/calls/call_digests.h"
 #include "sim/world/calls/fault_injection.h"
+#include "sim/world/process/worker_main.h"
 
 namespace shardproof::sim::world {
 
@@ -23,46 +21,6 @@ CaseSpec case_of(const std::string& request) {
     return case_spec_from_json(nlohmann::json::parse(request));
   } catch (const nlohmann::json::exception&) {
     return {};
-  }
-}
-
-namespace {
-
-// An exception of no kind of ours. What the machine lacks is bad input, as it is for a golden.
-void describe_plain(RankEnding& ending, const std::exception& error, const std::string& what) {
-  const std::string shortage = shortage_text(error);
-  ending.kind = shortage.empty() ? ResultKind::kThrew : ResultKind::kBadInput;
-  ending.message = shortage.empty() ? what : shortage;
-}
-
-}  // namespace
-
-void describe_exception(RankEnding& ending) {
-  try {
-    throw;
-  } catch (const Error& error) {
-    ending.message = error.what();
-    switch (error.kind()) {
-      case ErrorKind::kBadInput:
-        ending.kind = ResultKind::kBadInput;
-        break;
-      case ErrorKind::kRefused:
-        ending.kind = ResultKind::kRefused;
-        break;
-      case ErrorKind::kFailed:
-        ending.kind = error.code().empty() ? ResultKind::kThrew : enum_of<ResultKind>(error.code());
-        break;
-    }
-  } catch (const InternalError& error) {
-    ending.kind = ResultKind::kInternal;
-    ending.message = error.what();
-  } catch (const c10::Error& error) {
-    describe_plain(ending, error, error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    describe_plain(ending, error, error.what());
-  } catch (...) {
-    ending.kind = ResultKind::kThrew;
-    ending.message = "an exception of an unknown type";
   }
 }
 
@@ -149,7 +107,10 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
     if (hooks.on_start) hooks.on_start(rank);
     ending.bytes = main(request, env);
   } catch (...) {
-    describe_exception(ending);
+    const ExceptionFacts why = facts_of_exception(ResultKind::kThrew);
+    ending.kind = why.kind;
+    ending.message = why.message;
+    ending.shortage = why.shortage;
   }
   ending.faults = injection.notes();
   ending.digests = digests.take();

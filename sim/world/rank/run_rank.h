@@ -32,9 +32,6 @@ struct RankHooks {
 RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv env,
                     const CaseSpec& spec, const RankHooks& hooks);
 
-// Sets kind and message from the current exception. `message` has no backtrace.
-void describe_exception(RankEnding& ending);
-
 // Prepares a rank's thread for rank_main: operators and backwards are single-threaded.
 void prepare_rank_thread();
 

@@ -73,6 +73,20 @@ TEST_CASE("refused stands when every rank refused, or had not entered a collecti
   CHECK(followed.message == "no; do");
 }
 
+TEST_CASE("what the machine lacks for one rank is bad input, whatever the others did",
+          "[verdict]") {
+  for (const char* others : {"finished", "aborted", "hung", "threw", "bad_input"}) {
+    std::vector<RankEnding> endings = {ended(0, others, "", "some call"), ended(1, "bad_input"),
+                                       ended(2, others, "", "some call")};
+    endings[1].message = "no further thread could be started";
+    endings[1].shortage = true;
+    const CaseResult result = judge::judge(spec_of(1, 3), endings);
+    CAPTURE(others);
+    CHECK(result.verdict == Verdict::kBadInput);
+    CHECK_THAT(result.message, Catch::Contains("no further thread"));
+  }
+}
+
 TEST_CASE("a rank that refuses alone while others communicate is a disagreement", "[verdict]") {
   for (const std::string kind : {"aborted", "deadlock", "hung"}) {
     const CaseResult result = judge::judge(
