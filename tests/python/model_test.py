@@ -128,6 +128,14 @@ class Lines(unittest.TestCase):
         self.assertEqual(one.verdict, "mismatch")
         self.assertIn("saved and loaded again, 2 of 9 weights differ, first w: rows", one.line())
 
+    def test_a_wrong_load_is_not_called_another_draw(self):
+        one = results.Result("a", "tp2")
+        one.judged(1, "MISMATCH  run\n  tensor    param.w   [4]   at the start\n  likely    the runs start from different weights; "
+                      "shardproof.load(model, golden) copies the golden's\n")
+        self.assertEqual(one.detail, "param.w [4] at the start; the ranks load other weights than one rank from the same files")
+        judgement = (ROOT / "sim" / "uses" / "recorded" / "recorded_judgement.cpp").read_text()
+        self.assertIn(results.OTHER_START, judgement)
+
     def test_what_the_judge_leaves_out_is_said(self):
         one = results.Result("a", "tp2")
         one.judged(0, "MATCH, 3 of 38 not judged   run")

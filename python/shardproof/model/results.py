@@ -12,6 +12,9 @@ from xml.sax.saxutils import escape, quoteattr
 
 VERDICTS = ("match", "mismatch", "raises", "not built")
 FILE = "results.jsonl"
+# What the judge advises where a program draws its weights. Here one rank and the layout load the same files.
+OTHER_START = "the runs start from different weights; shardproof.load(model, golden) copies the golden's"
+OTHER_LOAD = "the ranks load other weights than one rank from the same files"
 UNRESOLVED = re.compile(r"MATCH, (\d+) of (\d+) not judged")
 
 
@@ -43,6 +46,7 @@ class Result:
 
     def judged(self, status: int, text: str) -> None:
         """The judge's answer. Weights that are wrong after saving and loading are a mismatch of their own."""
+        text = text.replace(OTHER_START, OTHER_LOAD)
         self.text = text
         if status == 1:
             self.verdict, self.detail = "mismatch", finding(text)
