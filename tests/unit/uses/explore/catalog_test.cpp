@@ -47,10 +47,13 @@ TEST_CASE("each key of a scenario is drawn, or is one of those that no match can
       absent.push_back(key.path);
     }
   }
-  CHECK(absent == std::vector<std::string>{"name", "options", "judged", "tags", "model.folder",
-                                           "parallel.pp.layout", "data.case",
-                                           "run.grad_norm.counts", "world.backend", "world.device",
-                                           "world.hang_s", "world.deadline_s"});
+  CHECK(absent == std::vector<std::string>{
+                      "name", "options", "judged", "tags", "model.folder",
+                      "parallel.expert_parallel_size", "parallel.expert_tensor_parallel_size",
+                      "parallel.experts.dispatch", "parallel.pp.layout", "data.case",
+                      "run.stages[].expert_parallel_size",
+                      "run.stages[].expert_tensor_parallel_size", "run.grad_norm.counts",
+                      "world.backend", "world.device", "world.hang_s", "world.deadline_s"});
 }
 
 TEST_CASE("each edge of the code has kinds of values, and keys that the same code reads") {
