@@ -184,7 +184,7 @@ TESTED = {
     ("src/logprob/logit_rows.cpp", "kMostTemperature"): ("unit/logprob/row_kernels_test.cpp", ["1e29, 1e30, 1e31"]),
     ("src/policy/refit.cpp", "kAlignment"): ("unit/policy/refit_test.cpp", ["of_bytes(5)", "of_bytes(17)", "sizes(64)"]),
     ("src/policy/refit.h", "budget_bytes"): ("unit/policy/refit_test.cpp", ["sizes(63)", "sizes(64)", "sizes(1000)"]),
-    ("src/random/rng_seeds.cpp", "kExpertStride"): ("unit/random/rng_tracker_test.cpp", ["1234 + 1024 + 200 + 1"]),
+    ("src/random/rng_seeds.cpp", "kStride"): ("unit/random/rng_tracker_test.cpp", ["1234 + 1024 + 200 + 1"]),
     ("src/random/rng_seeds.cpp", "kExpertOffset"): ("unit/random/rng_tracker_test.cpp", ["1024 + 100 * 17 = 2718 + 6"]),
     ("src/random/rng_seeds.cpp", "kModelOffset"): ("unit/random/rng_tracker_test.cpp", ["1024 + 100 * 17 = 2718 + 6"]),
     ("src/base/seed.h", "kMaxGeneratorSeed"): ("unit/random/rng_tracker_test.cpp", ["most - 1024 - 2904", "most - 1024 - 2903"]),
@@ -207,7 +207,7 @@ OTHERWISE = {
         "src/tensor/safetensors_header.cpp": "120"},
     "of a formula, or a guard of it against 0": {
         "golden/dense_routes.cpp": "weights", "golden/losses.cpp": "1e-9", "golden/own_draws.cpp": "2718",
-        "golden/kept_streams.cpp": "kPartsOffset", "golden/weight_terms.cpp": "16", "src/logprob/row_loops.h": "kRounding p power r",
+        "golden/kept_streams.cpp": "kPartsOffset kStageOffset", "golden/weight_terms.cpp": "16", "src/logprob/row_loops.h": "kRounding p power r",
         "src/model/moe/selection.cpp": "kLeastSum", "src/model/moe/side_losses.cpp": "scores",
         "src/parallel/pp/layout.cpp": "count", "src/train/grad_norm.cpp": "coefficient", "src/train/loss.cpp": "rounding"},
     "the default of a key or option, which scenarios give": {
@@ -221,7 +221,7 @@ OTHERWISE = {
     "the number of a rank, dim, tag, type or format, or how many there are": {
         "src/base/call.h": "11", "src/model/slot.cpp": "kMostInputs", "src/parallel/cp/ring_attention.cpp": "*",
         "src/parallel/hf/save_weights.cpp": "kWriter", "src/parallel/hf/scatter_weights.cpp": "kRoot",
-        "src/parallel/reshard/held_tensor.cpp": "kCollector", "src/parallel/tp/plan.h": "12", "src/parallel/ulysses/style.cpp": "*",
+        "src/parallel/reshard/held_tensor.cpp": "kCollector", "src/parallel/tp/plan.h": "13", "src/parallel/ulysses/style.cpp": "*",
         "src/policy/checkpoint.cpp": "kFormat", "src/policy/refit.cpp": "kRoot", "src/tensor/safetensors_reader.cpp": "kLengthBytes",
         "src/tensor/safetensors_writer.cpp": "0666", "src/tensor/tensor_view.h": "*"},
     "bits of a number, digest or character": {

@@ -632,7 +632,7 @@ tags: [a]
 MISLEADING = [
     ("run: {optimizer: {kwargs: {betas: [-1, 0.9]}}}", ["betas"], ["write two", "1 numbers"]),
     ("run.step: 2", ["run.steps"], ["faults[].step"]), ("run: {step: 2}", ["steps"], ["faults[].step"]),
-    ("parallel.expert_parallel_size: 2", ["expert"], ["did you mean tensor_parallel_size", "parallel.tensor_parallel_size?"]),
+    ("parallel.expert_parallel: 2", ["expert_parallel_size"], ["did you mean tensor_parallel_size"]),
     ("model.num_layers: 2", ["num_hidden_layers"], []), ("precision: fp64", ["float64"], []),
     ("parallel.replicate_size: 2", ["replicate_size"], []), ("world: {deadline_s: .nan}", ["deadline_s"], []),
     ("run: {max_grad_norm: .nan}", ["max_grad_norm"], []), ("run: {temperature: 0}", ["temperature"], []),
@@ -647,7 +647,7 @@ def misleading(draw):
     command = draw.rng.choice(["lint", "run"])
     key = line.split(":")[0]
     text = PLAIN
-    if key in {"name", "model.num_layers", "parallel.expert_parallel_size", "parallel.replicate_size", "data.batch_size"}:
+    if key in {"name", "model.num_layers", "parallel.expert_parallel", "parallel.replicate_size", "data.batch_size"}:
         group, _, rest = line.partition(".")
         if rest:
             text = text.replace(f"{group}: {{", f"{group}: {{{rest}, ")
