@@ -67,7 +67,6 @@ class PipelineFit : private FittedSettings {
   // What is refused in stages.
   void excluded() {
     std::vector<const char*> given;
-    if (has("run.frozen")) given.push_back("run.frozen");
     if (setting_of(settings_, "run.scoring.fused_norm") == true) {
       given.push_back("run.scoring.fused_norm");
     }
@@ -96,10 +95,8 @@ class PipelineFit : private FittedSettings {
       if (!is_fixed(kSchedule)) settings_[kSchedule] = name_of(schedule);
     };
     const bool policy = setting_of(settings_, "workload") == name_of(ModelWorkload::kPolicy);
-    const bool by_tokens = setting_of(settings_, "run.sequence_packing.enabled") == true ||
-                           setting_of(settings_, "run.dynamic_batching.enabled") == true;
-    // They do not take every number of microbatches.
-    if ((policy || by_tokens) && is_one_of({kInterleaved, kDualPipeV, kZb1p})) {
+    // They do not take every number of microbatches, which dummies fill up in packed rows alone.
+    if (policy && is_one_of({kInterleaved, kDualPipeV, kZb1p})) {
       choose(size(kChunks, 1) > 1 ? kBreadthFirst : k1F1B);
     }
     if (has(kDeferred) && is_one_of({kZb1p, kZbV, kDualPipeV})) {
@@ -176,8 +173,9 @@ class PipelineFit : private FittedSettings {
   void microbatches() {
     using enum PipelineSchedule;
     if (!in_stages() || !is_one_of({kInterleaved, kDualPipeV, kZb1p})) return;
-    for (const char* path : {"run.sequence_packing.enabled", "run.dynamic_batching.enabled"}) {
-      drop(path);
+    if (setting_of(settings_, "run.sequence_packing.enabled") == true ||
+        setting_of(settings_, "run.dynamic_batching.enabled") == true) {
+      return;
     }
     if (setting_of(settings_, "workload") != name_of(ModelWorkload::kTrain)) return;
     const bool pairs = setting_of(settings_, "run.loss.kind") == name_of(LossKind::kPreference);
