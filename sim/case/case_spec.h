@@ -69,6 +69,7 @@ struct FsdpSpec {
 
 struct PipelineSpec {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  BoundaryShapes shapes = BoundaryShapes::kKnown;
   int64_t chunks = 1;        // of the model on each rank
   int64_t group = 0;         // interleaved: microbatches of a group; 0: as many as ranks
   int64_t first_layers = 0;  // of rank 0; 0: as many as the others

@@ -136,6 +136,9 @@ const OptionRows<PipelineSpec>& rows_of(const PipelineSpec&) {
                         "interleaved: microbatches that go through one chunk before the rank "
                         "turns to the next; 0: as many as ranks of pp",
                         Range{0, 1e6}, ShortName{"group"}),
+      row<&Spec::shapes>("parallel.pp.shapes",
+                         "Shapes of the tensors between stages: both ends know them from the "
+                         "batch, or three sizes go ahead of each tensor"),
       row<&Spec::first_layers>("parallel.pp.first_layers",
                                "Layers of the first rank of pp; 0: as many as the others",
                                Range{0, 1e6}),

@@ -122,6 +122,12 @@ constexpr std::array<const char*, 2> names_of(BiasPlace) { return {"in_layer", "
 enum class BatchReader { kAll, kFirstOfTp };
 constexpr std::array<const char*, 2> names_of(BatchReader) { return {"all", "first_of_tp"}; }
 
+// kKnown: both ends of a boundary compute the shape of each microbatch. kExchanged: the sizes are a
+// message of their own before the tensor. Its receiver waits for it before it posts the receive of
+// the tensor.
+enum class BoundaryShapes { kKnown, kExchanged };
+constexpr std::array<const char*, 2> names_of(BoundaryShapes) { return {"known", "exchanged"}; }
+
 // The order in which a rank of a pipeline works on its microbatches (src/parallel/pp/tables.h).
 enum class PipelineSchedule { kGPipe, k1F1B, kInterleaved, kBreadthFirst, kZb1p, kZbV, kDualPipeV };
 constexpr std::array<const char*, 7> names_of(PipelineSchedule) {

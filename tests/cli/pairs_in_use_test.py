@@ -43,7 +43,8 @@ NO_OPTION = {
     "model.rope_parameters": "another spelling of model.rope_scaling",
     "run.generation.temperature": "another name of run.temperature",
     **{f"parallel.pp.{key}": "how stages are dealt and ordered, which no other option knows: scenarios/pp"
-       for key in ("schedule", "chunks", "group", "first_layers", "last_layers", "count_embedding", "count_head", "layout")},
+       for key in ("schedule", "chunks", "group", "first_layers", "last_layers", "count_embedding", "count_head", "layout",
+                  "shapes")},
     **{f"parallel.{key}": "of models with experts alone, which only folders bring: scenarios/ep"
        for key in ("expert_parallel_size", "expert_tensor_parallel_size", "experts.dispatch")},
     "data.case": "a folder that brings its own model, data and optimizer",

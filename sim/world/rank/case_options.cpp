@@ -60,6 +60,7 @@ PipelineOptions pipeline_options(const PipelineSpec& spec) {
   return {.schedule = spec.schedule,
           .chunks = spec.chunks,
           .group = spec.group,
+          .shapes = spec.shapes,
           .split = {.first_layers = spec.first_layers,
                     .last_layers = spec.last_layers,
                     .count_embedding = spec.count_embedding,

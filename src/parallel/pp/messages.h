@@ -16,12 +16,12 @@
 // NVIDIA/Megatron-LM megatron/core/pipeline_parallel/p2p_communication.py.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/training_choices.h"
 #include "parallel/pp/placement.h"
 #include "parallel/style/action.h"
 
@@ -50,12 +50,6 @@ struct ActionPosts {
   std::vector<Post> sends;              // posted when the action has ended
   bool operator==(const ActionPosts&) const = default;
 };
-
-// kKnown: both ends of a boundary compute the shape of each microbatch. kExchanged: the sizes are a
-// message of their own before the tensor. Its receiver waits for it before it posts the receive of
-// the tensor.
-enum class BoundaryShapes { kKnown, kExchanged };
-constexpr std::array<const char*, 2> names_of(BoundaryShapes) { return {"known", "exchanged"}; }
 
 // Leaves out backwards and weight gradients of the stages before `first_trained`, the first one in
 // which something is trained: no gradient reaches them.

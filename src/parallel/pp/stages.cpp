@@ -10,10 +10,12 @@
 
 namespace shardproof {
 
-PipelineStages::PipelineStages(const Pipeline& pipeline, int64_t first_trained, MeshComm& comm,
-                               at::ScalarType dtype, at::Device device)
+PipelineStages::PipelineStages(const Pipeline& pipeline, int64_t first_trained,
+                               BoundaryShapes shapes, MeshComm& comm, at::ScalarType dtype,
+                               at::Device device)
     : pipeline_(pipeline),
       first_trained_(first_trained),
+      boundary_shapes_(shapes),
       pp_(comm.along("pp")),
       dtype_(dtype),
       device_(device),
@@ -60,21 +62,34 @@ const std::vector<ActionPosts>& PipelineStages::posts_of(const std::vector<Actio
   leave_out_untrained(tables, pipeline_.placement(), first_trained_);
   const auto own = static_cast<size_t>(pp_.rank());
   SHARDPROOF_ASSERT(tables[own] == actions, "a rank makes the actions of its table");
-  return all_posts_[key] = std::move(pipeline_posts(pipeline_.placement(), tables)[own]);
+  return all_posts_[key] =
+             std::move(pipeline_posts(pipeline_.placement(), tables, boundary_shapes_)[own]);
 }
 
 void PipelineStages::before(const Action&) {
   current_ = &posts_->at(next_++);
   for (const Post& post : current_->receives) {
     const BoundaryTensor& tensor = post.tensor;
+    if (post.sizes) {
+      const at::Tensor sizes = receive(post).wait().cpu();
+      exchanged_.assign(sizes.data_ptr<int64_t>(), sizes.data_ptr<int64_t>() + sizes.numel());
+      continue;
+    }
     receives_[static_cast<size_t>(tensor.kind)].emplace(Key{tensor.boundary, tensor.microbatch},
                                                         receive(post));
   }
 }
 
+at::Tensor PipelineStages::sizes_message(at::IntArrayRef sizes) const {
+  return at::tensor(sizes, at::kLong).to(device_);
+}
+
 PendingCollective PipelineStages::receive(const Post& post) {
-  const at::Tensor like = at::empty(shapes_[static_cast<size_t>(post.tensor.microbatch)],
-                                    at::TensorOptions().dtype(dtype_).device(device_));
+  const auto& known = shapes_[static_cast<size_t>(post.tensor.microbatch)];
+  const at::Tensor like =
+      post.sizes ? at::empty_like(sizes_message(known))
+                 : at::empty(exchanged_.empty() ? known : std::exchange(exchanged_, {}),
+                             at::TensorOptions().dtype(dtype_).device(device_));
   ++received_[static_cast<size_t>(post.peer)];
   return pp_.recv_async(like, post.peer, message_label(post, pass_),
                         message_tag(post, pipeline_.placement(), std::ssize(shapes_), pass_));
@@ -106,7 +121,9 @@ void PipelineStages::give(Kind kind, int64_t boundary, int64_t microbatch,
     handed_[static_cast<size_t>(kind)][{boundary, microbatch}] = sent;
     return;
   }
-  for (const Post& post : current_->sends) send(post, sent);
+  for (const Post& post : current_->sends) {
+    send(post, post.sizes ? sizes_message(sent.sizes()) : sent);
+  }
 }
 
 at::Tensor PipelineStages::input(const Action& forward) {
@@ -134,6 +151,7 @@ void PipelineStages::finish() {
 
 void PipelineStages::drop() {
   dropped_ = true;
+  exchanged_.clear();
   for (auto& handed : handed_) handed.clear();
 }
 
@@ -169,8 +187,9 @@ void PipelineStages::settle() {
       const int64_t number = sent[static_cast<size_t>(post.peer)]++;
       const bool open = number >= of_rank(own, post.peer, false);
       if (!open || number >= of_rank(post.peer, own, true)) continue;
-      send(post, at::zeros(shapes_[static_cast<size_t>(post.tensor.microbatch)],
-                           at::TensorOptions().dtype(dtype_).device(device_)));
+      const auto& sizes = shapes_[static_cast<size_t>(post.tensor.microbatch)];
+      send(post, post.sizes ? sizes_message(sizes)
+                            : at::zeros(sizes, at::TensorOptions().dtype(dtype_).device(device_)));
     }
   }
   for (auto& receives : receives_) {

@@ -28,8 +28,8 @@ class PipelineStages : public StageLink {
  public:
   // Stages before `first_trained` have no backward, and no gradient goes to them. Messages have
   // `dtype` and are on `device`.
-  PipelineStages(const Pipeline& pipeline, int64_t first_trained, MeshComm& comm,
-                 at::ScalarType dtype, at::Device device);
+  PipelineStages(const Pipeline& pipeline, int64_t first_trained, BoundaryShapes shapes,
+                 MeshComm& comm, at::ScalarType dtype, at::Device device);
 
   bool is_first(int64_t chunk) const override;
   bool is_last(int64_t chunk) const override;
@@ -54,10 +54,12 @@ class PipelineStages : public StageLink {
   at::Tensor take(Kind kind, int64_t boundary, int64_t microbatch);
   void send(const Post& post, const at::Tensor& tensor);
   PendingCollective receive(const Post& post);
+  at::Tensor sizes_message(at::IntArrayRef sizes) const;
   void give(Kind kind, int64_t boundary, int64_t microbatch, const at::Tensor& tensor);
 
   Pipeline pipeline_;
   int64_t first_trained_;
+  BoundaryShapes boundary_shapes_;
   Communicator& pp_;
   at::ScalarType dtype_;
   at::Device device_;
@@ -69,6 +71,7 @@ class PipelineStages : public StageLink {
   int64_t pass_ = -1;
   bool backward_ = false;
   std::vector<std::vector<int64_t>> shapes_;  // by microbatch
+  std::vector<int64_t> exchanged_;            // the sizes that were received last; empty: known
   const std::vector<ActionPosts>* posts_ = nullptr;
   size_t next_ = 0;  // the posts of the next action
   const ActionPosts* current_ = nullptr;

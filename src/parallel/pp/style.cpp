@@ -120,7 +120,7 @@ std::unique_ptr<StageLink> PipelineParallel::link(const StoreSetup& setup) const
   if (mesh.size("pp") == 1) return nullptr;
   return std::make_unique<PipelineStages>(pipeline_of(options_, mesh),
                                           first_trained_stage(setup.model, options_, mesh),
-                                          setup.comm, setup.dtype, setup.device);
+                                          options_.shapes, setup.comm, setup.dtype, setup.device);
 }
 
 }  // namespace shardproof

@@ -11,6 +11,7 @@ struct PipelineOptions {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   int64_t chunks = 1;  // of each rank
   int64_t group = 0;   // Pipeline::group
+  BoundaryShapes shapes = BoundaryShapes::kKnown;
   SplitRules split = {};
 };
 
