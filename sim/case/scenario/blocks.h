@@ -3,10 +3,23 @@
 // after each given key has set its member. Each throws Error(kBadInput) with its position.
 #pragma once
 
+#include <string>
+
+#include "base/error.h"
 #include "sim/case/case_spec.h"
 #include "sim/case/scenario/settings.h"
 
 namespace shardproof::sim {
+
+// Reads something outside of the scenario. Errors give the position of `path` in the scenario.
+template <class Read>
+auto read_outside(const Settings& settings, const std::string& path, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    settings.fail(path, path + ": " + error.fact(), error.fix());
+  }
+}
 
 // Sets micro_batch_size and batching. Refuses more than one kind of batching.
 void set_batching(const Settings& settings, CaseSpec& spec);

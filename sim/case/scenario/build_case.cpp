@@ -26,16 +26,6 @@ std::string beside(const Settings& settings, const std::string& path) {
   return (fs::absolute(settings.file()).parent_path() / path).lexically_normal().string();
 }
 
-// Reads something outside of the scenario. Errors give the position of `path` in the scenario.
-template <class Read>
-auto read_outside(const Settings& settings, const std::string& path, const Read& read) {
-  try {
-    return read();
-  } catch (const Error& error) {
-    settings.fail(path, path + ": " + error.fact(), error.fix());
-  }
-}
-
 std::string gemma_name(const std::string& name) {
   return name == "hidden_act" ? "hidden_activation" : name;
 }
