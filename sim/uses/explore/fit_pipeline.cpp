@@ -38,15 +38,16 @@ class PipelineFit : private FittedSettings {
   bool has_reference() const { return size(kRefPp, 1) > 1; }
 
  private:
-  // Calls `change` with each number of stage ranks that is not fixed.
+  // Calls `change` with each number of stage ranks above 1 that is not fixed; a load may have 0.
   template <class Change>
   void each_size(const Change& change) {
     for (const char* path : {kPp, kRefPp}) {
-      if (has(path) && !is_fixed(path)) settings_[path] = change(size(path, 1));
+      if (size(path, 1) > 1 && !is_fixed(path)) settings_[path] = change(size(path, 1));
     }
     if (!has(kStageList)) return;
     for (json& stage : settings_[kStageList]) {
-      if (stage.contains(kStagePp)) stage[kStagePp] = change(stage[kStagePp].get<int64_t>());
+      if (!stage.contains(kStagePp) || stage[kStagePp] <= 1) continue;
+      stage[kStagePp] = change(stage[kStagePp].get<int64_t>());
     }
   }
   std::vector<int64_t> sizes() const {

@@ -276,6 +276,14 @@ TEST_CASE("schedule, chunks, layers and microbatches of stages fit each other") 
       {{"parallel.pp.schedule", "interleaved"}, {"run.sequence_packing.enabled", true}},
       {{"reference.mesh.pp", 3}, {"parallel.pp.last_layers", 2}},
   };
+  CaseSettings policy = {
+      {"workload", "policy"},
+      {"parallel.pipeline_parallel_size", 2},
+      {"parallel.data_parallel_size", 2},
+      {"model.num_hidden_layers", 2},
+      {"run.stages", {{{"do", "save"}}, {{"do", "load"}, {"pipeline_parallel_size", 0}}}}};
+  fit_sizes(policy, {"model.num_hidden_layers"});  // a load with as many stages as before
+  CHECK(policy["parallel.pipeline_parallel_size"] == 2);
   for (const int64_t ranks : {2, 3}) {
     for (CaseSettings settings : drawn) {
       settings["parallel.pipeline_parallel_size"] = ranks;
