@@ -73,7 +73,7 @@ std::string stage_tables(const CaseSpec& spec, const ModelConfig& config, const 
   auto tables = pipeline_tables(pipeline, microbatches);
   leave_out_untrained(tables, placement, first_trained_stage(model, options.pipeline, mesh));
   const bool splits = pipeline.splits_backward();
-  const Simulation run = simulate(placement, tables, splits ? ActionCosts{1, 1, 1} : ActionCosts{});
+  const Simulation run = simulate(placement, tables, usual_costs(pipeline));
   text +=
       fmt::format("{} of {} microbatch{}: F forward, B backward{}{}\n", pipeline.schedule,
                   microbatches, microbatches == 1 ? "" : "es", splits ? ", W weight gradients" : "",

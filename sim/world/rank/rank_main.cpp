@@ -148,8 +148,8 @@ class CaseRun {
     recorder_->leave_to_others(trainer.observed_elsewhere(), /*first_step=*/0);
     trainer.watch_actions([this](const Action& action, int64_t step, bool begins) {
       const std::string name = action_name(action, spec_.parallel.pp_options.chunks);
-      trace_.act(name, step, begins);
-      if (env_.clock != nullptr) env_.clock->act(name, step, begins);
+      if (env_.clock == nullptr) return trace_.act(name, step, begins);
+      env_.clock->act(name, step, begins);
     });
     if (from_root) take_weights(trainer);
     if (spec_.init == WeightInit::kOwnStream) keep_first_shards(trainer);
@@ -205,9 +205,7 @@ class CaseRun {
   void add_bubble(judge::RankReport& report, const Trainer& trainer) const {
     if (!spec_.is(ModelWorkload::kTrain) || mesh_.size("pp") == 1) return;
     const Pipeline pipeline = pipeline_of(parallel_options(spec_).pipeline, mesh_);
-    const ActionCosts costs =
-        pipeline.splits_backward() ? ActionCosts{.backward = 1, .weights = 1} : ActionCosts{};
-    const auto share = bubble_formula(pipeline, std::ssize(trainer.held()), costs);
+    const auto share = bubble_formula(pipeline, std::ssize(trainer.held()), usual_costs(pipeline));
     if (share) report.metrics["bubble_formula"] = *share;
   }
 

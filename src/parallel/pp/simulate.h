@@ -20,6 +20,12 @@ struct ActionCosts {
   double weights = 0;
 };
 
+// The costs by which schedules are compared: a backward of two forwards, or of one where its
+// weight gradients, of one too, are apart.
+inline ActionCosts usual_costs(const Pipeline& pipeline) {
+  return pipeline.splits_backward() ? ActionCosts{1, 1, 1} : ActionCosts{};
+}
+
 // `rank` cannot go on: its next action needs the result of another one.
 struct BlockedAction {
   int64_t rank = 0;
