@@ -99,7 +99,7 @@ Mesh::Mesh(std::vector<MeshAxis> axes, std::vector<MeshPart> parts)
 Mesh Mesh::training(const AxisSizes& sizes) {
   std::vector<MeshAxis> axes;
   for (const TrainingAxis& axis : kTrainingAxes) axes.push_back({axis.name, sizes.*axis.size});
-  const Mesh mesh(axes);
+  Mesh mesh(axes);
   if (sizes.ep == 1 && sizes.etp == 1) return mesh;
   const int64_t ranks = mesh.world_size() / sizes.pp;
   const auto held = checked_multiply(sizes.ep, sizes.etp);
