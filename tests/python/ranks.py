@@ -39,9 +39,13 @@ def fork(rank, world_size, folder, function, arguments):
     try:
         torch.set_num_threads(1)
         store = dist.FileStore(str(folder / "store"), world_size)
+        store.set_timeout(timedelta(seconds=SECONDS))
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size,
                                 timeout=timedelta(seconds=SECONDS))
         torch.save(function(rank, *arguments), folder / f"{rank}.result")
+        # Gloo fails on a rank that still connects when another one leaves. One that fails is ended by `wait`.
+        store.set(f"ended/{rank}", "")
+        store.wait([f"ended/{other}" for other in range(world_size)])
         status = 0
     except BaseException:
         (folder / f"{rank}.error").write_text(f"rank {rank}: {traceback.format_exc()}")
