@@ -9,10 +9,10 @@
 #include <atomic>
 #include <chrono>
 #include <future>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "base/freed_memory.h"
+#include "base/mutex.h"
 #include "golden/single_device.h"
 #include "model/precision.h"
 #include "sim/case/record/golden_record.h"
@@ -66,7 +66,7 @@ sim::KeptRows rows_of(const sim::CaseSpec& spec, Batch& batch) {
 void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const CaseData& data,
                  at::ScalarType dtype, const Perturbation::Errors& errors,
                  const sim::KeptRows& rows, sim::GoldenRecorder& recorder) {
-  std::mutex one_at_a_time;
+  Mutex one_at_a_time;
   std::atomic<int64_t> next = first;
   const auto run_some = [&] {
     at::set_num_threads(1);
@@ -74,7 +74,7 @@ void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const C
       const Perturbation perturbation(member, spec.seed, errors, sim::roundings_of_member(dtype));
       sim::GoldenRecorder recorded(spec.record_activations, last_step_of(spec), rows);
       run_single_device(spec, data, {.dtype = dtype, .perturbation = &perturbation}, recorded);
-      const std::lock_guard<std::mutex> lock(one_at_a_time);
+      const Lock lock(one_at_a_time);
       recorder.add_member(recorded);
     }
   };

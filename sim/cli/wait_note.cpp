@@ -12,9 +12,10 @@ WaitNote::WaitNote(std::function<std::string(double)> line, std::chrono::seconds
                    std::chrono::seconds then)
     : thread_([this, line = std::move(line), first, then] {
         const auto start = std::chrono::steady_clock::now();
-        std::unique_lock lock(mutex_);
+        const Lock lock(mutex_);
         auto next = start + first;
-        while (!ended_.wait_until(lock, next, [this] { return is_over_; })) {
+        while (!is_over_) {
+          if (ended_.wait_until(mutex_, next)) continue;
           // Not by std::cerr, which first writes out std::cout and so may wait for its reader.
           std::fputs(("shardproof: " + line(seconds_since(start)) + "\n").c_str(), stderr);
           next += then;
@@ -27,7 +28,7 @@ WaitNote::WaitNote(const std::string& what)
 
 WaitNote::~WaitNote() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     is_over_ = true;
   }
   ended_.notify_one();

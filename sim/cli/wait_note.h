@@ -2,11 +2,11 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
+
+#include "base/mutex.h"
 
 namespace shardproof::sim::cli {
 
@@ -22,9 +22,9 @@ class WaitNote {
   WaitNote& operator=(const WaitNote&) = delete;
 
  private:
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool is_over_ = false;
+  Mutex mutex_;
+  Condition ended_;
+  bool is_over_ SHARDPROOF_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -73,6 +73,8 @@ def check_include(root, path, row, header, quoted):
     """What is wrong with one include of one file: a sentence, or None."""
     if header in table.BANNED_HEADERS:
         return f"<{header}> is banned; {table.BANNED_HEADERS[header]}"
+    if header in table.MUTEX_HEADERS and path.startswith(("src/", "sim/", "golden/")) and path not in table.MUTEX_FILES:
+        return f'<{header}> has no attributes that clang checks; include "base/mutex.h"'
     library = library_of(header)
     target = resolve(root, path, header) if quoted else None
     if target:

@@ -44,6 +44,7 @@ WRONG = [
     ("sim/case/scenario/a.cpp", A_CPP + "#include <ATen/ATen.h>\n", "may not use torch"),
     ("src/comm/a.h", A_H + "#include <ATen/ATen.h>\n", "heavy LibTorch"),
     ("golden/a.cpp", A_CPP + "  #  include <torch/torch.h>\n", "banned"),
+    ("golden/a.cpp", A_CPP + "#include <mutex>\n", "base/mutex.h"),
     ("src/mesh/a.cpp", A_CPP + '#include "mesh/nothing.h"\n', "no file of ours"),
     ("src/mesh/a.cpp", "// " + "x" * 98 + "\n", "101 columns"),
     *(("sim/case/a.cpp", A_CPP + line + "\n", "an enum is compared with a text") for line in (

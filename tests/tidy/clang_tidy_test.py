@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the folders that need no LibTorch to .clang-tidy. Skipped (exit status 77) without clang-tidy-14.
+"""Holds the folders that need no LibTorch to .clang-tidy, and the users of src/base/mutex.h to what its attributes say:
+planted uses without the lock are findings. Skipped (exit status 77) without clang-tidy-14, clang++-14 or LibTorch.
 
   clang_tidy_test.py [ROOT]
 """
@@ -21,15 +22,60 @@ def findings(program, root, path):
     return re.findall(r"^\S+: (?:warning|error): .*$", done.stdout, re.MULTILINE)
 
 
+def users_of_mutexes(root):
+    """The sources that include base/mutex.h, themselves or by the headers of ours that they include."""
+    texts = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for top in ("src", "sim", "golden")
+             for path in (root / top).rglob("*") if path.suffix in (".h", ".cpp")}
+    included = {path: {name for header in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)
+                       for name in (header, "src/" + header) if name in texts} for path, text in texts.items()}
+    users, before = {"src/base/mutex.h"}, set()
+    while users != before:
+        before, users = users, users | {path for path, headers in included.items() if headers & users}
+    return sorted(path for path in users if path.endswith(".cpp"))
+
+
+def unlocked_uses(program, root, path, text=None):
+    """What clang says of a source, or of another text in its place."""
+    torch = next(root.glob(".venv/lib/python3*/site-packages/torch/include"))
+    command = [program, "-fsyntax-only", "-std=c++20", "-x", "c++", "-Wthread-safety", "-DUSE_C10D_GLOO", f"-I{root}",
+               f"-I{root}/src", "-isystem", torch, "-isystem", torch / "torch/csrc/api/include", "-"]
+    done = subprocess.run(command, cwd=root, input=text or (root / path).read_text(encoding="utf-8"),
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return [f"{path}: {line}" for line in re.findall(r"^\S+ (?:warning|error): .*$", done.stderr, re.MULTILINE)]
+
+
+PLANTED = (  # file, what stands there, what stands there without the lock
+    ("sim/world/process/inbox.cpp", "      const Lock lock(mutex_);\n", ""),
+    ("sim/world/emulated/run_slots.cpp", "int64_t RunSlots::waiting() {\n  const Lock lock(mutex_);\n",
+     "int64_t RunSlots::waiting() {\n"),
+    ("sim/world/emulated/emulated_world.cpp", "  const Lock lock(impl_->mutex);\n  return impl_->failure;",
+     "  return impl_->failure;"),
+)
+
+
+def check_mutexes(program, root):
+    """Lines of what is wrong: findings in the sources, and planted faults that are not found."""
+    lines = [line for path in users_of_mutexes(root) for line in unlocked_uses(program, root, path)]
+    for path, right, wrong in PLANTED:
+        text = (root / path).read_text(encoding="utf-8")
+        if text.count(right) != 1:
+            lines.append(f"{path}: {right!r} does not stand there once")
+        elif not any("requires holding mutex" in line
+                     for line in unlocked_uses(program, root, path, text.replace(right, wrong))):
+            lines.append(f"{path}: a use without the lock is not found")
+    return lines
+
+
 def main():
     root = Path(sys.argv[1] if sys.argv[1:] else Path(__file__).parents[2])
-    program = shutil.which("clang-tidy-14")
-    if not program:
-        print("clang-tidy-14 is not installed")
+    program, compiler = shutil.which("clang-tidy-14"), shutil.which("clang++-14")
+    if not program or not compiler or not list(root.glob(".venv/lib/python3*/site-packages/torch/include")):
+        print("clang-tidy-14, clang++-14 or LibTorch in .venv is not installed")
         return 77
     files = sorted(path for folder in FOLDERS for path in (root / folder).glob("*.cpp"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = [line for lines in pool.map(lambda path: findings(program, root, path), files) for line in lines]
+    found += check_mutexes(compiler, root)
     print("\n".join([*found, f"{len(files)} files, {len(found)} findings"]))
     return 1 if found or not files else 0
 

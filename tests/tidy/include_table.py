@@ -46,6 +46,10 @@ LIGHT_TORCH_HEADERS = {"ATen/core/Tensor.h", "c10/core/ScalarType.h", "c10/core/
 # torch/torch.h costs 14 s a file. Nobody includes it.
 BANNED_HEADERS = {"torch/torch.h": "name the one header that you need"}
 
+# Headers of mutexes without attributes that clang checks, and the files that need them.
+MUTEX_HEADERS = ("mutex", "shared_mutex", "condition_variable")
+MUTEX_FILES = {"src/base/mutex.h", "src/random/rng_tracker.cpp"}  # the latter locks LibTorch's own
+
 BANNED_FILE_WORDS = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 
 MAX_COLUMNS = 100

@@ -28,7 +28,7 @@ BackendFactory EmulatedWorld::factory(int64_t rank) {
 }
 
 void EmulatedWorld::configure(const WorldSpec& spec) {
-  const std::lock_guard lock(impl_->mutex);
+  const Lock lock(impl_->mutex);
   SHARDPROOF_ASSERT(impl_->ended == 0, "a world is configured before its ranks run");
   impl_->spec = spec;
   impl_->links = LinkCost(spec);
@@ -44,47 +44,47 @@ RankClock& EmulatedWorld::clock(int64_t rank) {
 void EmulatedWorld::rank_started(int64_t rank) { impl_->slots.enter(rank); }
 
 void EmulatedWorld::rank_ended(int64_t rank) {
-  std::unique_lock lock(impl_->mutex);
-  impl_->end_rank(rank, lock);
+  Lock lock(impl_->mutex);
+  impl_->end_rank(rank);
 }
 
 void EmulatedWorld::rank_threw(int64_t rank, const std::string& why) {
-  std::unique_lock lock(impl_->mutex);
+  Lock lock(impl_->mutex);
   impl_->fail({.code = "threw",
                .message = "rank " + std::to_string(rank) + " threw: " + why,
                .ranks = {rank},
                .fix = "look at what that rank threw"});
-  impl_->end_rank(rank, lock);
+  impl_->end_rank(rank);
 }
 
 void EmulatedWorld::abort(const std::string& code, const std::string& why) {
-  const std::lock_guard lock(impl_->mutex);
+  const Lock lock(impl_->mutex);
   impl_->fail({.code = code, .message = why, .ranks = {}});
 }
 
 std::optional<Finding> EmulatedWorld::failure() const {
-  const std::lock_guard lock(impl_->mutex);
+  const Lock lock(impl_->mutex);
   return impl_->failure;
 }
 
 std::string EmulatedWorld::last_call(int64_t rank) const {
-  const std::lock_guard lock(impl_->mutex);
+  const Lock lock(impl_->mutex);
   return impl_->matcher.last_call(rank);
 }
 
 int64_t EmulatedWorld::call_count(int64_t rank) const {
-  const std::lock_guard lock(impl_->mutex);
+  const Lock lock(impl_->mutex);
   return impl_->ranks.at(static_cast<size_t>(rank))->call_count;
 }
 
 std::optional<ScheduleTrace> EmulatedWorld::schedule_trace() const {
-  const std::lock_guard lock(impl_->mutex);
+  const Lock lock(impl_->mutex);
   if (!impl_->exact) return std::nullopt;
   return impl_->exact->trace();
 }
 
 void EmulatedWorld::reset() {
-  const std::lock_guard lock(impl_->mutex);
+  const Lock lock(impl_->mutex);
   SHARDPROOF_ASSERT(impl_->ended == world_size(), "a world is reset when all its ranks have ended");
   impl_->make_ranks();
   impl_->slots.reset();

@@ -10,7 +10,7 @@ RunSlots::RunSlots(int64_t rank_count, int64_t slot_count)
 RunSlots::Seat& RunSlots::seat(int64_t rank) { return seats_[static_cast<size_t>(rank)]; }
 
 void RunSlots::draw_order(std::optional<uint64_t> seed) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   order_.reset();
   chosen_.reset();
   if (seed) order_.emplace(*seed);
@@ -19,39 +19,39 @@ void RunSlots::draw_order(std::optional<uint64_t> seed) {
 }
 
 void RunSlots::choose(int64_t rank) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   chosen_ = rank;
 }
 
 void RunSlots::enter(int64_t rank) {
-  std::unique_lock lock(mutex_);
+  const Lock lock(mutex_);
   Seat& own = seat(rank);
   own.entered = own.asleep = true;
   if (missing_ > 0) --missing_;
   ask(rank);
   run_next();
-  own.changed.wait(lock, [&own] { return !own.asleep; });
+  while (own.asleep) own.changed.wait(mutex_);
 }
 
 void RunSlots::leave(int64_t rank) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!seat(rank).entered) return;
   seat(rank).entered = false;
   give_back();
 }
 
 void RunSlots::yield(int64_t rank) {
-  std::unique_lock lock(mutex_);
+  const Lock lock(mutex_);
   Seat& own = seat(rank);
   if (!order_ || open_ || !own.entered) return;
   own.asleep = true;
   ready_.insert(rank);
   give_back();
-  own.changed.wait(lock, [&own] { return !own.asleep; });
+  while (own.asleep) own.changed.wait(mutex_);
 }
 
 void RunSlots::sleep(int64_t rank) {
-  std::unique_lock lock(mutex_);
+  const Lock lock(mutex_);
   Seat& own = seat(rank);
   if (own.wakes > 0) {
     --own.wakes;
@@ -59,11 +59,11 @@ void RunSlots::sleep(int64_t rank) {
   }
   own.asleep = true;
   if (own.entered) give_back();
-  own.changed.wait(lock, [&own] { return !own.asleep; });
+  while (own.asleep) own.changed.wait(mutex_);
 }
 
 void RunSlots::wake(int64_t rank) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   Seat& other = seat(rank);
   if (!other.asleep || ready_.count(rank) != 0) {
     ++other.wakes;
@@ -76,7 +76,7 @@ void RunSlots::wake(int64_t rank) {
 }
 
 int64_t RunSlots::waiting() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return static_cast<int64_t>(ready_.size());
 }
 
@@ -118,7 +118,7 @@ void RunSlots::run(int64_t rank) {
 }
 
 void RunSlots::open() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   open_ = true;
   for (const int64_t rank : ready_) {
     --free_;
@@ -128,7 +128,7 @@ void RunSlots::open() {
 }
 
 void RunSlots::reset() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   open_ = false;
   free_ = slot_count_;
   ready_.clear();

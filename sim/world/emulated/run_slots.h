@@ -6,13 +6,13 @@
 // run together. The order does not change a rank's results, which draw_order() puts to the test.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <set>
+
+#include "base/mutex.h"
 
 namespace shardproof::sim::world {
 
@@ -50,28 +50,32 @@ class RunSlots {
 
  private:
   struct Seat {
-    std::condition_variable changed;
+    Condition changed;
     bool entered = false;
     bool asleep = false;
     int64_t wakes = 0;  // wakes without a sleep so far
   };
 
-  Seat& seat(int64_t rank);
-  void ask(int64_t rank);  // requests a slot for a rank that is awake
-  void give_back();
-  void run_next();
-  int64_t next_ready();
-  void run(int64_t rank);
+  Seat& seat(int64_t rank) SHARDPROOF_REQUIRES(mutex_);
+  // Requests a slot for a rank that is awake.
+  void ask(int64_t rank) SHARDPROOF_REQUIRES(mutex_);
+  void give_back() SHARDPROOF_REQUIRES(mutex_);
+  void run_next() SHARDPROOF_REQUIRES(mutex_);
+  int64_t next_ready() SHARDPROOF_REQUIRES(mutex_);
+  void run(int64_t rank) SHARDPROOF_REQUIRES(mutex_);
 
   const int64_t slot_count_;
-  std::mutex mutex_;
-  std::deque<Seat> seats_;
-  std::set<int64_t> ready_;  // ranks that are awake without a slot
-  int64_t free_;
-  bool open_ = false;
-  std::optional<std::mt19937_64> order_;
-  std::optional<int64_t> chosen_;  // by choose(), which draws no more
-  int64_t missing_ = 0;            // ranks of a drawn order that have not entered yet
+  Mutex mutex_;
+  std::deque<Seat> seats_ SHARDPROOF_GUARDED_BY(mutex_);
+  // Ranks that are awake without a slot.
+  std::set<int64_t> ready_ SHARDPROOF_GUARDED_BY(mutex_);
+  int64_t free_ SHARDPROOF_GUARDED_BY(mutex_);
+  bool open_ SHARDPROOF_GUARDED_BY(mutex_) = false;
+  std::optional<std::mt19937_64> order_ SHARDPROOF_GUARDED_BY(mutex_);
+  // By choose(), which draws no more.
+  std::optional<int64_t> chosen_ SHARDPROOF_GUARDED_BY(mutex_);
+  // Ranks of a drawn order that have not entered yet.
+  int64_t missing_ SHARDPROOF_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace shardproof::sim::world

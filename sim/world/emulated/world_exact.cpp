@@ -76,7 +76,7 @@ std::vector<ScheduleStep> EmulatedWorld::Impl::steps() const {
   return steps.empty() ? polling : steps;
 }
 
-void EmulatedWorld::Impl::choose_next(int64_t rank, std::unique_lock<std::mutex>& lock) {
+void EmulatedWorld::Impl::choose_next(int64_t rank) {
   while (!failure) {
     const std::vector<ScheduleStep> possible = steps();
     if (possible.empty()) return;  // all have ended, or the matcher will say why none goes on
@@ -88,21 +88,21 @@ void EmulatedWorld::Impl::choose_next(int64_t rank, std::unique_lock<std::mutex>
     const std::shared_ptr<Meeting> meeting = *found;
     ready_.erase(found);
     std::erase(pending_, meeting);
-    take_effect(meeting, rank, lock);
+    take_effect(meeting, rank);
   }
 }
 
 void EmulatedWorld::Impl::exact_turn(int64_t rank, std::shared_ptr<Meeting> after, bool polls) {
   RankState& state = *ranks[static_cast<size_t>(rank)];
   {
-    std::unique_lock lock(mutex);
+    Lock lock(mutex);
     if (failure) return;
     state.goes_on_after = std::move(after);
     state.polls = polls;
-    choose_next(rank, lock);
+    choose_next(rank);
   }
   slots.yield(rank);
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   state.goes_on_after.reset();
   state.polls = false;
 }

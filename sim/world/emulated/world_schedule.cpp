@@ -51,7 +51,7 @@ void EmulatedWorld::Impl::make_ready(const std::shared_ptr<Meeting>& meeting) {
 void EmulatedWorld::Impl::turn(int64_t rank) {
   if (!has_schedule()) return;
   {
-    std::unique_lock lock(mutex);
+    Lock lock(mutex);
     std::vector<std::shared_ptr<Meeting>> due;
     std::erase_if(ready_, [&due](const std::shared_ptr<Meeting>& meeting) {
       if (meeting->turns_left < 0 || meeting->turns_left-- > 0) return false;
@@ -59,7 +59,7 @@ void EmulatedWorld::Impl::turn(int64_t rank) {
       return true;
     });
     for (const std::shared_ptr<Meeting>& meeting : due) {
-      if (!failure) take_effect(meeting, rank, lock);
+      if (!failure) take_effect(meeting, rank);
     }
   }
   slots.yield(rank);
@@ -71,11 +71,11 @@ bool EmulatedWorld::Impl::is_done(const std::shared_ptr<Meeting>& meeting, int64
   } else {
     turn(rank);
   }
-  std::unique_lock lock(mutex);
+  Lock lock(mutex);
   // A caller that asks again and again gets its answer.
   if (!exact && !failure && meeting->state == Meeting::State::kReady && schedule_() % 2 == 0) {
     std::erase(ready_, meeting);
-    take_effect(meeting, rank, lock);
+    take_effect(meeting, rank);
   }
   return meeting->state == Meeting::State::kTravelling || meeting->state == Meeting::State::kDone;
 }

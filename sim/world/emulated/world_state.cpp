@@ -66,7 +66,7 @@ Error EmulatedWorld::Impl::error_for(int64_t rank) const {
 }
 
 void EmulatedWorld::Impl::stop(int64_t rank, Finding why) {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   fail(std::move(why));
   throw error_for(rank);
 }
@@ -127,7 +127,7 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
   std::optional<c10::Event> ready;
   if (on_device != nullptr) ready = record_event(*on_device);
 
-  std::unique_lock lock(mutex);
+  Lock lock(mutex);
   check_generation(caller_generation);
   RankState& state = *ranks[static_cast<size_t>(rank)];
   ++state.call_count;
@@ -161,7 +161,7 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
     if (has_schedule()) {
       make_ready(meeting);
     } else {
-      take_effect(meeting, rank, lock);
+      take_effect(meeting, rank);
     }
   }
   lock.unlock();
@@ -173,17 +173,16 @@ std::shared_ptr<Meeting> EmulatedWorld::Impl::arrive(
   return meeting;
 }
 
-void EmulatedWorld::Impl::take_effect(const std::shared_ptr<Meeting>& meeting, int64_t rank,
-                                      std::unique_lock<std::mutex>& lock) {
+void EmulatedWorld::Impl::take_effect(const std::shared_ptr<Meeting>& meeting, int64_t rank) {
   meeting->state = Meeting::State::kCarryingOut;
-  lock.unlock();
+  mutex.unlock();
   std::string problem;
   try {
     carry_out_meeting(*meeting);
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  lock.lock();
+  mutex.lock();
   const std::vector<int64_t> sleepers = finish(*meeting);
   if (!problem.empty()) {
     const int64_t last = meeting->last_rank;
@@ -194,16 +193,16 @@ void EmulatedWorld::Impl::take_effect(const std::shared_ptr<Meeting>& meeting, i
           .ranks = {last},
           .fix = "look at what that rank threw"});
   }
-  lock.unlock();
+  mutex.unlock();
   for (const int64_t sleeper : sleepers) slots.wake(sleeper);
-  lock.lock();
+  mutex.lock();
   if (!problem.empty()) throw_if_failed(rank);
 }
 
 Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting, std::optional<Call> line,
                                  int64_t rank, size_t position, int64_t caller_generation) {
   if (line && !exact) turn(rank);
-  std::unique_lock lock(mutex);
+  Lock lock(mutex);
   check_generation(caller_generation);
   RankState& state = *ranks[static_cast<size_t>(rank)];
   if (line) {
@@ -218,7 +217,7 @@ Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting, std::o
     if (meeting->state != Meeting::State::kCarryingOut) throw_if_failed(rank);
     if (meeting->state == Meeting::State::kReady) {
       std::erase(ready_, meeting);
-      take_effect(meeting, rank, lock);
+      take_effect(meeting, rank);
       continue;
     }
     state.blocked_on = meeting;
@@ -234,12 +233,12 @@ Member EmulatedWorld::Impl::wait(const std::shared_ptr<Meeting>& meeting, std::o
   return std::move(meeting->tensors[position]);
 }
 
-void EmulatedWorld::Impl::end_rank(int64_t rank, std::unique_lock<std::mutex>& lock) {
+void EmulatedWorld::Impl::end_rank(int64_t rank) {
   RankState& state = *ranks[static_cast<size_t>(rank)];
   SHARDPROOF_ASSERT(!state.ended, "a rank ends once");
   state.ended = true;
   ++ended;
-  if (exact) choose_next(rank, lock);
+  if (exact) choose_next(rank);
   slots.leave(rank);
   if (failure) return;
   fail_by(matcher.ended(rank));
@@ -248,7 +247,7 @@ void EmulatedWorld::Impl::end_rank(int64_t rank, std::unique_lock<std::mutex>& l
 
 std::shared_ptr<EmulatedGroup> EmulatedWorld::Impl::join_group(
     const std::string& name, const std::vector<int64_t>& members) {
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   std::shared_ptr<EmulatedGroup>& group = groups[name + list_text(members)];
   if (!group) {
     group = std::make_shared<EmulatedGroup>();

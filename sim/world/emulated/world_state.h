@@ -5,11 +5,11 @@
 
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <random>
 #include <tuple>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "sim/world/clock/link_cost.h"
 #include "sim/world/clock/link_traffic.h"
 #include "sim/world/clock/rank_clock.h"
@@ -104,66 +104,73 @@ struct EmulatedWorld::Impl {
   // With a schedule: a rank is between two calls, so that calls may take effect and others run.
   void turn(int64_t rank);
   bool has_schedule() const { return spec.schedule != 0; }
-  void set_schedule();  // of the spec
+  void set_schedule() SHARDPROOF_REQUIRES(mutex);  // of the spec
   // With an exact schedule: the same; the rank goes on when `after` has taken effect.
   void exact_turn(int64_t rank, std::shared_ptr<Meeting> after, bool polls = false);
   void check_generation(int64_t generation) const;
   std::shared_ptr<EmulatedGroup> join_group(const std::string& name,
                                             const std::vector<int64_t>& ranks);
-  void end_rank(int64_t rank, std::unique_lock<std::mutex>& lock);  // of the mutex
-  void fail(Finding failure);  // keeps the first one and wakes all ranks; the mutex is held
+  // Some of the functions that need the mutex release it for a time, and lock it again.
+  void end_rank(int64_t rank) SHARDPROOF_REQUIRES(mutex);
+  void fail(Finding failure) SHARDPROOF_REQUIRES(mutex);  // keeps the first one and wakes all ranks
   // Called on the rank's thread: the world fails because of its call.
   [[noreturn]] void stop(int64_t rank, Finding failure);
-  void make_ranks();        // replaces all states; clocks are at 0
-  void forget_transfers();  // drops transfers without a wait
+  void make_ranks();                                   // replaces all states; clocks are at 0
+  void forget_transfers() SHARDPROOF_REQUIRES(mutex);  // drops transfers without a wait
 
   RunSlots slots;  // where rank threads sleep
   const int64_t world_size;
   WorldSpec spec;  // as configured
   LinkCost links;
   LinkTraffic traffic;
-  mutable std::mutex mutex;
+  mutable Mutex mutex;
   std::vector<std::unique_ptr<RankState>> ranks;
-  std::map<std::string, std::shared_ptr<EmulatedGroup>> groups;
-  std::map<int64_t, std::shared_ptr<Meeting>> open;  // by the matcher's number of the call
-  Matcher matcher;
-  int64_t blocked = 0;
-  int64_t ended = 0;
+  std::map<std::string, std::shared_ptr<EmulatedGroup>> groups SHARDPROOF_GUARDED_BY(mutex);
+  // By the matcher's number of the call.
+  std::map<int64_t, std::shared_ptr<Meeting>> open SHARDPROOF_GUARDED_BY(mutex);
+  Matcher matcher SHARDPROOF_GUARDED_BY(mutex);
+  int64_t blocked SHARDPROOF_GUARDED_BY(mutex) = 0;
+  int64_t ended SHARDPROOF_GUARDED_BY(mutex) = 0;
   std::atomic<int64_t> generation = 0;  // counts cases, so that older backends cannot be used
-  std::optional<Finding> failure;
+  std::optional<Finding> failure SHARDPROOF_GUARDED_BY(mutex);
   std::optional<ExactSchedule> exact;
 
  private:
   void carry_out_meeting(Meeting& meeting);
-  // Carries out a meeting on this rank's thread, and wakes its members. The lock is held before and
-  // after.
-  void take_effect(const std::shared_ptr<Meeting>& meeting, int64_t rank,
-                   std::unique_lock<std::mutex>& lock);
-  void make_ready(const std::shared_ptr<Meeting>& meeting);  // with a schedule
+  // Carries out a meeting on this rank's thread, and wakes its members.
+  void take_effect(const std::shared_ptr<Meeting>& meeting, int64_t rank)
+      SHARDPROOF_REQUIRES(mutex);
+  void make_ready(const std::shared_ptr<Meeting>& meeting)
+      SHARDPROOF_REQUIRES(mutex);  // with a schedule
   // With an exact schedule: a member comes, and what happens until the next rank runs.
-  void note_arrival(const std::shared_ptr<Meeting>& meeting, int64_t rank, const Member& tensors);
-  void choose_next(int64_t rank, std::unique_lock<std::mutex>& lock);
-  std::vector<ScheduleStep> steps() const;
-  bool goes_first(int64_t rank) const;
-  bool goes_first(const Meeting& meeting) const;
+  void note_arrival(const std::shared_ptr<Meeting>& meeting, int64_t rank, const Member& tensors)
+      SHARDPROOF_REQUIRES(mutex);
+  void choose_next(int64_t rank) SHARDPROOF_REQUIRES(mutex);
+  std::vector<ScheduleStep> steps() const SHARDPROOF_REQUIRES(mutex);
+  bool goes_first(int64_t rank) const SHARDPROOF_REQUIRES(mutex);
+  bool goes_first(const Meeting& meeting) const SHARDPROOF_REQUIRES(mutex);
   void start_transfer(EmulatedGroup& group, const EmulatedGroup::Channel& channel,
-                      const std::shared_ptr<Meeting>& meeting);
-  std::vector<int64_t> finish(Meeting& meeting);   // returns the ranks to wake
-  std::vector<int64_t> release(Meeting& meeting);  // returns the ranks to wake
-  std::vector<int64_t> unblock(Meeting& meeting);  // returns the ranks to wake
-  bool all_sleep() const { return blocked + ended == static_cast<int64_t>(ranks.size()); }
-  void let_transfers_end();
-  void fail_by(std::optional<Finding> finding);
-  void throw_if_failed(int64_t rank) const;
-  Error error_for(int64_t rank) const;  // the failure for this rank
+                      const std::shared_ptr<Meeting>& meeting) SHARDPROOF_REQUIRES(mutex);
+  // These return the ranks to wake.
+  std::vector<int64_t> finish(Meeting& meeting) SHARDPROOF_REQUIRES(mutex);
+  std::vector<int64_t> release(Meeting& meeting) SHARDPROOF_REQUIRES(mutex);
+  std::vector<int64_t> unblock(Meeting& meeting) SHARDPROOF_REQUIRES(mutex);
+  bool all_sleep() const SHARDPROOF_REQUIRES(mutex) {
+    return blocked + ended == static_cast<int64_t>(ranks.size());
+  }
+  void let_transfers_end() SHARDPROOF_REQUIRES(mutex);
+  void fail_by(std::optional<Finding> finding) SHARDPROOF_REQUIRES(mutex);
+  void throw_if_failed(int64_t rank) const SHARDPROOF_REQUIRES(mutex);
+  Error error_for(int64_t rank) const SHARDPROOF_REQUIRES(mutex);  // the failure for this rank
 
-  std::map<int64_t, std::shared_ptr<Meeting>> travelling_;  // by the transfer's number
-  std::vector<std::shared_ptr<Meeting>> ready_;             // with a schedule
-  std::mt19937_64 schedule_;
+  // By the transfer's number.
+  std::map<int64_t, std::shared_ptr<Meeting>> travelling_ SHARDPROOF_GUARDED_BY(mutex);
+  std::vector<std::shared_ptr<Meeting>> ready_ SHARDPROOF_GUARDED_BY(mutex);  // with a schedule
+  std::mt19937_64 schedule_ SHARDPROOF_GUARDED_BY(mutex);
   // With an exact schedule: those that have not taken effect.
-  std::vector<std::shared_ptr<Meeting>> pending_;
-  int64_t meetings_ = 0;
-  int64_t channel_count_ = 0;
+  std::vector<std::shared_ptr<Meeting>> pending_ SHARDPROOF_GUARDED_BY(mutex);
+  int64_t meetings_ SHARDPROOF_GUARDED_BY(mutex) = 0;
+  int64_t channel_count_ SHARDPROOF_GUARDED_BY(mutex) = 0;
 };
 
 }  // namespace shardproof::sim::world

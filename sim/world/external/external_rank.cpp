@@ -14,13 +14,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
 
 #include "base/elapsed.h"
 #include "base/error.h"
+#include "base/mutex.h"
 #include "sim/world/external/launcher_watch.h"
 #include "sim/world/external/store_questions.h"
 #include "sim/world/process/ending_codec.h"
@@ -238,13 +238,13 @@ class ExternalRank {
   }
 
   void send(FrameType type, const std::string& payload) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const std::string sealed = seals_->out.close(static_cast<uint16_t>(type), payload);
     if (!send_frame(socket_.get(), type, sealed)) control_gone("has closed the connection");
   }
 
   [[noreturn]] void control_gone(const std::string& what) {
-    static std::mutex only_once;
+    static Mutex only_once;
     only_once.lock();  // and never unlocked
     const std::string text =
         fmt::format("shardproof: rank {}: rank 0's process at {}:{} {}; this rank ends\n",
@@ -278,7 +278,7 @@ class ExternalRank {
 
   ExternalPlace place_;
   NetAddress control_;
-  std::mutex mutex_;  // of what is sent
+  Mutex mutex_;  // of what is sent
   OwnedFd socket_;
   std::optional<Seals> seals_;
   StoreQuestions questions_{

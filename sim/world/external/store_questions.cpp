@@ -8,7 +8,7 @@ std::optional<std::string> StoreQuestions::ask(nlohmann::json request,
                                                std::chrono::milliseconds timeout) {
   std::future<std::string> answer;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     request["id"] = ++asked_;
     answer = open_[asked_].get_future();
   }
@@ -22,7 +22,7 @@ std::optional<std::string> StoreQuestions::ask(nlohmann::json request,
 void StoreQuestions::answered(const std::string& text) {
   const nlohmann::json answer = nlohmann::json::from_cbor(text);
   const nlohmann::json::binary_t& value = answer.at("value").get_binary();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const auto found = open_.find(answer.at("id").get<uint64_t>());
   if (found == open_.end()) return;
   found->second.set_value({value.begin(), value.end()});

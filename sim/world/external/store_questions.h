@@ -4,9 +4,9 @@
 #include <functional>
 #include <future>
 #include <map>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "sim/world/process/control_store.h"
 
 namespace shardproof::sim::world {
@@ -22,9 +22,9 @@ class StoreQuestions {
 
  private:
   std::function<void(const std::string& question)> send_;
-  std::mutex mutex_;
-  uint64_t asked_ = 0;
-  std::map<uint64_t, std::promise<std::string>> open_;
+  Mutex mutex_;
+  uint64_t asked_ SHARDPROOF_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::promise<std::string>> open_ SHARDPROOF_GUARDED_BY(mutex_);
 };
 
 }  // namespace shardproof::sim::world

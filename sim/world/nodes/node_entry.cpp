@@ -8,10 +8,10 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "sim/world/nodes/node_network.h"
 
 namespace shardproof::sim::world {
@@ -38,7 +38,7 @@ class LinkOfNode {
   }
 
   std::string change(const FaultSpec& fault) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     std::string effect = fmt::format("the link of node {} ({}) ", node_, address_of(node_));
     if (fault.kind == FaultKind::kCut) {
       in_switch_.set_up(port_of(node_), false);
@@ -58,7 +58,7 @@ class LinkOfNode {
   }
 
   void heal(const FaultSpec& fault) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (fault.kind == FaultKind::kCut) {
       in_switch_.set_up(port_of(node_), true);
     } else if (fault.kind == FaultKind::kLag) {
@@ -71,23 +71,25 @@ class LinkOfNode {
   }
 
  private:
-  RelaySettings::Link& relay_of(const FaultSpec& fault) {
+  RelaySettings::Link& relay_of(const FaultSpec& fault) SHARDPROOF_REQUIRES(mutex_) {
     SHARDPROOF_ASSERT(relay_ != nullptr,
                       "a world with a fault " + name_of(fault.kind) + " has links without a relay");
     return relay_->of(node_);
   }
 
-  void limit(double gb_per_s) {
+  void limit(double gb_per_s) SHARDPROOF_REQUIRES(mutex_) {
     in_node_.limit(kLinkOfNode, gb_per_s * 1e9);
     in_switch_.limit(port_of(node_), gb_per_s * 1e9);
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;
   int64_t node_;
   double gb_per_s_;
-  Links in_switch_, in_node_;
-  std::unique_ptr<RelaySettings> relay_;  // null: the link is a cable
-  int64_t delay_ns_ = 0;                  // as the world began
+  Links in_switch_ SHARDPROOF_GUARDED_BY(mutex_);
+  Links in_node_ SHARDPROOF_GUARDED_BY(mutex_);
+  // Null: the link is a cable.
+  std::unique_ptr<RelaySettings> relay_ SHARDPROOF_GUARDED_BY(mutex_);
+  int64_t delay_ns_ = 0;  // as the world began
   double loss_ = 0;
 };
 

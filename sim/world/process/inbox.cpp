@@ -14,8 +14,8 @@ Inbox::Inbox(int socket, std::function<void(const Frame&)> on_urgent, std::optio
 }
 
 Frame Inbox::next() {
-  std::unique_lock lock(mutex_);
-  arrived_.wait(lock, [this] { return !frames_.empty(); });
+  const Lock lock(mutex_);
+  while (frames_.empty()) arrived_.wait(mutex_);
   Frame frame = std::move(frames_.front());
   frames_.pop_front();
   return frame;
@@ -29,7 +29,7 @@ void Inbox::read() {
         on_urgent_(*frame);
         continue;
       }
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       frames_.push_back(std::move(*frame));
       arrived_.notify_one();
     }

@@ -3,12 +3,11 @@
 // gone.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "sim/world/process/wire.h"
 
 namespace shardproof::sim::world {
@@ -30,9 +29,9 @@ class Inbox {
   std::optional<FrameSeal> seal_;
   std::function<void(const Frame&)> on_urgent_;
   std::function<void()> on_close_;
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<Frame> frames_;
+  Mutex mutex_;
+  Condition arrived_;
+  std::deque<Frame> frames_ SHARDPROOF_GUARDED_BY(mutex_);
 };
 
 }  // namespace shardproof::sim::world

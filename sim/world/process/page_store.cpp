@@ -19,11 +19,11 @@
 #include <climits>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/error.h"
+#include "base/mutex.h"
 
 namespace shardproof::sim::world {
 namespace {
@@ -145,7 +145,7 @@ class PageStore final : public c10d::Store {
 
   Bytes get(const std::string& key) override {
     wait({key}, timeout_);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return bytes(state_[key]);
   }
 
@@ -164,12 +164,12 @@ class PageStore final : public c10d::Store {
   }
 
   bool check(const std::vector<std::string>& keys) override {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     return have(keys);
   }
 
   int64_t getNumKeys() override {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     replay_all();
     return static_cast<int64_t>(state_.size());
   }
@@ -203,7 +203,7 @@ class PageStore final : public c10d::Store {
   // replayed and the next place tried.
   std::string write(Operation operation, const std::string& key, const std::string& expected,
                     const std::string& value) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const uint64_t mine = pages_->make_record(operation, key, expected, value);
     do {
       replay_all();
@@ -211,19 +211,21 @@ class PageStore final : public c10d::Store {
     return *replay_one();
   }
 
-  bool have(const std::vector<std::string>& keys) {
+  bool have(const std::vector<std::string>& keys) SHARDPROOF_REQUIRES(mutex_) {
     replay_all();
-    return std::all_of(keys.begin(), keys.end(),
-                       [this](const std::string& key) { return state_.count(key) > 0; });
+    for (const std::string& key : keys) {
+      if (state_.count(key) == 0) return false;
+    }
+    return true;
   }
 
-  void replay_all() {
+  void replay_all() SHARDPROOF_REQUIRES(mutex_) {
     while (replay_one()) {
     }
   }
 
   // What the next record's operation came to; none: there is no next record.
-  std::optional<std::string> replay_one() {
+  std::optional<std::string> replay_one() SHARDPROOF_REQUIRES(mutex_) {
     const uint64_t at = last_->load(std::memory_order_acquire);
     if (at == 0) return std::nullopt;
     LogRecord& record = pages_->record(at);
@@ -236,7 +238,7 @@ class PageStore final : public c10d::Store {
   }
 
   std::string apply(Operation operation, const std::string& key, const std::string& expected,
-                    const std::string& value) {
+                    const std::string& value) SHARDPROOF_REQUIRES(mutex_) {
     const auto found = state_.find(key);
     switch (operation) {
       case Operation::kSet:
@@ -256,10 +258,9 @@ class PageStore final : public c10d::Store {
   }
 
   std::shared_ptr<LogPages> pages_;
-  std::mutex mutex_;  // of what follows: one process may have several threads
-                      // at one store
-  Link* last_;        // of the last record that was replayed
-  std::map<std::string, std::string> state_;
+  Mutex mutex_;                               // one process may have several threads at one store
+  Link* last_ SHARDPROOF_GUARDED_BY(mutex_);  // of the last record that was replayed
+  std::map<std::string, std::string> state_ SHARDPROOF_GUARDED_BY(mutex_);
 };
 
 }  // namespace

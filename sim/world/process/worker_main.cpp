@@ -8,10 +8,10 @@
 #include <atomic>
 #include <csignal>
 #include <exception>
-#include <mutex>
 #include <optional>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "base/shortage.h"
 #include "sim/world/process/call_board.h"
 #include "sim/world/process/call_lines.h"
@@ -47,12 +47,22 @@ TaskOutcome outcome_of_exception() {
   return {.kind = facts.kind, .message = facts.message};
 }
 
+// What any thread of a worker tells control. When control has gone, the process ends.
+class Sender {
+ public:
+  explicit Sender(int channel) : channel_(channel) {}
+  void operator()(FrameType type, const std::string& payload) {
+    const Lock lock(mutex_);
+    if (!send_frame(channel_, type, payload)) ::_exit(0);
+  }
+
+ private:
+  Mutex mutex_;
+  int channel_ SHARDPROOF_GUARDED_BY(mutex_);
+};
+
 [[noreturn]] void serve_golden(const WorkerFunctions& functions, int channel) {
-  std::mutex channel_mutex;
-  const auto send = [&](FrameType type, const std::string& payload) {
-    const std::lock_guard lock(channel_mutex);
-    if (!send_frame(channel, type, payload)) ::_exit(0);
-  };
+  Sender send(channel);
   Inbox inbox(channel, [&](const Frame& urgent) {
     if (urgent.type == FrameType::kAskOps) send(FrameType::kOps, std::to_string(ops_begun()));
   });
@@ -123,11 +133,7 @@ namespace {
                               int channel, WorkerFds fds) {
   CallBoard board(std::move(fds.board), setup.world_size);
   watch_for_crashes(&board);
-  std::mutex channel_mutex;
-  const auto send = [&](FrameType type, const std::string& payload) {
-    const std::lock_guard lock(channel_mutex);
-    if (!send_frame(channel, type, payload)) ::_exit(0);
-  };
+  Sender send(channel);
 
   WorldSetup world{.backend = setup.backend,
                    .device = setup.device,
@@ -151,19 +157,19 @@ namespace {
   };
   std::optional<CallLines> lines;  // an emulated world matches its own calls
   if (fds.lines.valid()) lines.emplace(std::move(fds.lines), setup.world_size);
-  std::mutex lines_mutex;
+  Mutex lines_mutex;
   world.on_call = [&](int64_t rank, const CallLine& line) {
     if (!line.waiting) board.entered(rank, describe(line));
     if (!lines) return;
-    const std::lock_guard lock(lines_mutex);
+    const Lock lock(lines_mutex);
     lines->put(rank, encode_line(line));
   };
 
-  std::mutex session_mutex;
+  Mutex session_mutex;
   WorldSession session;
   Inbox inbox(channel, [&](const Frame& urgent) {
     if (urgent.type == FrameType::kAskOps) send(FrameType::kOps, std::to_string(ops_begun()));
-    const std::lock_guard lock(session_mutex);
+    const Lock lock(session_mutex);
     if (urgent.type == FrameType::kAbort && session.abort) session.abort(urgent.payload);
   });
   for (;;) {
@@ -172,7 +178,7 @@ namespace {
     try {
       if (!session.run) {
         WorldSession made = functions.make_world(world);
-        const std::lock_guard lock(session_mutex);
+        const Lock lock(session_mutex);
         session = std::move(made);
       }
       endings = session.run(frame.payload, frame.fds.empty() ? -1 : frame.fds[0].get());

@@ -22,7 +22,7 @@ std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool re
 }
 
 std::shared_ptr<const CaseInputs> CaseInputsCache::get(const CaseSpec& spec, bool reads_weights) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const std::string key = golden_key(spec);
   if (!inputs_ || key != key_ || (reads_weights && !has_weights_)) {
     inputs_ = load_case_inputs(spec, reads_weights);
@@ -33,7 +33,7 @@ std::shared_ptr<const CaseInputs> CaseInputsCache::get(const CaseSpec& spec, boo
 }
 
 std::shared_ptr<const GoldenRecord> CaseInputsCache::golden(int fd) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   struct stat file {};
   if (::fstat(fd, &file) != 0) file = {};
   const std::pair<uint64_t, uint64_t> id = {file.st_dev, file.st_ino};

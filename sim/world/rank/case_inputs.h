@@ -2,10 +2,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
+#include "base/mutex.h"
 #include "model/batch.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -34,13 +34,14 @@ class CaseInputsCache {
   std::shared_ptr<const GoldenRecord> golden(int fd);
 
  private:
-  std::mutex mutex_;
-  std::string key_;
-  std::shared_ptr<const CaseInputs> inputs_;
-  bool has_weights_ = false;
-  std::pair<uint64_t, uint64_t> golden_file_ = {};  // device and inode of the mapped file
-  std::weak_ptr<const GoldenRecord> golden_;
-  std::shared_ptr<const GoldenRecord> small_golden_;
+  Mutex mutex_;
+  std::string key_ SHARDPROOF_GUARDED_BY(mutex_);
+  std::shared_ptr<const CaseInputs> inputs_ SHARDPROOF_GUARDED_BY(mutex_);
+  bool has_weights_ SHARDPROOF_GUARDED_BY(mutex_) = false;
+  // Device and inode of the mapped file.
+  std::pair<uint64_t, uint64_t> golden_file_ SHARDPROOF_GUARDED_BY(mutex_) = {};
+  std::weak_ptr<const GoldenRecord> golden_ SHARDPROOF_GUARDED_BY(mutex_);
+  std::shared_ptr<const GoldenRecord> small_golden_ SHARDPROOF_GUARDED_BY(mutex_);
 };
 
 }  // namespace shardproof::sim::world

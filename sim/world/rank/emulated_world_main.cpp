@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "comm/cuda_device.h"
 #include "sim/world/emulated/emulated_world.h"
 #include "sim/world/rank/case_inputs.h"
@@ -42,8 +41,8 @@ struct EmulatedWorldMain::Impl {
     prepare_rank_thread();
     for (uint64_t seen = 0;;) {
       {
-        std::unique_lock lock(self->mutex);
-        self->changed.wait(lock, [&] { return self->closing || self->case_number > seen; });
+        const Lock lock(self->mutex);
+        while (!self->closing && self->case_number <= seen) self->changed.wait(self->mutex);
         if (self->closing) return;
         seen = self->case_number;
       }
@@ -70,13 +69,13 @@ struct EmulatedWorldMain::Impl {
     } else {
       world.rank_threw(rank, ending.message);
     }
-    const std::lock_guard lock(mutex);
+    const Lock lock(mutex);
     endings[static_cast<size_t>(rank)] = std::move(ending);
     ++ended;
     done.notify_one();
   }
 
-  bool all_ended() const { return ended == endings.size(); }
+  bool all_ended() const SHARDPROOF_REQUIRES(mutex) { return ended == endings.size(); }
 
   EmulatedWorld world;
   std::string device;
@@ -85,17 +84,18 @@ struct EmulatedWorldMain::Impl {
   CaseInputsCache inputs;
   std::vector<std::thread> threads;
 
-  std::mutex mutex;
-  std::condition_variable changed;  // there is a case to run, or the world closes
-  std::condition_variable done;     // a rank has ended, or the case was aborted
-  bool closing = false;
-  uint64_t case_number = 0;
+  Mutex mutex;
+  Condition changed;  // there is a case to run, or the world closes
+  Condition done;     // a rank has ended, or the case was aborted
+  bool closing SHARDPROOF_GUARDED_BY(mutex) = false;
+  uint64_t case_number SHARDPROOF_GUARDED_BY(mutex) = 0;
+  // Of the case; ranks only read them.
   std::string request;
   int golden_fd = -1;
   CaseSpec spec;
-  std::vector<std::optional<RankEnding>> endings;
-  size_t ended = 0;
-  std::optional<std::string> abort_reason;
+  std::vector<std::optional<RankEnding>> endings SHARDPROOF_GUARDED_BY(mutex);
+  size_t ended SHARDPROOF_GUARDED_BY(mutex) = 0;
+  std::optional<std::string> abort_reason SHARDPROOF_GUARDED_BY(mutex);
 };
 
 EmulatedWorldMain::EmulatedWorldMain(int64_t world_size, DeviceKind device, RankHooks hooks,
@@ -111,7 +111,7 @@ EmulatedWorldMain::EmulatedWorldMain(int64_t world_size, DeviceKind device, Rank
 EmulatedWorldMain::~EmulatedWorldMain() {
   bool idle;
   {
-    const std::lock_guard lock(impl_->mutex);
+    const Lock lock(impl_->mutex);
     impl_->closing = true;
     idle = impl_->case_number == 0 || impl_->all_ended();
     impl_->changed.notify_all();
@@ -127,7 +127,7 @@ EmulatedWorldMain::~EmulatedWorldMain() {
 
 std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int golden_fd) {
   Impl& impl = *impl_;
-  std::unique_lock lock(impl.mutex);
+  const Lock lock(impl.mutex);
   SHARDPROOF_ASSERT(impl.case_number == 0 || impl.all_ended(),
                     "a world with a hung rank was reused");
   if (impl.case_number > 0) impl.world.reset();
@@ -141,8 +141,10 @@ std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int g
   ++impl.case_number;
   impl.changed.notify_all();
 
-  impl.done.wait(lock, [&] { return impl.all_ended() || impl.abort_reason; });
-  impl.done.wait_for(lock, kAbortGrace, [&] { return impl.all_ended(); });
+  while (!impl.all_ended() && !impl.abort_reason) impl.done.wait(impl.mutex);
+  const auto deadline = std::chrono::steady_clock::now() + kAbortGrace;
+  while (!impl.all_ended() && impl.done.wait_until(impl.mutex, deadline)) {
+  }
   std::vector<RankEnding> endings;
   for (size_t rank = 0; rank < impl.endings.size(); ++rank) {
     if (impl.endings[rank]) {
@@ -174,7 +176,7 @@ std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int g
 
 void EmulatedWorldMain::abort(const std::string& why) {
   impl_->world.abort("hung", why);
-  const std::lock_guard lock(impl_->mutex);
+  const Lock lock(impl_->mutex);
   impl_->abort_reason = why;
   impl_->done.notify_one();
 }
