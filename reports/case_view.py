@@ -65,15 +65,19 @@ def why(case):
     return sentence if len(sentence) <= 300 else sentence[:300] + " ..."
 
 
-def grouped_ranks(ranks):
-    """Ranks that say the same, together: [{ranks, ending, message, findings, printed, last_call, logs}]."""
+def grouped_ranks(ranks, base=""):
+    """Ranks that say the same, together: [{ranks, ending, message, findings, printed, last_call, logs}]. `base` leads from
+    the page to the run's folder."""
     groups = {}
     for rank in ranks:
         said = (rank.get("ending", ""), cut(rank.get("message", ""), 600),
                 tuple(cut(finding, 600) for finding in rank.get("findings", [])[:4]),
                 rank.get("printed", "")[-LONGEST_PRINTED:], rank.get("last_call", ""))
         groups.setdefault(said, []).append(rank)
-    return [{"ranks": [(rank["rank"], run_data.own_file(rank.get("log", ""))) for rank in members], "ending": ending,
+    def log_of(rank):
+        log = run_data.own_file(rank.get("log", ""))
+        return log and base + log
+    return [{"ranks": [(rank["rank"], log_of(rank)) for rank in members], "ending": ending,
              "message": message, "findings": findings, "printed": printed, "last_call": last_call}
             for (ending, message, findings, printed, last_call), members in groups.items()]
 
@@ -157,16 +161,16 @@ def guilty_of(case, folder, with_pictures=True):
     return guilty_tensor.view(case, arrays)
 
 
-def view(number, case):
-    """The fields of a case and what follows from them; pictures come later."""
+def view(number, case, base=""):
+    """The fields of a case and what follows from them; pictures come later. `base` as in grouped_ranks."""
     ratio = run_data.number(case.get("worst_ratio"))
     tensor, at = where(case)
     ranks = case.get("ranks", [])
     return {
         **case, "number": number, "pictures": [], "guilty": None, "left_out": False, "finding": finding(case),
         "ratio": ratio if case.get("tensors_compared") else math.nan, "tensor": tensor, "at": at, "why": why(case),
-        "measured": measured(case), "warnings": warnings_of(case), "groups": grouped_ranks(ranks),
-        "odd_groups": grouped_ranks(ranks) if any(rank.get("ending", "finished") != "finished" or rank.get("findings")
+        "measured": measured(case), "warnings": warnings_of(case), "groups": grouped_ranks(ranks, base),
+        "odd_groups": grouped_ranks(ranks, base) if any(rank.get("ending", "finished") != "finished" or rank.get("findings")
                                                   for rank in ranks) else [],
-        "links": [name for name in [case.get("replay_file", ""), *case.get("files", [])] if run_data.own_file(name)],
+        "links": [base + name for name in [case.get("replay_file", ""), *case.get("files", [])] if run_data.own_file(name)],
     }

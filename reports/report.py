@@ -1,8 +1,10 @@
-"""Draws the folder of a run or of a validation as one HTML page: report.py RUN writes RUN/report.html."""
+"""Draws the folder of a run or of a validation as one HTML page: report.py RUN writes RUN/report.html. Several runs that
+share no case, such as those of --shard, make one page, report.html in the current folder."""
 
 import argparse
 import gc
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -34,18 +36,19 @@ def most_interesting(cases, everything):
     return unexpected[:None if everything else SHOWN_FAILURES] + (others if everything else others[:DRAWN_CASES])
 
 
-def draw_pictures(views, drawn, timelines, folder, most_bytes):
+def draw_pictures(views, drawn, timelines, folders, most_bytes):
     """Gives the cases in `drawn` their pictures, in this order, until the page has enough of them. The page shows the
     unexpected cases before the others, and both in the run's order: of equal pictures it has the first there, and the
     later cases name that case."""
     used, seen = 0, set()
     for case in (views[number] for number in drawn):
-        case["guilty"] = case_view.guilty_of(case, folder, with_pictures=used < most_bytes)
+        run = case.get("run", 0)
+        case["guilty"] = case_view.guilty_of(case, folders[run] if folders else None, with_pictures=used < most_bytes)
         if used >= most_bytes:
             case["left_out"] = True
             continue
         used += sum(len(picture.svg) for picture in (case["guilty"] or {}).get("pictures", []))
-        for section in case_view.sections(case, timelines.get(case_view.place_of(case), {})):
+        for section in case_view.sections(case, timelines.get((run, case_view.place_of(case)), {})):
             used += 0 if section.content() in seen else section.size()
             seen.add(section.content())
             case["pictures"].append((section, None))
@@ -121,14 +124,26 @@ def summary_of(results):
     return {"tiles": tiles, "headline": headline, "good": good, "limits": list(limits_of_matches(results["cases"]))}
 
 
-def render(results, folder=None, everything=False):
-    """The page as text; `folder` holds the timelines, and the tensors of failed cases."""
+def timelines_of(cases, folders):
+    """{(run, place in it): what read_timelines has} of these cases."""
+    found = {}
+    for run, folder in enumerate(folders):
+        wanted = {case_view.place_of(case) for case in cases if case.get("run", 0) == run}
+        if wanted:
+            found |= {(run, place): lanes for place, lanes in run_data.read_timelines(folder, wanted).items()}
+    return found
+
+
+def render(results, folders=(), everything=False, page_folder=None):
+    """The page as text; each run's folder holds its timelines, and the tensors of failed cases. Links lead from the folder
+    of the page, without one from the run's own."""
     anchors = case_view.anchors(results["cases"])
-    views = [{**case_view.view(number, case), "anchor": anchors[number]} for number, case in enumerate(results["cases"])]
+    bases = [os.path.join(os.path.relpath(folder, page_folder or folder), "").removeprefix("./") for folder in folders] or [""]
+    views = [{**case_view.view(number, case, bases[case.get("run", 0)]), "anchor": anchors[number]}
+             for number, case in enumerate(results["cases"])]
     drawn = most_interesting(views, everything)
-    wanted = {case_view.place_of(views[number]) for number in drawn}
-    timelines = run_data.read_timelines(folder, wanted) if folder and wanted else {}
-    draw_pictures(views, drawn, timelines, folder, math.inf if everything else PICTURE_BYTES)
+    timelines = timelines_of([views[number] for number in drawn], folders)
+    draw_pictures(views, drawn, timelines, folders, math.inf if everything else PICTURE_BYTES)
     unexpected = [case for case in views if not case["as_expected"]]
     with_section = [views[number] for number in drawn if views[number]["as_expected"] and views[number]["pictures"]]
     shown = unexpected[:None if everything else SHOWN_FAILURES]
@@ -158,16 +173,16 @@ def replace_file(out, page):
 
 def write_validation(options, out):
     """As write_page, of what `shardproof validate` has written."""
-    validation = validation_page.read(options.run)
+    validation = validation_page.read(options.runs[0])
     try:
         page = validation_page.render(validation)
     except NOT_A_RUN as error:
-        raise run_data.BadRun(f"{options.run}: the fields of validation.json do not fit together "
+        raise run_data.BadRun(f"{options.runs[0]}: the fields of validation.json do not fit together "
                               f"({type(error).__name__}: {error}); run it again") from error
     replace_file(out, page)
     print(out)
     for sentence in validation_page.contradictions(validation):
-        print(f"shardproof report: {options.run}/validation.json: {sentence}; the file was changed after the run: run it "
+        print(f"shardproof report: {options.runs[0]}/validation.json: {sentence}; the file was changed after the run: run it "
               "again", file=sys.stderr)
         return 2
     return 0
@@ -176,33 +191,38 @@ def write_validation(options, out):
 def write_page(options, out):
     """0, or 2 when the page had to say that the run's results contradict themselves."""
     gc.disable()  # millions of objects, and all of them stay
-    results = run_data.read_results(options.run)
+    runs = {run: run_data.read_results(run) for run in options.runs}
+    results = run_data.merged(runs) if len(runs) > 1 else runs[options.runs[0]]
     gc.freeze()
     gc.enable()
     try:
-        page = render(results, options.run, options.all)
+        page = render(results, options.runs, options.all, out.parent)
     except NOT_A_RUN as error:
-        raise run_data.BadRun(f"{options.run}: the fields of its cases do not fit together ({type(error).__name__}: "
+        raise run_data.BadRun(f"{', '.join(options.runs)}: the fields of its cases do not fit together ({type(error).__name__}: "
                               f"{error}); the files were changed or are incomplete: run it again") from error
     replace_file(out, page)
     print(out)
-    if found := run_data.differences(results):
-        more = f", and {len(found) - 1} more contradictions" if len(found) > 1 else ""
-        print(f"shardproof report: {options.run}/results.json: {found[0]}{more}; the file was changed after the run: "
-              "run it again", file=sys.stderr)
-        return 2
+    for run, found in ((run, run_data.differences(one)) for run, one in runs.items()):
+        if found:
+            more = f", and {len(found) - 1} more contradictions" if len(found) > 1 else ""
+            print(f"shardproof report: {run}/results.json: {found[0]}{more}; the file was changed after the run: run it again",
+                  file=sys.stderr)
+            return 2
     return 0
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="shardproof report", description=__doc__)
-    parser.add_argument("run", help="a run's folder, for example runs/latest")
+    parser.add_argument("runs", nargs="+", metavar="run", help="a run's folder, for example runs/latest")
     parser.add_argument("--all", action="store_true", help="pictures of every case, however many")
-    parser.add_argument("--out", help="file to write; default: RUN/report.html")
+    parser.add_argument("--out", help="file to write; default: RUN/report.html, of several runs report.html")
     options = parser.parse_args(arguments)
-    out = Path(options.out) if options.out else Path(options.run) / "report.html"
+    out = Path(options.out) if options.out else Path(options.runs[0] if len(options.runs) == 1 else ".") / "report.html"
     try:
-        return (write_validation if validation_page.is_here(options.run) else write_page)(options, out)
+        validations = [run for run in options.runs if validation_page.is_here(run)]
+        if validations and len(options.runs) > 1:
+            raise run_data.BadRun(f"{validations[0]} is a validation, which has a page of its own; name it alone")
+        return (write_validation if validations else write_page)(options, out)
     except run_data.BadRun as error:
         print("shardproof report: " + " ".join(str(error).split()), file=sys.stderr)
     except OSError as error:

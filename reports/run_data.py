@@ -1,5 +1,6 @@
 """Reads the files of a run's folder, and holds what they say against the schema and against each other."""
 
+import itertools
 import json
 import math
 import re
@@ -196,6 +197,44 @@ def read_checked(path, form, shape):
 def read_results(folder):
     """results.json as a dictionary of the shape RESULTS."""
     return read_checked(Path(folder) / "results.json", FORMAT, RESULTS)
+
+
+def _case_key(case):
+    return case["name"], case.get("file", ""), case.get("backend", "")
+
+
+def _one_of_each(runs):
+    """The cases of all runs, each with the number of its run. No case may be in two of them."""
+    cases, seen = [], {}
+    for number, (folder, results) in enumerate(runs.items()):
+        for case in results["cases"]:
+            other = seen.setdefault(_case_key(case), folder)
+            if other != folder:
+                raise BadRun(f"{other} and {folder} both have the case {case['name']}; name runs that share no case, such as "
+                             "those of --shard 1/2 and 2/2")
+            cases.append({**case, "run": number})
+    return cases
+
+
+def merged(runs):
+    """{folder: results} of runs that share no case, such as those of --shard, as the results of one run."""
+    cases = _one_of_each(runs)
+    finished = set(map(_case_key, cases))
+    def left_out(name):
+        entries = {_case_key(entry): entry for results in runs.values() for entry in results.get(name, [])}
+        return [entry for key, entry in entries.items() if key not in finished]
+    of = [results["run"] for results in runs.values()]
+    def texts(found, name):
+        return "; ".join(dict.fromkeys(one[name] for one in found if one.get(name)))
+    environments = [run.get("environment", {}) for run in of]
+    run = {"command": texts(of, "command"), "version": texts(of, "version"),
+           "environment": {name: texts(environments, name) for name in dict.fromkeys(itertools.chain(*environments))},
+           "started": min(run.get("started", "") for run in of), "seconds": max(number(run.get("seconds", 0)) for run in of),
+           "interrupted": any(run.get("interrupted") for run in of)}
+    if all("exit_status" in run for run in of):
+        run["exit_status"] = max(run["exit_status"] for run in of)
+    results = {"format": FORMAT, "run": run, "skipped": left_out("skipped"), "not_run": left_out("not_run"), "cases": cases}
+    return results | {"totals": totals_of(results)}
 
 
 def totals_of(results):

@@ -128,7 +128,7 @@ class Layout(unittest.TestCase):
     def setUpClass(cls):
         with tempfile.TemporaryDirectory() as folder:
             write_run(folder)
-            cls.page = report.render(run_data.read_results(folder), folder)
+            cls.page = report.render(run_data.read_results(folder), [folder])
 
     def test_every_text_can_be_read_at_both_widths(self):
         for width, dark in itertools.product(WIDTHS, (False, True)):

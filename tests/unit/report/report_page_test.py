@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -61,7 +62,76 @@ def drawn(results, timeline=None):
         (Path(folder) / "results.json").write_text(json.dumps(results))
         if timeline:
             (Path(folder) / "timeline.json").write_text(json.dumps(timeline))
-        return report.render(run_data.read_results(folder), folder)
+        return report.render(run_data.read_results(folder), [folder])
+
+
+class SeveralRuns(unittest.TestCase):
+    """Runs that share no case make one page."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="report."))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.whole = example_run.example_results()
+        for number, cases in enumerate((self.whole["cases"][::2], self.whole["cases"][1::2])):
+            self.write(number, cases)
+        self.runs = [str(self.folder / "run0"), str(self.folder / "run1")]
+
+    def write(self, number, cases):
+        run = self.folder / f"run{number}"
+        run.mkdir(exist_ok=True)
+        results = self.whole | {"cases": cases, "totals": example_run.totals_of(cases, 1)}
+        results["run"] = self.whole["run"] | {"command": f"run --shard {number + 1}/2", "exit_status": 1 + 2 * number, "seconds": number + 1.0}
+        (run / "results.json").write_text(json.dumps(results))
+        timeline = example_run.example_timeline(self.whole["cases"])  # a case's number is that of its id
+        (run / "timeline.json").write_text(json.dumps(timeline))
+
+    def call(self, *words):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            status = report.main([*self.runs, "--out", str(self.folder / "page.html"), *words])
+        return status, out.getvalue()
+
+    def test_the_page_has_the_cases_of_all(self):
+        status, text = self.call()
+        self.assertEqual((status, text), (0, f"{self.folder}/page.html\n"))
+        page = Page((self.folder / "page.html").read_text())
+        self.assertEqual(sorted(row[3] for row in page.rows()), sorted(case["name"] for case in self.whole["cases"]))
+        for words in ("3 of 10 cases did not end as expected", "run --shard 1/2; run --shard 2/2", "took 2.0 s", "exit status 3",
+                      "no GPU on this machine"):
+            self.assertIn(words, " ".join(page.text.split()))
+        self.assertEqual(page.text.count("no GPU on this machine"), 1)  # which both runs skipped
+        logs = [link for link in page.links if link.endswith(".log")]
+        self.assertTrue(logs)
+        self.assertEqual([link for link in logs if not link.startswith(("run0/logs/", "run1/logs/"))], [])
+        one = Page(drawn(self.whole, example_run.example_timeline(self.whole["cases"])))
+        self.assertEqual(page.text.count("Time"), one.text.count("Time"))
+
+    def test_a_case_of_two_runs_is_refused(self):
+        self.write(1, self.whole["cases"][:1])
+        status, text = self.call()
+        self.assertEqual(status, 2)
+        self.assertIn(f"{self.runs[0]} and {self.runs[1]} both have the case {self.whole['cases'][0]['name']}; name runs that "
+                      "share no case", text)
+
+    def test_a_run_that_contradicts_itself_is_named(self):
+        path = self.folder / "run1/results.json"
+        results = json.loads(path.read_text())
+        results["totals"]["unexpected"] += 1
+        path.write_text(json.dumps(results))
+        status, text = self.call()
+        self.assertEqual(status, 2)
+        self.assertIn(f"{path}: totals.unexpected is", text)
+
+    def test_what_one_run_did_not_run_and_another_ran_is_not_missing(self):
+        path = self.folder / "run0/results.json"
+        results = json.loads(path.read_text())
+        ran = json.loads((self.folder / "run1/results.json").read_text())["cases"][0]
+        entries = [{"name": name, "file": ran.get("file", ""), "backend": ran["backend"], "reason": "the time was over"}
+                   for name in (ran["name"], "other")]
+        path.write_text(json.dumps(results | {"not_run": entries, "totals": results["totals"] | {"not_run": 2}}))
+        self.assertEqual(self.call()[0], 0)
+        text = " ".join(Page((self.folder / "page.html").read_text()).text.split())
+        self.assertIn("10 of 11 cases were run", text)
 
 
 class WholePage(unittest.TestCase):
@@ -366,7 +436,7 @@ class Size(unittest.TestCase):
             results["run"]["exit_status"] = 1
             (Path(folder) / "results.json").write_text(json.dumps(results))
             (Path(folder) / "timeline.json").write_text(json.dumps(example_run.example_timeline(cases[:20], rounds)))
-            return report.render(run_data.read_results(folder), folder)
+            return report.render(run_data.read_results(folder), [folder])
 
     def test_a_hundred_cases_that_all_fail_take_at_most_a_megabyte(self):
         rng, mesh, cases = random.Random(1), [("dp", 8), ("tp", 8)], []
