@@ -91,7 +91,7 @@ shardproof_folder(sim/uses/recorded src/base src/mesh src/tensor/tensor_view.h
   sim/case/record sim/judge/diff sim/judge/evidence sim/judge/verdict fmt json)
 
 # --- Two files of logprobs, and the cause of their difference.
-shardproof_folder(sim/uses/logprobs src/base src/tensor fmt json torch)
+shardproof_folder(sim/uses/logprobs src/base src/tensor/tensor_view.h src/tensor/safetensors_reader.h fmt json)
 
 # --- The program.
 shardproof_folder(sim/uses/proofs src/base src/mesh src/tensor src/observe src/random src/comm

@@ -1,17 +1,19 @@
 // shardproof-light: the commands that need no LibTorch, before the program is built.
 #include <filesystem>
+#include <iostream>
 
 #include "base/error.h"
 #include "base/read_text.h"
 #include "sim/cli/arguments.h"
 #include "sim/cli/judge_files.h"
+#include "sim/cli/light_commands.h"
 #include "sim/cli/version.h"
 #include "sim/lint/case_reader.h"
 #include "sim/lint/lint.h"
 
 namespace shardproof::sim::cli {
 
-std::string version_text() { return "shardproof 0.1.0 (without LibTorch)"; }
+std::string version_text() { return "shardproof " SHARDPROOF_VERSION " (without LibTorch)"; }
 
 namespace {
 
@@ -19,14 +21,13 @@ int run_judge(const CheckArguments& arguments) {
   if (const std::optional<int> status = judge_files(arguments)) return *status;
   const std::string answers =
       (std::filesystem::path(arguments.case_path) / "expected.safetensors").string();
-  throw Error(
-      {.kind = ErrorKind::kBadInput,
-       .what = "computing the golden of " + arguments.case_path +
-               " needs LibTorch, without which this small program is built",
-       .fix =
-           std::filesystem::exists(answers)
-               ? "run ./shardproof build, or compare with the case's answers: --golden " + answers
-               : "run ./shardproof build"});
+  throw Error({.kind = ErrorKind::kBadInput,
+               .what = "computing the golden of " + arguments.case_path +
+                       " needs LibTorch, without which this small program is built",
+               .fix = std::filesystem::exists(answers)
+                          ? "compare with the case's answers: --golden " + answers +
+                                ", or run ./shardproof build in a clone"
+                          : "run ./shardproof build in a clone"});
 }
 
 int dispatch(const Arguments& arguments) {
@@ -35,8 +36,14 @@ int dispatch(const Arguments& arguments) {
     const std::string table = lint::find_in_repository("scenarios/workloads.json");
     return lint::lint(arguments.run.paths, known_workloads_from_json(read_json_object(table)));
   }
+  if (arguments.command == "logprobs") return logprobs_command(arguments.logprobs);
+  if (arguments.command == "report") return report_command(arguments.report);
+  if (arguments.command == "version") {
+    std::cout << version_text() << '\n';
+    return 0;
+  }
   throw_bad_input(arguments.command + " needs LibTorch, without which this program is built",
-                  "run ./shardproof build");
+                  "run ./shardproof build in a clone");
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ import zipfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-REQUIREMENTS = HERE.parents[1] / "requirements.txt"
+ROOT = HERE.parents[1]
+REQUIREMENTS = ROOT / "requirements.txt"
 PACKAGE = "shardproof_program"
 
 METADATA = """Metadata-Version: 2.1

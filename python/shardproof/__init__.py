@@ -11,7 +11,7 @@ import importlib
 # in every session.
 _MODULES = {"Error": "error", "Partial": "layout", "Recorder": "recorder", "Replicate": "layout", "Shard": "layout",
             "batch": "global_batch", "check_coded": "codes", "coded": "codes", "float64": "lift", "load": "golden", "record": "recorder"}
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = list(_MODULES)
 
 

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from . import program
 from .error import Error
 from .pytest_layout import Layout
 
 GOLDEN = "1"
 # torch imports _dynamo at the first step of an optimizer.
 PRELOAD = ("torch.distributed", "torch._dynamo", "shardproof.recorder", "shardproof.golden")
-# The first that is found judges. The light program, which a clone has in its build folder, starts sooner: it has no LibTorch.
-CLONE = Path(__file__).parents[2]
-PROGRAMS = ("shardproof-light", str(CLONE / "build" / "light" / "shardproof-light"), "shardproof")
 RANK_LAYOUT = pytest.StashKey()  # on a rank: the layout that runs
 TENSOR_LINE = re.compile(r"^  tensor +(.*)$", re.MULTILINE)
 NOTE = "shardproof"  # the name of a test's property, which reports hold
@@ -108,7 +105,7 @@ def pytest_runtestloop(session) -> None:
     if not layouts or config.option.collectonly:
         return
     config._tmp_path_factory.getbasetemp()  # else each rank would make a folder of its own
-    program, problem = find_program(config.option.shardproof)
+    judge, problem = find_program(config.option.shardproof)
     if problem:
         config.pluginmanager.register(Refusal(problem), "shardproof-layouts")
         return
@@ -118,21 +115,13 @@ def pytest_runtestloop(session) -> None:
     template = Template(lambda case: run_on_rank(session.items[case.item], case), preload,
                         config.option.shardproof_timeout, captured)
     config.add_cleanup(template.stop)
-    config.pluginmanager.register(LayoutTests(config, template, session.items, program), "shardproof-layouts")
+    config.pluginmanager.register(LayoutTests(config, template, session.items, judge), "shardproof-layouts")
 
 
 def find_program(name: str) -> tuple[str, str]:
-    """The program that judges, or what to do where it is not found."""
-    found = next(filter(None, map(shutil.which, [name] if name else PROGRAMS)), None)
-    if found:
-        return found, ""
-    in_clone = (CLONE / "shardproof").is_file()
-    build = f"{CLONE / 'shardproof'} build shardproof-light" if in_clone else "./shardproof build shardproof-light"
-    install = "" if in_clone else (" in a clone of shardproof, and install this package from there with "
-                                   "pip install -e ./python, so that it finds the clone's build folder")
-    return "", (f'The program "{name or "shardproof-light"}", which judges the recorded runs, is not found. '
-                f"Build it with {build}{install}. Or give the path of a built one with --shardproof=PATH, or in "
-                "SHARDPROOF_PROGRAM.")
+    """The program that judges, or what to do where it is not found. The light one starts sooner: it has no LibTorch."""
+    found, problem = program.find(name)
+    return found, problem and f"{problem}. Or give the path of a built one with --shardproof=PATH, or in SHARDPROOF_PROGRAM."
 
 
 def layout_of(item) -> Layout | None:

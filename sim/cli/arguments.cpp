@@ -240,9 +240,13 @@ const Command kCommands[] = {
      }},
     {"rank", "One rank, under torchrun, srun or mpirun",
      [](CLI::App& app, Arguments& a) { add_run(app, a.run); }},
-    {"report", "HTML with pictures from a run folder",
+    {"report", "HTML with pictures from run folders",
      [](CLI::App& app, Arguments& a) {
-       app.add_option("run", a.report.folder, "Run folder (default: the latest under runs/)");
+       app.add_option("run", a.report.folders,
+                      "Run folder (default: the latest under runs/); several that share no case, "
+                      "such as those of --shard, make one page");
+       app.add_option("--out", a.report.out,
+                      "The page (default: report.html in the run's folder, of several runs here)");
        app.add_flag("--all", a.report.everything, "Pictures of every case, however many");
      }},
     {"compare-runs", "The first tensor whose bits differ between two runs",

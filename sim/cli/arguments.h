@@ -20,6 +20,8 @@ struct WorldArguments {
   bool ignore_limits = false;  // start what this machine is predicted not to hold
 };
 
+inline constexpr int64_t kAllSchedules = -1;  // of RunArguments::schedules
+
 struct RunArguments {
   std::vector<std::string> paths;     // files and folders; empty: scenarios/
   std::vector<std::string> backends;  // empty: every one that this machine can run
@@ -34,7 +36,7 @@ struct RunArguments {
   std::optional<int64_t> seed;     // replaces every scenario's seed
   int64_t sample_rows = 0;         // replaces every scenario's, unless 0
   int64_t schedules = 0;           // each emulated case under so many; 0: as the threads come;
-                                   // -1: under all that can differ
+                                   // kAllSchedules: under all that can differ
   std::string out;                 // run folder; "": runs/<time>
   bool quiet = false;              // no line for expected results
   bool json_lines = false;         // standard output gets a line of JSON for each case
@@ -121,10 +123,11 @@ struct LogprobsArguments {
   bool force = false;  // `json` may replace a file of another kind
 };
 
-// The page of a run.
+// The page of a run, or of several that share no case.
 struct ReportArguments {
-  std::string folder;       // "": the latest under runs/
-  bool everything = false;  // pictures of every case
+  std::vector<std::string> folders;  // empty: the latest under runs/
+  std::string out;                   // the page; "": in the run's folder, of several runs here
+  bool everything = false;           // pictures of every case
 };
 
 struct Arguments {

@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 
 #include "sim/case/names.h"
-#include "sim/cli/schedule_runs.h"
 
 namespace shardproof::sim::cli {
 

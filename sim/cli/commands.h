@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sim/cli/arguments.h"
+#include "sim/cli/light_commands.h"
 #include "sim/cli/run_cases.h"
 #include "sim/world/launch/world_pool.h"
 
@@ -32,22 +33,8 @@ int check_command(const CheckArguments& arguments, const CommandLine& command,
 // With a golden that is computed; judge_files.h has the other forms.
 int judge_command(const CheckArguments& arguments, world::WorldPool& pool);
 int golden_command(const CheckArguments& arguments, world::WorldPool& pool);
-int report_command(const ReportArguments& arguments);
 // Returns 0 when all tensors are equal to the bit, 1 otherwise.
 int compare_runs_command(const std::string& a, const std::string& b);
-// Returns 0 when the files are equal within noise of their dtype, 1 otherwise.
-int logprobs_command(const LogprobsArguments& arguments);
-int mutants_command(const MutantArguments& arguments);
-// `words` begins with "score"; the others go to the Python package.
-int score_command(const std::vector<std::string>& words);
-// Replaces this process by a program and its arguments. Throws with this fix when it cannot start.
-[[noreturn]] void exec_program(std::vector<std::string> words, const std::string& fix);
-// The whole path of a script that lies in the repository only.
-std::string script_of_repository(const std::string& path);
-// On PATH. The command of a wheel puts its own there.
-inline constexpr const char* kPython = "python3";
-// The Python of the repository that holds the script; kPython where it has none.
-std::string python_beside(const std::string& script);
 int doctor_command();
 // Prints the JSON Schema of scenario files, or the workloads that they may name.
 int schema_command(const RunArguments& arguments);

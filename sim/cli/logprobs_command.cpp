@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/text_file.h"
-#include "sim/cli/commands.h"
+#include "sim/cli/light_commands.h"
 #include "sim/cli/outputs.h"
 #include "sim/report/color.h"
 #include "sim/uses/logprobs/compare.h"

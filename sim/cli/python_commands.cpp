@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "sim/cli/commands.h"
+#include "sim/cli/light_commands.h"
 #include "sim/lint/case_reader.h"
 
 namespace shardproof::sim::cli {

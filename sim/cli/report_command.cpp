@@ -7,8 +7,7 @@
 
 #include "base/error.h"
 #include "base/read_text.h"
-#include "sim/cli/commands.h"
-#include "sim/report/compare_runs.h"
+#include "sim/cli/light_commands.h"
 #include "sim/report/earlier_run.h"
 #include "sim/report/results_json.h"
 
@@ -36,10 +35,7 @@ void write_results_of_ended(const std::string& folder) {
   std::cout.flush();  // another program takes over
 }
 
-}  // namespace
-
-int report_command(const ReportArguments& arguments) {
-  const std::string folder = arguments.folder.empty() ? "runs/latest" : arguments.folder;
+void check_folder(const std::string& folder) {
   if (report::holds_journal(folder) && !report::has_final_results(folder)) {
     write_results_of_ended(folder);
   } else if (!fs::is_regular_file(folder + "/results.json") &&
@@ -50,21 +46,20 @@ int report_command(const ReportArguments& arguments) {
   for (const char* name : {"/results.json", "/timeline.json", "/validation.json"}) {
     if (fs::exists(folder + name)) check_json_file(folder + name, report::kMaxResultsBytes);
   }
-  const std::string script = script_of_repository("reports/report.py");
-  std::vector<std::string> words = {python_beside(script), script, folder};
-  if (arguments.everything) words.emplace_back("--all");
-  exec_program(std::move(words), "`shardproof doctor` says what is missing");
 }
 
-int compare_runs_command(const std::string& a, const std::string& b) {
-  if (a.ends_with(".safetensors") && b.ends_with(".safetensors")) {
-    const std::string differences = report::dump_differences(a, b);
-    std::cout << (differences.empty() ? "all values are equal\n" : differences);
-    return differences.empty() ? 0 : 1;
-  }
-  const report::RunComparison comparison = report::compare_runs(a, b);
-  std::cout << report::comparison_text(comparison);
-  return comparison.differs() ? 1 : 0;
+}  // namespace
+
+int report_command(const ReportArguments& arguments) {
+  std::vector<std::string> folders = arguments.folders;
+  if (folders.empty()) folders.emplace_back("runs/latest");
+  for (const std::string& folder : folders) check_folder(folder);
+  const std::string script = script_of_repository("reports/report.py");
+  std::vector<std::string> words = {python_beside(script), script};
+  if (arguments.everything) words.emplace_back("--all");
+  if (!arguments.out.empty()) words.insert(words.end(), {"--out", arguments.out});
+  words.insert(words.end(), folders.begin(), folders.end());
+  exec_program(std::move(words), "`shardproof doctor` says what is missing");
 }
 
 }  // namespace shardproof::sim::cli

@@ -7,7 +7,6 @@
 
 namespace shardproof::sim::cli {
 
-inline constexpr int64_t kAllSchedules = -1;      // of RunArguments::schedules
 inline constexpr int64_t kMostSchedules = 10000;  // of a case
 
 class ScheduleRuns {

@@ -5,6 +5,8 @@
 
 namespace shardproof::sim::cli {
 
-std::string version_text() { return fmt::format("shardproof 0.1.0 (LibTorch {})", TORCH_VERSION); }
+std::string version_text() {
+  return fmt::format("shardproof {} (LibTorch {})", SHARDPROOF_VERSION, TORCH_VERSION);
+}
 
 }  // namespace shardproof::sim::cli

@@ -5,6 +5,6 @@
 
 namespace shardproof::sim::cli {
 
-std::string version_text();  // "shardproof 0.1.0 (LibTorch 2.11.0)"
+std::string version_text();  // "shardproof 1.2.3 (LibTorch 2.11.0)"
 
 }  // namespace shardproof::sim::cli

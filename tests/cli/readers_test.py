@@ -174,6 +174,22 @@ class Readers(cli_test.CommandTest):
         self.call("report", out, "--all")
         self.assertGreater(os.path.getsize(page), of_some + 1000)
 
+    def test_report_makes_one_page_of_shards(self):
+        scenario = self.write("three.yaml", ONE + "matrix: {seed: [1, 2, 3]}\n")
+        runs = []
+        for shard in ("1/2", "2/2"):
+            runs.append(self.path(f"shard{shard[0]}"))
+            self.call("run", scenario, "--backend", "emulated", "--shard", shard, "--out", runs[-1])
+        page = self.path("all.html")
+        self.assertEqual(self.call("report", *runs, "--out", page), page + "\n")
+        with open(page) as file:
+            text = file.read()
+        for seed in (1, 2, 3):
+            self.assertIn(f"seed={seed}", text)
+        self.assertIn("Every case ended as expected", text)
+        text = self.call("report", runs[0], self.path("none"), status=2)
+        self.assertIn("holds no results.json", text)
+
 
 if __name__ == "__main__":
     cli_test.main()

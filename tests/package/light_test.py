@@ -4,7 +4,6 @@
 It is built where ./shardproof builds it, so that a second call of this test compiles what has changed."""
 
 import json
-import os
 import shutil
 import struct
 import subprocess
@@ -16,6 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/cli"))
 from recorded_test import of, recorded  # noqa: E402
+
+from build_light import build_light  # noqa: E402
 
 PROGRAM = Path(sys.argv.pop()).resolve()
 CASE = "golden/hf/llama_untied"
@@ -58,13 +59,7 @@ class Light(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.folder)
         for name, text in WRONG.items():
             (cls.folder / name).write_text(text)
-        build = ROOT / "build/light"
-        env = os.environ | {"CCACHE_BASEDIR": str(ROOT), "CCACHE_SLOPPINESS": "pch_defines,time_macros"}
-        launcher = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-        for command in (["cmake", "--preset", "light", *launcher], ["ninja", "-C", build]):
-            done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, env=env, check=False)
-            assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-        cls.light = build / "shardproof-light"
+        cls.light = build_light()
         cls.one = recorded().write(str(cls.folder / "one"))
 
     def both(self, *arguments):
@@ -141,7 +136,7 @@ class Light(unittest.TestCase):
         for command in (["judge", CASE, EXPECTED], ["run", "scenarios/smoke"]):
             done = subprocess.run([self.light, *command], cwd=ROOT, capture_output=True, text=True, check=False)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
-            self.assertIn("run ./shardproof build", done.stderr)
+            self.assertIn("run ./shardproof build in a clone", done.stderr)
 
 
 if __name__ == "__main__":

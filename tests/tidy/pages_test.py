@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/adding/*.md", "scenarios/README.md", "tests/*/README.md",
+PAGES = ["README.md", "CONTRIBUTING.md", "SKILL.md", "docs/*.md", "docs/adding/*.md", "scenarios/README.md", "tests/*/README.md",
          "bench/README.md", "reports/README.md", "examples/*/README.md"]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:src|sim|golden|tests|scenarios|docs|cmake|bench|examples|reports)/[\w./-]*\w)`")

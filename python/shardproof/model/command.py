@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+from .. import program as program_file
 from ..error import Error
 from ..pytest_layout import Layout
 from . import families, rank, recipe, results
@@ -86,13 +87,9 @@ def layouts_of(text: str) -> list[Layout]:
 
 
 def program_that_judges() -> str:
-    name = os.environ.get("SHARDPROOF_PROGRAM", "")
-    clone = Path(__file__).parents[3]
-    names = [name] if name else ["shardproof-light", str(clone / "build" / "light" / "shardproof-light"), "shardproof"]
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        raise Error(f'The program "{name or "shardproof-light"}", which judges the recorded runs, is not found',
-                    "Build it with ./shardproof build shardproof-light, or give the path of a built one in SHARDPROOF_PROGRAM")
+    found, problem = program_file.find(os.environ.get("SHARDPROOF_PROGRAM", ""))
+    if problem:
+        raise Error(*problem.split(". ", 1))
     return found
 
 

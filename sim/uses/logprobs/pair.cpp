@@ -10,59 +10,55 @@
 
 #include "base/error.h"
 #include "base/read_text.h"
-#include "tensor/dtype_name.h"
-#include "tensor/safetensors.h"
+#include "tensor/safetensors_reader.h"
 
 namespace shardproof::sim::logprobs {
 namespace {
 
 constexpr const char* kLogprobs = "logprobs";
 
-struct Dtype {
+struct Precision {
   const char* name;
   double epsilon;
 };
-constexpr std::array<Dtype, 4> kDtypes = {
+constexpr std::array<Precision, 4> kPrecisions = {
     {{"float64", 0x1p-52}, {"float32", 0x1p-23}, {"float16", 0x1p-10}, {"bfloat16", 0x1p-7}}};
 
-const Dtype* find_dtype(const std::string& name) {
-  const auto found = std::find_if(kDtypes.begin(), kDtypes.end(),
-                                  [&](const Dtype& dtype) { return name == dtype.name; });
-  return found == kDtypes.end() ? nullptr : &*found;
+const Precision* find_precision(const std::string& name) {
+  const auto found = std::find_if(kPrecisions.begin(), kPrecisions.end(),
+                                  [&](const Precision& dtype) { return name == dtype.name; });
+  return found == kPrecisions.end() ? nullptr : &*found;
 }
 
-std::string shape_text(const at::Tensor& tensor) {
+std::string shape_text(const TensorView& tensor) {
   return fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
 }
 
-SafetensorsFile open_file(const std::string& path) {
+SafetensorsReader open_file(const std::string& path) {
   if (const std::string why = why_no_file(path); !why.empty()) {
     throw_bad_input(path + " " + why, "name a safetensors file that holds logprobs [B, S]");
   }
-  return SafetensorsFile::open(path);
+  return SafetensorsReader::open(path);
 }
 
 // The values of [B, S] as float64.
-std::vector<double> read_logprobs(const SafetensorsFile& file) {
-  const at::Tensor tensor = file.get(kLogprobs);
+std::vector<double> read_logprobs(const SafetensorsReader& file) {
+  const TensorView& tensor = file.view(kLogprobs);
   if (tensor.dim() != 2 || tensor.numel() == 0) {
     throw_bad_input(fmt::format("{}: logprobs has the shape {}", file.path(), shape_text(tensor)),
                     "write logprobs as [B, S] with at least one token");
   }
-  if (find_dtype(dtype_name(tensor.scalar_type())) == nullptr) {
-    throw_bad_input(
-        fmt::format("{}: logprobs is {}", file.path(), dtype_name(tensor.scalar_type())),
-        "write it as float64, float32, bfloat16 or float16");
+  if (find_precision(dtype_name(tensor.dtype())) == nullptr) {
+    throw_bad_input(fmt::format("{}: logprobs is {}", file.path(), dtype_name(tensor.dtype())),
+                    "write it as float64, float32, bfloat16 or float16");
   }
-  const at::Tensor values = tensor.to(at::kDouble).contiguous();
-  const double* begin = values.const_data_ptr<double>();
-  return {begin, begin + values.numel()};
+  return values_as<double>(tensor);
 }
 
 // A tensor of integers of either file, which must agree; empty when none has it.
 class IntegerTensors {
  public:
-  IntegerTensors(const SafetensorsFile& a, const SafetensorsFile& b) : a_(a), b_(b) {}
+  IntegerTensors(const SafetensorsReader& a, const SafetensorsReader& b) : a_(a), b_(b) {}
 
   std::vector<int64_t> read(const std::string& name, const std::vector<int64_t>& shape) const {
     std::vector<int64_t> from_a = read_one(a_, name, shape), from_b = read_one(b_, name, shape);
@@ -72,24 +68,21 @@ class IntegerTensors {
   }
 
  private:
-  static std::vector<int64_t> read_one(const SafetensorsFile& file, const std::string& name,
+  static std::vector<int64_t> read_one(const SafetensorsReader& file, const std::string& name,
                                        const std::vector<int64_t>& shape) {
     if (!file.contains(name)) return {};
-    const at::Tensor tensor = file.get(name);
-    if (tensor.sizes() != at::IntArrayRef(shape)) {
+    const TensorView& tensor = file.view(name);
+    if (tensor.sizes() != shape) {
       throw_bad_input(
           fmt::format("{}: {} has the shape {}, and logprobs needs [{}]", file.path(), name,
                       shape_text(tensor), fmt::join(shape, ", ")),
           "write one number for each " + std::string(shape.size() == 1 ? "row" : "token"));
     }
-    if (tensor.is_floating_point() || tensor.is_complex()) {
-      throw_bad_input(
-          fmt::format("{}: {} is {}", file.path(), name, dtype_name(tensor.scalar_type())),
-          "write it as int64, int32 or bool");
+    if (is_floating(tensor.dtype())) {
+      throw_bad_input(fmt::format("{}: {} is {}", file.path(), name, dtype_name(tensor.dtype())),
+                      "write it as int64, int32 or bool");
     }
-    const at::Tensor values = tensor.to(at::kLong).contiguous();
-    const int64_t* begin = values.const_data_ptr<int64_t>();
-    return {begin, begin + values.numel()};
+    return values_as<int64_t>(tensor);
   }
 
   void check_equal(const std::string& name, const std::vector<int64_t>& from_a,
@@ -105,11 +98,11 @@ class IntegerTensors {
                     "compare files of the same batch");
   }
 
-  const SafetensorsFile& a_;
-  const SafetensorsFile& b_;
+  const SafetensorsReader& a_;
+  const SafetensorsReader& b_;
 };
 
-std::optional<double> number_of(const SafetensorsFile& file, const std::string& name, double low,
+std::optional<double> number_of(const SafetensorsReader& file, const std::string& name, double low,
                                 double high) {
   const auto found = file.metadata().find(name);
   if (found == file.metadata().end()) return std::nullopt;
@@ -124,12 +117,12 @@ std::optional<double> number_of(const SafetensorsFile& file, const std::string& 
   return value;
 }
 
-Settings read_settings(const SafetensorsFile& file) {
+Settings read_settings(const SafetensorsReader& file) {
   return {.temperature = number_of(file, "temperature", 0, 1000),
           .top_p = number_of(file, "top_p", 0, 1)};
 }
 
-int64_t read_vocab_size(const SafetensorsFile& a, const SafetensorsFile& b) {
+int64_t read_vocab_size(const SafetensorsReader& a, const SafetensorsReader& b) {
   const auto from_a = number_of(a, "vocab_size", 1, 1e9),
              from_b = number_of(b, "vocab_size", 1, 1e9);
   if (from_a && from_b && *from_a != *from_b) {
@@ -144,12 +137,12 @@ int64_t read_vocab_size(const SafetensorsFile& a, const SafetensorsFile& b) {
   return static_cast<int64_t>(size);
 }
 
-void read_dtype(const SafetensorsFile& file, Pair& pair) {
-  const Dtype* stored = find_dtype(dtype_name(file.get(kLogprobs).scalar_type()));
-  const Dtype* coarsest = stored;
+void read_dtype(const SafetensorsReader& file, Pair& pair) {
+  const Precision* stored = find_precision(dtype_name(file.view(kLogprobs).dtype()));
+  const Precision* coarsest = stored;
   const auto named = file.metadata().find("dtype");
   if (named != file.metadata().end()) {
-    const Dtype* computed = find_dtype(named->second);
+    const Precision* computed = find_precision(named->second);
     if (computed == nullptr) {
       throw_bad_input(fmt::format("{}: metadata dtype is '{}'", file.path(), named->second),
                       "write float64, float32, bfloat16 or float16");
@@ -233,13 +226,13 @@ void check_ids(const Pair& pair) {
 }  // namespace
 
 Pair read_pair(const std::string& path_a, const std::string& path_b) {
-  const SafetensorsFile a = open_file(path_a), b = open_file(path_b);
+  const SafetensorsReader a = open_file(path_a), b = open_file(path_b);
   Pair pair;
   pair.path_a = path_a;
   pair.path_b = path_b;
   pair.a = read_logprobs(a);
   pair.b = read_logprobs(b);
-  const at::Tensor shape_a = a.get(kLogprobs), shape_b = b.get(kLogprobs);
+  const TensorView &shape_a = a.view(kLogprobs), &shape_b = b.view(kLogprobs);
   if (shape_a.sizes() != shape_b.sizes()) {
     throw_bad_input(fmt::format("logprobs is {} in {} and {} in {}", shape_text(shape_a), path_a,
                                 shape_text(shape_b), path_b),

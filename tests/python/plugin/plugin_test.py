@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
-from shardproof import pytest_plugin  # noqa: E402
+from shardproof import program, pytest_plugin  # noqa: E402
 
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 TIMEOUT = 60  # seconds; what test_hangs takes
@@ -261,7 +261,7 @@ class SessionTest(unittest.TestCase):
         self.assertEqual(notes(self.folder), [])
 
     def test_a_program_that_is_not_found_by_an_installed_package(self):
-        with mock.patch.object(pytest_plugin, "CLONE", Path(self.folder)):
+        with mock.patch.object(program, "CLONE", Path(self.folder)):
             found, problem = pytest_plugin.find_program("no-such-program")
         self.assertEqual(found, "")
         self.assertIn("Build it with ./shardproof build shardproof-light in a clone of shardproof, and install this package "

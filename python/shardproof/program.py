@@ -1,0 +1,31 @@
+"""The programs that judge recorded runs: shardproof-light, which the wheel holds and a clone builds, and the whole program."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CLONE = HERE.parents[1]
+
+
+def light() -> str | None:
+    """The small program of this package's wheel, or of the clone that this package lies in."""
+    places = (HERE / "light" / "shardproof-light", CLONE / "build" / "light" / "shardproof-light")
+    return next(filter(None, map(shutil.which, map(str, places))), None)
+
+
+def find(name: str = "") -> tuple[str, str]:
+    """The program of this name or path, without one the program that is there; and what to do where none is."""
+    found = shutil.which(name) if name else shutil.which("shardproof-light") or light() or shutil.which("shardproof")
+    return (found, "") if found else ("", missing(name))
+
+
+def missing(name: str = "") -> str:
+    in_clone = (CLONE / "shardproof").is_file()
+    build = f"{CLONE / 'shardproof'} build shardproof-light" if in_clone else "./shardproof build shardproof-light"
+    install = "" if in_clone else (" in a clone of shardproof, and install this package from there with "
+                                   "pip install -e ./python, so that it finds the clone's build folder")
+    wheel = "" if name else " The wheel of this package for x86-64 Linux holds it, and this installation does not."
+    return (f'The program "{name or "shardproof-light"}", which judges the recorded runs, is not found.{wheel} '
+            f"Build it with {build}{install}")

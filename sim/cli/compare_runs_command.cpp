@@ -1,0 +1,20 @@
+// compare-runs: the first tensor whose bits differ between two runs.
+#include <iostream>
+
+#include "sim/cli/commands.h"
+#include "sim/report/compare_runs.h"
+
+namespace shardproof::sim::cli {
+
+int compare_runs_command(const std::string& a, const std::string& b) {
+  if (a.ends_with(".safetensors") && b.ends_with(".safetensors")) {
+    const std::string differences = report::dump_differences(a, b);
+    std::cout << (differences.empty() ? "all values are equal\n" : differences);
+    return differences.empty() ? 0 : 1;
+  }
+  const report::RunComparison comparison = report::compare_runs(a, b);
+  std::cout << report::comparison_text(comparison);
+  return comparison.differs() ? 1 : 0;
+}
+
+}  // namespace shardproof::sim::cli
