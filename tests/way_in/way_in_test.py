@@ -2,8 +2,11 @@
 """The script ./shardproof on a stub project: what it sets up, what it says when it cannot, how it
 recovers. No network: the stub's LibTorch is a wheel of a few bytes in a local folder."""
 
+import contextlib
 import http.server
 import os
+import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -82,8 +85,9 @@ class WayIn(unittest.TestCase):
         self.wheels = self.folder / "wheels"
         self.wheels.mkdir()
         write_wheel(self.wheels)
-        for name in ("src", "sim", "golden", "cmake", "reports"):
+        for name in ("src", "sim", "golden", "cmake", "reports", "python/shardproof"):
             (self.stub / name).mkdir(parents=True)
+        (self.stub / "python/shardproof/__init__.py").touch()
         for name in ("shardproof", "CMakePresets.json"):
             shutil.copy(ROOT / name, self.stub / name)
         (self.stub / "requirements.txt").write_text("torch==2.11.0\n")
@@ -281,6 +285,39 @@ class WayIn(unittest.TestCase):
         self.assertTrue((self.stub / "build/light/shardproof-light").exists())
         self.assert_nothing_is_installed()
 
+    def on_terminal(self, *arguments, **env):
+        """Exit status, and what a terminal gets."""
+        terminal, other = pty.openpty()
+        process = subprocess.Popen([self.stub / "shardproof", *arguments], cwd=self.folder, env=self.env | {"TERM": "xterm"} | env,
+                                   stdin=subprocess.DEVNULL, stdout=other, stderr=other)
+        os.close(other)
+        text = b""
+        with open(terminal, "rb", buffering=0) as file, contextlib.suppress(OSError):  # it ends so once nobody writes
+            while found := file.read(4096):
+                text += found
+        return process.wait(), text.decode()
+
+    def test_a_terminal_shows_how_far_the_build_is(self):
+        status, text = self.on_terminal("build", "shardproof-light")
+        self.assertEqual(status, 0, text)
+        self.assertRegex(text, r"\r\x1b\[K\[1/2\] \d+ s(, about \d+ s left)?  Building CXX object")
+        self.assertRegex(text, r"\r\x1b\[K\[2/2\] \d+ s(, about 0 s left)?  Linking CXX executable")
+        (self.stub / "sim/main.cpp").write_text("int main() { return nothing; }\n")
+        for env, color in (({}, "\x1b[1;31m"), ({"NO_COLOR": "1"}, "")):
+            status, text = self.on_terminal("build", "shardproof-light", **env)
+            self.assertEqual(status, 5, text)
+            self.assertRegex(text, re.escape(f"\x1b[K{color}") + r"[^\n]*sim/main.cpp:1:\d+: error: .nothing. was not declared")
+            self.assertIn("the compiler's words are above", text)
+        self.assertIn("was not declared", (self.stub / "build/light/build.log").read_text())
+
+    def test_how_long_the_build_takes_is_guessed_from_what_is_finished(self):
+        function = (ROOT / "shardproof").read_text().partition("show_progress() {")[2].partition("\n}\n")[0]
+        lines = "[0/8, 0.1 s] first\n[2/8, 30.5 s] second\n[8/8, 99.0 s] last\n"
+        done = subprocess.run(["bash", "-euc", f"show_progress() {{{function}\n}}; show_progress"], input=lines.encode(),
+                              capture_output=True, env=self.env | {"TERM": "xterm"}, check=True)
+        self.assertEqual([line for line in done.stdout.decode().split("\r\x1b[K") if line],
+                         ["[0/8] 0 s  first", "[2/8] 30 s, about 90 s left  second", "[8/8] 99 s, about 0 s left  last"])
+
     def test_a_report_of_a_whole_run_needs_no_program(self):
         (self.stub / "reports/report.py").write_text("import sys; print('report of', *sys.argv[1:])")
         run = self.folder / "a run"
@@ -288,6 +325,7 @@ class WayIn(unittest.TestCase):
         (run / "results.json").touch()
         self.assert_says(f"report of {run}\n", "report", str(run))
         self.assert_says(f"report of --all {run}\n", "report", str(run), "--all")
+        self.assert_says(f"report of {run} {run}\n", "report", str(run), str(run))
         self.assertFalse((self.stub / "build/release").exists())
         (run / "journal").touch()  # it was ended: the program puts its results together
         self.assert_says(f"first [report] [{run}]\n", "report", str(run))
