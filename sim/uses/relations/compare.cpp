@@ -55,12 +55,14 @@ std::vector<int64_t> index_of(int64_t offset, const at::Tensor& tensor) {
   return index;
 }
 
-// Nothing when all are equal or within the allowance; NaN is neither.
+// Nothing when all are equal or within the allowance; NaN is within none. Of tensors that have to
+// be equal to the bit, values that are not finite are equal too.
 std::optional<Difference> difference_of(const std::string& name, const at::Tensor& first,
                                         const at::Tensor& second, double allowed) {
   const at::Tensor a = first.reshape(-1), b = second.reshape(-1);
   const at::Tensor error = (a - b).abs();
-  const at::Tensor right = error.le(allowed);
+  const at::Tensor right =
+      allowed > 0 ? error.le(allowed) : a.eq(b).logical_or(a.ne(a).logical_and(b.ne(b)));
   const int64_t wrong = right.numel() - right.sum().item<int64_t>();
   if (wrong == 0) return {};
   const int64_t worst = at::nan_to_num(error, HUGE_VAL).argmax().item<int64_t>();

@@ -15,7 +15,6 @@ const std::string kLabel = "relation=";
 std::string why_none(const CaseSpec& spec) {
   const bool model = spec.is(ModelWorkload::kTrain) || spec.is(ModelWorkload::kLogprobs);
   if (!model) return "relations are of the workloads train and logprobs";
-  if (spec.precision != Precision::kFloat64) return "relations are judged in float64 only";
   if (!spec.judged) return "the case is not judged";
   if (!spec.faults.empty()) return "relations are of cases without faults";
   if (spec.expect.verdict != Verdict::kMatch) return "relations are of cases that match";
@@ -32,6 +31,9 @@ std::string why_not(const Relation& relation, const CaseSpec& spec) {
   try {
     const ModelConfig config = ModelConfig::from_json(spec.model);
     if (config.has_experts()) return "the layers have experts";
+    if (spec.precision != Precision::kFloat64 && !relation.every_precision) {
+      return "relations but those of stages are judged in float64 only";
+    }
     return relation.why_not == nullptr ? "" : relation.why_not(spec, config);
   } catch (const Error& error) {  // a run without relations says it with its place
     return error.what();
@@ -50,7 +52,7 @@ void drop_what_is_not_compared(Values& values, bool same_norm) {
 const std::vector<Relation>& relations() {
   static const std::vector<Relation> all = [] {
     std::vector<Relation> rows = batch_relations();
-    for (const auto& more : {weight_relations(), config_relations()}) {
+    for (const auto& more : {weight_relations(), config_relations(), stage_relations()}) {
       rows.insert(rows.end(), more.begin(), more.end());
     }
     return rows;
@@ -79,17 +81,19 @@ void bring_back(const Relation& relation, const RelatedPair& pair, Values& first
 std::vector<CaseSpec> with_relations(const std::vector<CaseSpec>& cases) {
   std::vector<CaseSpec> related;
   for (const CaseSpec& spec : cases) {
-    const std::string none = why_none(spec);
-    if (!none.empty() || !spec.skip.empty()) {
-      related.push_back(spec);
-      if (spec.skip.empty()) related.back().skip = none;
-      continue;
-    }
+    const size_t before = related.size();
+    const std::string none = spec.skip.empty() ? why_none(spec) : spec.skip;
+    std::string first_reason;
     for (const Relation& relation : relations()) {
-      if (!why_not(relation, spec).empty()) continue;
+      const std::string reason = none.empty() ? why_not(relation, spec) : none;
+      if (first_reason.empty()) first_reason = reason;
+      if (!reason.empty()) continue;
       related.push_back(spec);
       related.back().name = with_label(spec.name, relation.name);
     }
+    if (related.size() > before) continue;
+    related.push_back(spec);
+    related.back().skip = first_reason;
   }
   return related;
 }

@@ -1,6 +1,6 @@
 // Relations that hold for every model and need no golden: a case and a changed case whose values
 // follow from one another. Each is a row of one of the tables in batch_relations.cpp,
-// weight_relations.cpp and config_relations.cpp. To add one, add a row.
+// weight_relations.cpp, config_relations.cpp and stage_relations.cpp. To add one, add a row.
 #pragma once
 
 #include <string>
@@ -23,9 +23,10 @@ struct Relation {
   // Brings the values of the second run to those of the first, after the gradients of the weights
   // above. Tensors that say nothing leave both.
   void (*back)(const Variant& first, const Variant& second, Values& a, Values& b) = nullptr;
-  bool same_norm = true;       // grad_norm is compared
-  bool changes_first = false;  // the case itself is no member of the pair
-  bool exact = false;          // equal to the bit
+  bool same_norm = true;         // grad_norm is compared
+  bool changes_first = false;    // the case itself is no member of the pair
+  bool exact = false;            // equal to the bit
+  bool every_precision = false;  // not in float64 alone
 };
 
 // Whether each layer of both models has the same slots, and so weights of the same names.
@@ -34,6 +35,7 @@ bool have_equal_slots(const ModelConfig& a, const ModelConfig& b);
 std::vector<Relation> batch_relations();
 std::vector<Relation> weight_relations();
 std::vector<Relation> config_relations();
+std::vector<Relation> stage_relations();
 const std::vector<Relation>& relations();
 
 // The two cases of a relation, and the way back.

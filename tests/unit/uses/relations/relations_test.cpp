@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <set>
 
 #include "golden/single_device.h"
 #include "sim/case/recorder/golden_recorder.h"
@@ -118,7 +120,7 @@ TEST_CASE("every relation fits some family, and each has a name of its own") {
     for (const char* family : {"llama", "qwen2", "qwen3", "gemma3"}) {
       CaseSpec spec = small_case(family);
       spec.model["tie_word_embeddings"] = true;
-      spec.parallel.cp = 2;
+      spec.parallel.cp = spec.parallel.pp = 2;
       some = some || fits(relation, spec);
     }
     CHECK(some);
@@ -212,6 +214,47 @@ TEST_CASE("the first difference is that of the computation's order, with its lar
   second["loss"] = first.at("loss") * (1 + 1e-13);
   CHECK_FALSE(compare_values(small_llama(), first, second, false).difference);
   CHECK(compare_values(small_llama(), first, second, true).difference);
+  for (const double number : {HUGE_VAL, std::nan("")}) {  // of a float16 step that overflows
+    first["loss"] = second["loss"] = at::full({}, number, at::kDouble);
+    CHECK_FALSE(compare_values(small_llama(), first, second, true).difference);
+    second["loss"] = at::zeros({}, at::kDouble);
+    CHECK(compare_values(small_llama(), first, second, true).difference->tensor == "loss");
+  }
+}
+
+TEST_CASE("relations of stages leave out sums that have another order in stages, and no others") {
+  const Relation& relation = relation_called("stages_joined");
+  const auto left_out = [&](PipelineSchedule schedule, bool tied, bool fsdp, int64_t micro) {
+    CaseSpec spec = small_llama();
+    spec.parallel.pp = 2;
+    spec.parallel.pp_options.schedule = schedule;
+    if (fsdp) spec.parallel.data_parallel = DataParallelKind::kFsdp;
+    spec.model["tie_word_embeddings"] = tied;
+    spec.micro_batch_size = micro;
+    const Variant variant{.spec = spec, .config = ModelConfig::from_json(spec.model)};
+    std::set<std::string> names;
+    Values first;
+    for (const char* name : {"logprobs", "loss", "grad_norm", "grad.model.embed_tokens.weight",
+                             "grad.model.norm.weight"}) {
+      first[name] = at::zeros({}, at::kDouble);
+      names.insert(name);
+    }
+    Values second = first;
+    relation.back(variant, variant, first, second);
+    for (const auto& [name, value] : first) names.erase(name);
+    CHECK(first.size() == second.size());
+    return names;
+  };
+  using enum PipelineSchedule;
+  const std::set<std::string> none, of_tied = {"grad_norm", "grad.model.embed_tokens.weight"};
+  std::set<std::string> all = of_tied;
+  all.insert("grad.model.norm.weight");
+  CHECK(left_out(k1F1B, false, true, 1) == none);
+  CHECK(left_out(kZbV, false, false, 1) == none);
+  CHECK(left_out(kZbV, false, true, 1) == all);
+  CHECK(left_out(kGPipe, true, false, 1) == of_tied);
+  CHECK(left_out(kBreadthFirst, false, false, 1) == all);
+  CHECK(left_out(kBreadthFirst, true, true, 0) == none);  // one microbatch
 }
 
 TEST_CASE("cases are run once for each relation that fits") {
@@ -235,6 +278,9 @@ TEST_CASE("cases are run once for each relation that fits") {
   rounded.precision = Precision::kBFloat16;
   REQUIRE(with_relations({rounded}).size() == 1);
   CHECK(with_relations({rounded}).front().skip.find("float64") != std::string::npos);
+  rounded.parallel.pp = 2;
+  REQUIRE(with_relations({rounded}).size() == 3);
+  CHECK(with_relations({rounded}).front().name == "small/llama[relation=stages_joined]");
   CaseSpec policy = llama;
   policy.workload = "policy";
   CHECK_FALSE(with_relations({policy}).front().skip.empty());
