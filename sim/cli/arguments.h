@@ -101,9 +101,10 @@ struct ExploreArguments {
   double minutes = 0;   // fuzz: goes on for so long, instead of `count`; 0: does not
   int64_t seed = 0;     // fuzz: of the draws
   std::vector<std::string> precisions = {}, workloads = {};  // fuzz: only these; empty: all
-  std::string corpus = {};  // fuzz: folder of cases that have run already; "": none
-  bool coverage = false;    // fuzz: prints how many values and pairs of values have run
-  double deadline_s = 60;   // shrink
+  std::vector<std::string> set = {};  // fuzz: "key=value,value", the only values of a key
+  std::string corpus = {};            // fuzz: folder of cases that have run already; "": none
+  bool coverage = false;              // fuzz: prints how many values and pairs of values have run
+  double deadline_s = 60;             // shrink
 };
 
 // Hosts and links of a job, or of ranks on this machine.

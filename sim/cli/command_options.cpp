@@ -61,6 +61,12 @@ void add_fuzz_options(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember(all_names<Precision>()));
   app.add_option("--workload", explore.workloads, "Only these workloads (default: all)")
       ->delimiter(',');
+  app.add_option("--set", explore.set,
+                 "Only cases with one of these values of a key, as in "
+                 "parallel.pipeline_parallel_size=2,4; may be given several times")
+      ->type_name("KEY=VALUE,..")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->expected(1);
   app.add_flag("--coverage", explore.coverage,
                "Print how many values and pairs of values have run");
   app.add_option("--corpus", explore.corpus,

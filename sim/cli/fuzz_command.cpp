@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 
 #include "base/count_of.h"
 #include "base/elapsed.h"
@@ -17,6 +18,7 @@
 #include "base/seed.h"
 #include "base/text_file.h"
 #include "sim/case/names.h"
+#include "sim/case/scenario/schema.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/outputs.h"
@@ -63,6 +65,34 @@ std::vector<explore::CaseSettings> settings_of_repository(const WorldChoice& wor
   return all;
 }
 
+// Of "parallel.pipeline_parallel_size=2,4".
+void restrict_by(explore::Catalog& catalog, const std::string& text) {
+  const size_t equals = text.find('=');
+  const std::string path = text.substr(0, equals);
+  const auto& options = catalog.options();
+  const auto found = std::find_if(options.begin(), options.end(), [&](const auto& option) {
+    return option.path == path && option.records.empty() && option.workload.empty();
+  });
+  if (equals == text.npos || found == options.end()) {
+    throw_bad_input(fmt::format("--set {}: {}", text,
+                                equals == text.npos ? "a value is missing"
+                                                    : "no option with this key is drawn"),
+                    "give a key of a scenario file and its values, as in "
+                    "parallel.pipeline_parallel_size=2,4");
+  }
+  const std::string flag = "--set " + path;
+  Option named = *found;
+  named.flag.names = flag.c_str();  // of errors
+  std::vector<json> values;
+  std::istringstream words(text.substr(equals + 1));
+  for (std::string word; std::getline(words, word, ',');) {
+    values.push_back(Schema::checked_flag(named, word));
+  }
+  if (values.empty())
+    throw_bad_input(fmt::format("--set {}: a value is missing", text), "give one");
+  catalog.restrict_to(path, std::move(values));
+}
+
 explore::Catalog catalog_for(const ExploreArguments& explore, const WorldChoice& world) {
   std::vector<std::string> known = known_workloads();
   for (const KnownWorkload& one : world.workloads) known.push_back(one.name);
@@ -72,8 +102,11 @@ explore::Catalog catalog_for(const ExploreArguments& explore, const WorldChoice&
                     known_names(name, known));
   }
   explore::Catalog catalog(world.workloads, settings_of_repository(world));
-  if (!explore.precisions.empty()) catalog.restrict_to("precision", explore.precisions);
-  if (!explore.workloads.empty()) catalog.restrict_to("workload", explore.workloads);
+  for (const auto& [path, names] :
+       {std::pair("precision", explore.precisions), std::pair("workload", explore.workloads)}) {
+    if (!names.empty()) catalog.restrict_to(path, {names.begin(), names.end()});
+  }
+  for (const std::string& text : explore.set) restrict_by(catalog, text);
   return catalog;
 }
 

@@ -71,6 +71,19 @@ class Explore(cli_test.CommandTest):
         grown = json.loads((self.folder / "more/coverage.json").read_text())
         self.assertGreaterEqual(grown["pairs"]["run"], coverage["pairs"]["run"])
 
+    def test_cases_are_drawn_with_the_given_values_of_a_key_alone(self):
+        self.run_to_end("fuzz", "--count", 3, "--seed", 3, "--set", "parallel.pipeline_parallel_size=2,3", "--set",
+                      "parallel.pp.layout=Ett|tL", "--workload", "train", "--out", "found")
+        coverage = json.loads((self.folder / "found/coverage.json").read_text())
+        self.assertEqual(set(coverage["values"]["parallel.pipeline_parallel_size"]), {"even", "odd"})
+        self.assertGreater(sum(coverage["values"]["parallel.pipeline_parallel_size"].values()), 0)
+        self.assertEqual(coverage["unexpected"], [])
+        for words, said in (("seed", "--set seed: a value is missing"), ("none=1", "--set none=1: no option with this key"),
+                            ("seed=x", "--set seed is the text 'x'; it must be an integer")):
+            done = self.run_program("fuzz", "--set", words)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(said, done.stderr)
+
     def test_a_failing_case_becomes_small_and_fails_in_the_same_way(self):
         (self.folder / "failing.yaml").write_text(FAILING)
         done = self.run_to_end("shrink", "failing.yaml", "--only", "t/failing", "--out", "small.yaml")

@@ -10,6 +10,7 @@
 #include "sim/case/names.h"
 #include "sim/case/scenario/schema.h"
 #include "sim/uses/explore/effects.h"
+#include "sim/uses/explore/fitted_settings.h"
 
 namespace shardproof::sim::explore {
 
@@ -37,7 +38,6 @@ constexpr NotDrawn kNotDrawn[] = {
     {"world.device", "the command's --device"},
     {"world.hang_s", "a small one fails on purpose"},
     {"world.deadline_s", "a small one fails on purpose"},
-    {"parallel.pp.layout", "a text that fits one number of stages and of layers"},
     {"parallel.expert_parallel_size", "a model with experts needs files"},
     {"parallel.expert_tensor_parallel_size", "a model with experts needs files"},
     {"parallel.experts", "a model with experts needs files"},
@@ -161,6 +161,11 @@ void add_used(DrawnOption& option, const json& value) {
   }
 }
 
+// A drawn layout is fitted to the stages and layers of its case (fit_pipeline.cpp).
+std::string layout_label(const std::string& layout) {
+  return has_stage_without_layers(layout) ? "a stage without layers" : "layers on every stage";
+}
+
 std::string number_label(const Option& option, const json& value) {
   const auto number = value.get<double>();
   if (number < 0) return "negative";
@@ -184,6 +189,7 @@ std::string number_label(const Option& option, const json& value) {
 std::string label_of(const Option& option, const json& value) {
   if (value == option.default_value) return "default";
   if (value.is_null()) return "null";
+  if (option.path == "parallel.pp.layout") return layout_label(value);
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number()) return number_label(option, value);
   if (option.type == KeyType::kIntegers) return value.size() == 1 ? "one" : "several";
@@ -212,6 +218,7 @@ Catalog::Catalog(const std::vector<KnownWorkload>& workloads, std::vector<CaseSe
     }
   }
   for (DrawnOption& option : options_) {
+    if (option.path == "parallel.pp.layout") option.candidates = {"Ett|tL", "E|tttL"};
     if (option.path == "workload") {
       option.type = KeyType::kName;
       option.choices = known_workloads();
@@ -284,10 +291,10 @@ std::vector<size_t> Catalog::kinds_of_code(const std::string& code) const {
   return found;
 }
 
-void Catalog::restrict_to(const std::string& path, const std::vector<std::string>& names) {
+void Catalog::restrict_to(const std::string& path, std::vector<json> values) {
   for (DrawnOption& option : options_) {
     if (option.path != path) continue;
-    option.candidates.assign(names.begin(), names.end());
+    option.candidates = values;
     option.restricted = true;
   }
   make_kinds();

@@ -38,7 +38,7 @@ class Catalog {
   // `scenarios`: the settings of cases that match.
   Catalog(const std::vector<KnownWorkload>& workloads, std::vector<CaseSettings> scenarios);
   // From now on this key has these values alone.
-  void restrict_to(const std::string& path, const std::vector<std::string>& names);
+  void restrict_to(const std::string& path, std::vector<nlohmann::json> values);
 
   bool allows(const CaseSettings& settings) const;
 

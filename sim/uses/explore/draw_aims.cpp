@@ -2,6 +2,7 @@
 // edge of the code.
 #include <algorithm>
 
+#include "base/error.h"
 #include "sim/uses/explore/chance.h"
 #include "sim/uses/explore/draw.h"
 
@@ -12,6 +13,7 @@ namespace {
 // A case is the one with the most that has not run of so many draws, which take far less time than
 // the case.
 constexpr int kDrawsToChoose = 8;
+constexpr int kMostRefused = 1000;  // pairs
 
 }  // namespace
 
@@ -75,6 +77,7 @@ std::optional<CaseSettings> Drawer::draw_at_edge(std::mt19937_64& random) {
 
 CaseSettings Drawer::draw_missing(PairCoverage& run, PairCoverage& expected,
                                   std::mt19937_64& random) {
+  int refused = 0;
   for (;;) {
     const auto [missing, found] = expected.missing_pair(random);
     const KindPair pair = found ? missing : expected.any_pair(random);
@@ -88,7 +91,10 @@ CaseSettings Drawer::draw_missing(PairCoverage& run, PairCoverage& expected,
       }
       return *settings;
     }
-    if (!found) continue;
+    if (!found) {
+      if (++refused < kMostRefused) continue;
+      throw_bad_input("no case that the checks take was drawn", "loosen --set");
+    }
     run.give_up(pair);
     expected.give_up(pair);
   }

@@ -2,6 +2,7 @@
 // stages fit each other.
 #include <algorithm>
 #include <numeric>
+#include <sstream>
 
 #include "base/training_choices.h"
 #include "sim/case/names.h"
@@ -17,8 +18,8 @@ constexpr const char *kPp = "parallel.pipeline_parallel_size", *kRefPp = "refere
                      *kStageList = "run.stages", *kStagePp = "pipeline_parallel_size",
                      *kSchedule = "parallel.pp.schedule", *kChunks = "parallel.pp.chunks",
                      *kGroup = "parallel.pp.group", *kFirst = "parallel.pp.first_layers",
-                     *kLast = "parallel.pp.last_layers", *kLayers = "model.num_hidden_layers",
-                     *kMicro = "run.train_micro_batch_size",
+                     *kLast = "parallel.pp.last_layers", *kLayout = "parallel.pp.layout",
+                     *kLayers = "model.num_hidden_layers", *kMicro = "run.train_micro_batch_size",
                      *kDeferred = "parallel.tp.deferred_wgrad";
 constexpr const char* kCounts[] = {"parallel.pp.count_embedding", "parallel.pp.count_head"};
 constexpr int64_t kMostStages = 4;
@@ -30,7 +31,8 @@ class PipelineFit : private FittedSettings {
   void fit() {
     excluded();
     schedule();
-    if (in_stages()) layers();
+    if (in_stages()) layout();
+    if (in_stages() && !has(kLayout)) layers();
     microbatches();
     reference();
   }
@@ -119,6 +121,31 @@ class PipelineFit : private FittedSettings {
     if (size(kGroup, 0) > 0) set(kGroup, std::clamp<int64_t>(size(kGroup, 0), most_ranks(), 5));
   }
 
+  // One for the stages of the case, as even as the given one.
+  void layout() {
+    const auto all = sizes();
+    const bool several =
+        size(kRefPp, 1) > 1 ||
+        std::any_of(all.begin(), all.end(), [&](int64_t ranks) { return ranks != all.front(); });
+    const bool others =
+        is_fixed(kFirst) || is_fixed(kLast) || is_fixed(kCounts[0]) || is_fixed(kCounts[1]);
+    if (several || others) drop(kLayout);
+    if (!has(kLayout)) return;
+    for (const char* path : {kFirst, kLast, kCounts[0], kCounts[1]}) drop(path);
+    const int64_t stages = all.front() * size(kChunks, 1);
+    const bool empty = has_stage_without_layers(settings_[kLayout]) ||
+                       (is_fixed(kLayers) && size(kLayers, 2) < stages);
+    if (!empty && size(kLayers, 2) < stages) set(kLayers, stages);
+    // The first stage has most layers; or none, and then the last one has them.
+    const int64_t each = empty ? 0 : 1, rest = size(kLayers, 2) - each * stages;
+    std::string text = "E" + std::string(static_cast<size_t>(empty ? 0 : 1 + rest), 't');
+    for (int64_t stage = 1; stage < stages; ++stage) {
+      const bool takes_rest = empty && stage == stages - 1;
+      text += "|" + std::string(static_cast<size_t>(each + (takes_rest ? rest : 0)), 't');
+    }
+    settings_[kLayout] = text + "L";
+  }
+
   // Layers that all splits of the case take.
   void layers() {
     const std::vector<int64_t> all = sizes();
@@ -192,6 +219,14 @@ class PipelineFit : private FittedSettings {
 };
 
 }  // namespace
+
+bool has_stage_without_layers(const std::string& layout) {
+  std::istringstream stages(layout);
+  for (std::string stage; std::getline(stages, stage, '|');) {
+    if (stage.find('t') == stage.npos) return true;
+  }
+  return false;
+}
 
 void fit_pipeline(CaseSettings& settings, const std::set<std::string>& fixed) {
   PipelineFit fit(settings, fixed);

@@ -54,6 +54,9 @@ class FittedSettings {
 void fit_workload(CaseSettings& settings, const std::set<std::string>& fixed,
                   const nlohmann::json& usual);
 
+// Of parallel.pp.layout.
+bool has_stage_without_layers(const std::string& layout);
+
 // Of a case in stages: schedule, chunks, layers and microbatches fit each other.
 void fit_pipeline(CaseSettings& settings, const std::set<std::string>& fixed);
 

@@ -6,6 +6,7 @@
 
 #include "sim/case/scenario/schema.h"
 #include "sim/uses/explore/effects.h"
+#include "sim/uses/explore/fit.h"
 
 namespace shardproof::sim::explore {
 
@@ -50,8 +51,7 @@ TEST_CASE("each key of a scenario is drawn, or is one of those that no match can
   CHECK(absent == std::vector<std::string>{
                       "name", "options", "judged", "tags", "model.folder",
                       "parallel.expert_parallel_size", "parallel.expert_tensor_parallel_size",
-                      "parallel.experts.dispatch", "parallel.pp.layout", "data.case",
-                      "run.stages[].expert_parallel_size",
+                      "parallel.experts.dispatch", "data.case", "run.stages[].expert_parallel_size",
                       "run.stages[].expert_tensor_parallel_size", "run.grad_norm.counts",
                       "world.backend", "world.device", "world.hang_s", "world.deadline_s"});
 }
@@ -143,6 +143,23 @@ TEST_CASE("texts take the values that scenarios use") {
   const Catalog catalog({}, {{{"model.family", "gemma3"}}});
   CHECK(std::any_of(catalog.kinds().begin(), catalog.kinds().end(),
                     [](const ValueKind& kind) { return kind.label == "gemma3"; }));
+}
+
+TEST_CASE("a drawn layout is fitted to the stages and layers of its case") {
+  const auto fitted = [](const char* layout, int64_t ranks, int64_t layers, int64_t chunks) {
+    CaseSettings settings = {
+        {"parallel.pp.layout", layout},  {"parallel.pipeline_parallel_size", ranks},
+        {"parallel.pp.chunks", chunks},  {"parallel.pp.schedule", chunks > 1 ? "bfs" : "gpipe"},
+        {"parallel.pp.first_layers", 1}, {"model.num_hidden_layers", layers}};
+    fit_sizes(settings, {"model.num_hidden_layers"});
+    CHECK_FALSE(settings.contains("parallel.pp.first_layers"));
+    CHECK(check_settings(settings, "t/layout.yaml", {}).spec.has_value());
+    return settings["parallel.pp.layout"].get<std::string>();
+  };
+  CHECK(fitted("Ett|tL", 2, 5, 1) == "Etttt|tL");
+  CHECK(fitted("Ett|tL", 2, 5, 2) == "Ett|t|t|tL");
+  CHECK(fitted("E|tttL", 3, 4, 1) == "E||ttttL");
+  CHECK(fitted("Ett|tL", 4, 2, 1) == "E|||ttL");  // fewer layers than stages
 }
 
 }  // namespace shardproof::sim::explore
