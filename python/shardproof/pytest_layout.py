@@ -10,6 +10,7 @@ from .error import Error
 
 AXIS = re.compile(r"([a-z_]+)([1-9][0-9]*)")
 FLAG = re.compile(r"[a-z_]+")
+CHUNKS = "vpp"  # parts of the model on each rank of pp: a number that is no axis of the ranks
 
 
 class Sizes(dict):
@@ -50,7 +51,12 @@ class Layout:
 
     @property
     def world_size(self) -> int:
-        return math.prod(self.sizes.values())
+        return math.prod(self.mesh.values())
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """The axes of the ranks, as load and record take them."""
+        return {axis: size for axis, size in self.sizes.items() if axis != CHUNKS}
 
     def load(self, model, **options) -> None:
         """Starts the model from the golden's start, by shardproof.load. The golden itself keeps its own."""

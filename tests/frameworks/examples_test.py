@@ -81,6 +81,40 @@ class ExamplesTest(unittest.TestCase):
         self.assertEqual(len({float(norm) for _, _, norm in norms}), 1)
         self.assertTrue(runs.names(run, kind="logprobs", step=2))
 
+    def in_stages(self, schedule, change=lambda train: None, **judged):
+        """The example of torch.distributed.pipelining on two ranks, changed by `change` there."""
+        train = example("torch_pipelining")
+
+        def rank_main(_, options):
+            if options.golden:
+                change(train)
+            with train.shardproof.float64():
+                train.train(options)
+        return self.check(rank_main, dict(pp=2), schedule=schedule, **judged)
+
+    def test_every_schedule_of_torch_pipelining(self):
+        for schedule in example("torch_pipelining").SCHEDULES:
+            with self.subTest(schedule=schedule):
+                run = self.in_stages(schedule)
+                self.assertEqual({rank for rank, _, _ in runs.pieces(run, name="embedding.weight", kind="grad")}, {0})
+
+    def test_faults_in_the_stages_of_torch_pipelining(self):
+        def unscaled(train):
+            class Unscaled(train.schedules.Schedule1F1B):
+                def __init__(self, *given, **options):
+                    super().__init__(*given, **options, scale_grads=False)
+            train.SCHEDULES["1f1b"] = (Unscaled, 1)
+
+        def last_microbatch_alone(train):
+            class LastAlone(train.PipelineStage):
+                def backward_one_chunk(self, *given, **options):
+                    if not self.is_last:
+                        self.submod.zero_grad()
+                    return super().backward_one_chunk(*given, **options)
+            train.PipelineStage = LastAlone
+        self.in_stages("1f1b", unscaled, status=1, texts=["grad.head.bias", "every element is 4.00 x golden"])
+        self.in_stages("1f1b", last_microbatch_alone, status=1, texts=["grad.layers.3.", "on rank 0 (pp 0)", "a part of the batch does not count, such as a microbatch"])
+
     @unittest.skipUnless(is_installed("transformers"), "transformers is not installed")
     def test_transformers(self):
         self.check_in_float64("transformers_tp", dict(tp=2, dp=2))

@@ -71,6 +71,45 @@ def test_wrong_gradient(layout, wrong_rank):
         train(layout, wrong_rank)
 
 
+class Stage(nn.Module):
+    """Some of four layers, with the names that they have in the whole model."""
+
+    def __init__(self, numbers):
+        super().__init__()
+        self.layers = nn.ModuleDict({str(number): nn.Linear(8, 8) for number in numbers})
+
+    def forward(self, x):
+        for layer in self.layers.values():
+            x = layer(x).tanh()
+        return x
+
+
+@pytest.mark.parametrize("divides", [True, False])
+@pytest.mark.layouts("pp2", "pp2 vpp2")
+def test_stages(layout, divides):
+    """Under the schedules of torch.distributed.pipelining. Where it does not divide, gradients are as many times too large as
+    there are microbatches."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+    ranks, chunks = layout.sizes["pp"], layout.sizes["vpp"]
+    note(f"test_stages {layout.text}: {layout.world_size} {layout.mesh}")
+    count, kind = ranks * chunks, ScheduleInterleaved1F1B if chunks > 1 else Schedule1F1B
+    with shardproof.float64():
+        numbers = range(layout.rank, count, ranks)
+        parts = [Stage(range(4 * number // count, 4 * (number + 1) // count)) for number in numbers]
+        optimizer = torch.optim.SGD([parameter for part in parts for parameter in part.parameters()], lr=1e-2)
+        layout.load(parts, mesh=layout.mesh)
+        with layout.record(parts, optimizer, mesh=layout.mesh):
+            rows = shardproof.batch(torch.arange(32.0).reshape(4, 8).sin())
+            if ranks == 1:
+                parts[0](rows).square().mean().backward()
+            else:
+                stages = [PipelineStage(part, number, count, torch.device("cpu")) for part, number in zip(parts, numbers)]
+                last = count - 1 in numbers
+                kind(stages if chunks > 1 else stages[0], 2, loss_fn=lambda y, _: y.square().mean(), scale_grads=divides).step(
+                    *[rows] if layout.rank == 0 else [], target=rows if last else None)
+            optimizer.step()
+
+
 @pytest.mark.parametrize("wrong_rank", [None, 1])
 @pytest.mark.layouts("tp2", noise=16)
 def test_noise(layout, wrong_rank):

@@ -113,6 +113,12 @@ class PluginTest(unittest.TestCase):
         seen = notes(self.scratch.name, "test_right dp2 tp2 sp")
         self.assertEqual(seen, ["test_right dp2 tp2 sp: {'dp': 2, 'tp': 2} ['sp'] 4"] * 4)
 
+    def test_stages_and_chunks(self):
+        for layout, seen in (("pp2", "2 {'pp': 2}"), ("pp2 vpp2", "2 {'pp': 2}")):
+            self.passed(f"test_stages[{layout}-True]")
+            self.expect(f"test_stages[{layout}-False]", "grad.layers.3.bias [8] of step 1", "2.00 x golden")
+            self.assertEqual(notes(self.scratch.name, f"test_stages {layout}:"), [f"test_stages {layout}: {seen}"] * 4)
+
     def test_the_golden_runs_once(self):
         self.assertEqual(len(notes(self.scratch.name, "test_right 1:")), 1)
 
