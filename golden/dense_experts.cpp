@@ -19,4 +19,20 @@ at::Tensor dense_experts(const at::Tensor& x, const at::Tensor& weights, const a
   return sum;
 }
 
+at::Tensor dense_clamped_experts(const at::Tensor& x, const at::Tensor& weights,
+                                 const ExpertTensors& experts) {
+  const GateClamp& clamp = experts.form.clamp;
+  at::Tensor sum = at::zeros_like(x);
+  for (int64_t i = 0; i < experts.down.size(0); ++i) {
+    const at::Tensor both = x.matmul(experts.gate_up[i]) + experts.gate_up_bias[i];
+    at::Tensor gate = both.slice(1, 0, std::nullopt, 2), up = both.slice(1, 1, std::nullopt, 2);
+    gate = at::where(gate.gt(clamp.limit), at::full_like(gate, clamp.limit), gate);
+    up = at::where(up.abs().gt(clamp.limit), clamp.limit * up.sign(), up);
+    const at::Tensor active = (1 + up) * gate / (1 + (-clamp.alpha * gate).exp());
+    const at::Tensor weight = weights.narrow(1, i, 1).to(x.scalar_type());
+    sum = sum + weight * (active.matmul(experts.down[i]) + experts.down_bias[i]);
+  }
+  return sum;
+}
+
 }  // namespace shardproof::golden

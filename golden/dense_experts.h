@@ -10,11 +10,16 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "model/config.h"
+#include "model/experts.h"
 
 namespace shardproof::golden {
 
 at::Tensor dense_experts(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& gate_up,
                          const at::Tensor& down, Activation activation);
+
+// The same by the form of gpt_oss: gate_up [N, E, 2F] with columns of gate and up in turn, down
+// [N, F, E], and their biases [N, 2F] and [N, E].
+at::Tensor dense_clamped_experts(const at::Tensor& x, const at::Tensor& weights,
+                                 const ExpertTensors& experts);
 
 }  // namespace shardproof::golden

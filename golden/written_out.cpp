@@ -27,7 +27,13 @@ at::Tensor unseen_keys(int64_t seq_len, int64_t window, const at::Tensor& sequen
 // Computes all scores of a sample at once.
 class WrittenOutAttention : public Layer {
  public:
-  explicit WrittenOutAttention(AttentionOptions options) : options_(options) {}
+  explicit WrittenOutAttention(const CausalAttention& plain)
+      : options_(plain.options()), sinks_(plain.sinks) {}
+
+  std::vector<ParameterPtr> parameters() const override {
+    if (!sinks_) return {};
+    return {sinks_};
+  }
 
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
     const at::ScalarType dtype = inputs[0].scalar_type(), wide = wider_type(dtype);
@@ -42,12 +48,16 @@ class WrittenOutAttention : public Layer {
         options_.scale > 0 ? options_.scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
     const at::Tensor scores =
         (at::matmul(q, k.transpose(2, 3)) * scale).view({batch, kv_heads, group, seq_len, seq_len});
-    const at::Tensor weights =
-        scores
-            .masked_fill(unseen_keys(seq_len, options_.window, context.sequence_ids),
-                         -std::numeric_limits<double>::infinity())
-            .softmax(-1)
-            .view({batch, kv_heads, group * seq_len, seq_len});
+    at::Tensor seen =
+        scores.masked_fill(unseen_keys(seq_len, options_.window, context.sequence_ids),
+                           -std::numeric_limits<double>::infinity());
+    if (sinks_) {
+      const at::Tensor sinks = sinks_->tensor.to(wide).view({1, kv_heads, group, 1, 1});
+      seen = at::cat({sinks.expand({batch, kv_heads, group, seq_len, 1}), seen}, -1);
+    }
+    const at::Tensor weights = seen.softmax(-1)
+                                   .narrow(-1, sinks_ ? 1 : 0, seq_len)
+                                   .reshape({batch, kv_heads, group * seq_len, seq_len});
     return at::matmul(weights, v)
         .view({batch, heads, seq_len, head_dim})
         .transpose(1, 2)
@@ -57,6 +67,7 @@ class WrittenOutAttention : public Layer {
 
  private:
   AttentionOptions options_;
+  ParameterPtr sinks_;
 };
 
 class WrittenOutNorm : public Layer {
@@ -94,16 +105,17 @@ class WrittenOutGate : public Layer {
 
 class WrittenOutRouter : public Layer {
  public:
-  explicit WrittenOutRouter(ParameterPtr weight) : weight_(std::move(weight)) {}
+  explicit WrittenOutRouter(const Router& plain) : plain_(plain) {}
 
   at::Tensor forward(at::TensorList inputs, const StepContext&) override {
     const at::ScalarType wide = wider_type(inputs[0].scalar_type());
-    return at::matmul(inputs[0].to(wide), weight_->tensor.to(wide).t());
+    const at::Tensor logits = at::matmul(inputs[0].to(wide), plain_.weight->tensor.to(wide).t());
+    return plain_.bias ? logits + plain_.bias->tensor.to(wide) : logits;
   }
-  std::vector<ParameterPtr> parameters() const override { return {weight_}; }
+  std::vector<ParameterPtr> parameters() const override { return plain_.parameters(); }
 
  private:
-  ParameterPtr weight_;
+  Router plain_;
 };
 
 // Ranks may choose other experts where two scores are as near as roundings, so that such a case is
@@ -151,20 +163,30 @@ class WrittenOutRouteWeights : public Layer {
 // Every expert computes every token.
 class WrittenOutExperts : public Layer {
  public:
-  explicit WrittenOutExperts(const Experts& experts)
-      : gate_up_(experts.gate_up), down_(experts.down), activation_(experts.activation) {}
+  explicit WrittenOutExperts(const Experts& experts) : plain_(experts) {}
 
   at::Tensor forward(at::TensorList inputs, const StepContext&) override {
     const at::Tensor x = inputs[0].flatten(0, 1), weights = inputs[2].flatten(0, 1);
-    const at::Tensor dense = at::zeros({x.size(0), down_->tensor.size(0)}, weights.options())
+    const ExpertTensors experts = plain_.tensors();
+    const at::Tensor dense = at::zeros({x.size(0), experts.down.size(0)}, weights.options())
                                  .scatter(1, inputs[1].flatten(0, 1), weights);
-    return dense_experts(x, dense, gate_up_->tensor, down_->tensor, activation_).view_as(inputs[0]);
+    const at::Tensor sum =
+        experts.form.columns_in_turn
+            ? dense_clamped_experts(x, dense, experts)
+            : dense_experts(x, dense, experts.gate_up, experts.down, experts.form.activation);
+    return sum.view_as(inputs[0]);
   }
-  std::vector<ParameterPtr> parameters() const override { return {gate_up_, down_}; }
+  std::vector<ParameterPtr> parameters() const override { return plain_.parameters(); }
 
  private:
-  ParameterPtr gate_up_, down_;
-  Activation activation_;
+  Experts plain_;
+};
+
+class WrittenOutSharedSum : public Layer {
+ public:
+  at::Tensor forward(at::TensorList inputs, const StepContext&) override {
+    return inputs[0] + inputs[1] / (1 + (-inputs[2]).exp());
+  }
 };
 
 template <class PlainLayer>
@@ -179,20 +201,21 @@ const PlainLayer& plain_layer(const Slot& slot) {
 void write_out(Decoder& model) {
   for (Slot* slot : model.slots()) {
     if (slot->kind() == SlotKind::kAttention) {
-      slot->layer =
-          std::make_unique<WrittenOutAttention>(plain_layer<CausalAttention>(*slot).options());
+      slot->layer = std::make_unique<WrittenOutAttention>(plain_layer<CausalAttention>(*slot));
     } else if (slot->kind() == SlotKind::kNorm) {
       slot->layer = std::make_unique<WrittenOutNorm>(plain_layer<RmsNorm>(*slot));
     } else if (slot->kind() == SlotKind::kActivation) {
       slot->layer = std::make_unique<WrittenOutGate>(model.config().activation);
     } else if (slot->kind() == SlotKind::kRouter) {
-      slot->layer = std::make_unique<WrittenOutRouter>(plain_layer<Router>(*slot).weight);
+      slot->layer = std::make_unique<WrittenOutRouter>(plain_layer<Router>(*slot));
     } else if (slot->kind() == SlotKind::kSelection) {
       slot->layer = std::make_unique<WrittenOutSelection>(slot->name, model.config().router);
     } else if (slot->kind() == SlotKind::kRouteWeights) {
       slot->layer = std::make_unique<WrittenOutRouteWeights>(model.config().router);
     } else if (slot->kind() == SlotKind::kExperts) {
       slot->layer = std::make_unique<WrittenOutExperts>(plain_layer<Experts>(*slot));
+    } else if (slot->kind() == SlotKind::kSharedSum) {
+      slot->layer = std::make_unique<WrittenOutSharedSum>();
     }
   }
 }

@@ -95,7 +95,7 @@ def gemma_with_images():
 
 
 def experts(kind, **changes):
-    """Mixtral or Qwen3-MoE, small."""
+    """Mixtral, Qwen2-MoE, Qwen3-MoE or GPT-OSS, small."""
     base = config(architectures=[f"{kind}ForCausalLM"], vocab_size=40, hidden_size=16, intermediate_size=12,
                   num_key_value_heads=2, rope_theta=500.0)
     del base["mlp_bias"], base["attention_bias"]
@@ -107,6 +107,8 @@ ADAMW = {"kind": "AdamW", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weigh
 SGD = {"kind": "SGD", "lr": 0.1, "weight_decay": 0.0, "max_norm": 0.1, "steps": 3}
 NLL = {"kind": "nll"}
 CLIPPED = {"kind": "clipped_pg", "eps": 0.2, "beta": 0.01}
+YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 2.0, "beta_slow": 0.2, "truncate": False,
+        "original_max_position_embeddings": 16}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 48}
 
@@ -173,6 +175,24 @@ CASES = [
          experts("Qwen3Moe", model_type="qwen3_moe", num_hidden_layers=3, num_experts=4, num_experts_per_tok=1,
                  moe_intermediate_size=7, norm_topk_prob=False, decoder_sparse_step=2, head_dim=4,
                  tie_word_embeddings=True), NLL, SGD, [12, 1, 7], as_saved=True),
+    Case("qwen2_moe_shared_expert", 19,
+         experts("Qwen2Moe", model_type="qwen2_moe", num_hidden_layers=3, num_experts=6, num_experts_per_tok=3,
+                 moe_intermediate_size=8, shared_expert_intermediate_size=10, norm_topk_prob=False, mlp_only_layers=[1],
+                 num_attention_heads=4, head_dim=6), CLIPPED, ADAMW, [11, 12, 2], dropped=[2], as_saved=True),
+    Case("qwen2_moe_steps", 20,
+         experts("Qwen2Moe", model_type="qwen2_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=6,
+                 shared_expert_intermediate_size=14, norm_topk_prob=True, decoder_sparse_step=2, qkv_bias=False,
+                 tie_word_embeddings=True), NLL, SGD, [12, 1, 7]),
+    Case("gpt_oss", 21,
+         experts("GptOss", model_type="gpt_oss", num_local_experts=6, num_experts_per_tok=3, head_dim=6,
+                 intermediate_size=16, sliding_window=4, swiglu_limit=0.8,
+                 rope_theta=None, rope_parameters=YARN | {"rope_theta": 500.0}),
+         CLIPPED, ADAMW, [11, 12, 2], dropped=[2]),
+    Case("gpt_oss_v4", 22,
+         experts("GptOss", model_type="gpt_oss", num_hidden_layers=3, num_local_experts=4, num_experts_per_tok=2,
+                 head_dim=4, sliding_window=3, layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+                 attention_bias=False, tie_word_embeddings=True, rope_scaling=YARN | {"beta_fast": 4.0, "truncate": True}),
+         NLL, SGD, [12, 1, 7], as_saved=True),
 ]
 
 

@@ -131,7 +131,7 @@ double least_tokens(const CaseSpec& spec) {
   return static_cast<double>(count) * static_cast<double>(sizes.length) / parts;
 }
 
-// In layers with experts, and in their place in others.
+// In layers with experts; in their place in others, and beside them.
 struct MlpCounts {
   double experts, dense;
 };
@@ -142,8 +142,9 @@ MlpCounts mlp_counts(const ModelConfig& config) {
   const double of_width = 3.0 * static_cast<double>(config.hidden_size);
   return {with_experts * of_width * static_cast<double>(config.expert_width) *
               static_cast<double>(config.router.num_experts),
-          (static_cast<double>(config.num_hidden_layers) - with_experts) * of_width *
-              static_cast<double>(config.intermediate_size)};
+          of_width * ((static_cast<double>(config.num_hidden_layers) - with_experts) *
+                          static_cast<double>(config.intermediate_size) +
+                      with_experts * static_cast<double>(config.shared_width))};
 }
 
 double parameter_count(const ModelConfig& config) {

@@ -41,9 +41,18 @@ struct GateFunction : torch::autograd::Function<GateFunction<Function>> {
   }
 };
 
+// Above its limit a clamped value has no gradient, as in PyTorch.
+at::Tensor clamped_swiglu(const at::Tensor& gate, const at::Tensor& up, const GateClamp& clamp) {
+  const at::Tensor low = gate.clamp_max(clamp.limit);
+  return (up.clamp(-clamp.limit, clamp.limit) + 1) * (low * at::sigmoid(low * clamp.alpha));
+}
+
 }  // namespace
 
 at::Tensor GatedActivation::forward(at::TensorList inputs, const StepContext&) {
+  if (activation_ == Activation::kClampedSwiglu) {
+    return clamped_swiglu(inputs[0], inputs[1], clamp_);
+  }
   return activation_ == Activation::kGeluTanh ? GateFunction<GeluTanh>::apply(inputs[0], inputs[1])
                                               : GateFunction<Silu>::apply(inputs[0], inputs[1]);
 }

@@ -4,6 +4,8 @@
 //   k, v     [B, S, H_kv, D]
 //   returns  [B, S, H*D]       in q's dtype; everything between is in the wider type
 //
+// Each head may have a sink: a further logit in its softmax, without a value.
+//
 // A query sees at most the keys up to itself: with a window W only the last W of them, in a packed
 // row (StepContext::sequence_ids) only those of its own sequence.
 //
@@ -17,6 +19,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "base/error.h"
 #include "model/decoder.h"
@@ -88,35 +91,44 @@ at::Tensor key_rows(const at::Tensor& by_head, const QueryBlock& block) {
 }
 
 // rows [B, H_kv, group * count, D], k of the block -> [B, H_kv, group * count, keys]
-at::Tensor weights_of(const at::Tensor& rows, const at::Tensor& k, const QueryBlock& block,
-                      const AttentionRule& rule) {
+// A further column is the weight of the sink, if there are sinks.
+at::Tensor weights_of(const at::Tensor& rows, const at::Tensor& k, const at::Tensor& sinks,
+                      const QueryBlock& block, const AttentionRule& rule) {
   const at::Tensor scores = at::matmul(rows, k.transpose(2, 3)).mul_(rule.scale);
   const int64_t group = rows.size(2) / block.count;
   scores.view({rows.size(0), rows.size(1), group, block.count, block.keys})
       .masked_fill_(hidden_keys(block, rule, rows.device()),
                     -std::numeric_limits<double>::infinity());
-  return scores.softmax(-1);
+  if (!sinks.defined()) return scores.softmax(-1);
+  const at::Tensor column = sinks.to(scores.scalar_type())
+                                .view({1, rows.size(1), group, 1, 1})
+                                .expand({rows.size(0), rows.size(1), group, block.count, 1})
+                                .reshape({rows.size(0), rows.size(1), rows.size(2), 1});
+  return at::cat({scores, column}, -1).softmax(-1);
 }
 
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                  const AttentionRule& rule) {
+                  const at::Tensor& sinks, const AttentionRule& rule) {
   const at::Tensor out = at::empty(q.sizes(), q.options());
   const at::Tensor keys = by_head(k).contiguous(), values = by_head(v).contiguous();
   for (const QueryBlock& block : query_blocks(q, rule)) {
     const at::Tensor weights =
-        weights_of(query_rows(q, block, k.size(2)), key_rows(keys, block), block, rule);
+        weights_of(query_rows(q, block, k.size(2)), key_rows(keys, block), sinks, block, rule)
+            .narrow(-1, 0, block.keys);
     put_rows(out, block, at::matmul(weights, key_rows(values, block)));
   }
   return out;
 }
 
 struct Gradients {
-  at::Tensor q, k, v;
+  at::Tensor q, k, v, sinks;
 };
 
 Gradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k,
-                          const at::Tensor& v, const AttentionRule& rule) {
+                          const at::Tensor& v, const at::Tensor& sinks, const AttentionRule& rule) {
   const at::Tensor keys = by_head(k).contiguous(), values = by_head(v).contiguous();
+  const at::Tensor grad_sinks =
+      sinks.defined() ? at::zeros(sinks.sizes(), keys.options()) : at::Tensor();
   const at::Tensor grad_q = at::empty(q.sizes(), q.options()),
                    grad_k = at::zeros(keys.sizes(), keys.options()),
                    grad_v = at::zeros(keys.sizes(), keys.options());
@@ -124,27 +136,38 @@ Gradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const
     const at::Tensor rows = query_rows(q, block, k.size(2)),
                      grad_rows = query_rows(grad_out, block, k.size(2));
     const at::Tensor block_keys = key_rows(keys, block);
-    const at::Tensor weights = weights_of(rows, block_keys, block, rule);
+    const at::Tensor all_weights = weights_of(rows, block_keys, sinks, block, rule);
+    const at::Tensor weights = all_weights.narrow(-1, 0, block.keys).contiguous();
     key_rows(grad_v, block).add_(at::matmul(weights.transpose(2, 3), grad_rows));
     const at::Tensor grad_weights = at::matmul(grad_rows, key_rows(values, block).transpose(2, 3));
     const at::Tensor grad_scores =
         at::_softmax_backward_data(grad_weights, weights, -1, weights.scalar_type())
             .mul_(rule.scale);
     put_rows(grad_q, block, at::matmul(grad_scores, block_keys));
+    if (sinks.defined()) {
+      const at::Tensor of_rows =
+          all_weights.select(-1, block.keys) * (weights * grad_weights).sum(-1);
+      grad_sinks.sub_(
+          of_rows.view({q.size(0), q.size(2), block.count}).sum(at::IntArrayRef({0, 2})));
+    }
     key_rows(grad_k, block).add_(at::matmul(grad_scores.transpose(2, 3), rows));
   }
   return {grad_q, grad_k.transpose(1, 2).to(k.scalar_type()),
-          grad_v.transpose(1, 2).to(v.scalar_type())};
+          grad_v.transpose(1, 2).to(v.scalar_type()),
+          sinks.defined() ? grad_sinks.to(sinks.scalar_type()) : sinks};
 }
 
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q,
-                            const at::Tensor& k, const at::Tensor& v, const AttentionRule& rule) {
-    ctx->save_for_backward({q, k, v});
+                            const at::Tensor& k, const at::Tensor& v,
+                            const std::optional<at::Tensor>& some_sinks,
+                            const AttentionRule& rule) {
+    const at::Tensor sinks = some_sinks.value_or(at::Tensor());
+    ctx->save_for_backward({q, k, v, sinks});
     ctx->saved_data["scale"] = rule.scale;
     ctx->saved_data["window"] = rule.window;
     ctx->saved_data["sequence_ids"] = rule.sequence_ids;
-    return attend(q, k, v, rule);
+    return attend(q, k, v, sinks, rule);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -154,8 +177,8 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const AttentionRule rule{.scale = ctx->saved_data["scale"].toDouble(),
                              .window = ctx->saved_data["window"].toInt(),
                              .sequence_ids = ctx->saved_data["sequence_ids"].toTensor()};
-    const Gradients out = attend_backward(grads[0], saved[0], saved[1], saved[2], rule);
-    return {out.q, out.k, out.v, at::Tensor()};
+    const Gradients out = attend_backward(grads[0], saved[0], saved[1], saved[2], saved[3], rule);
+    return {out.q, out.k, out.v, out.sinks, at::Tensor()};
   }
 };
 
@@ -165,6 +188,16 @@ int64_t attention_block_rows(int64_t batch, int64_t seq_len, int64_t heads, int6
   constexpr int64_t kBytes = 256 << 10, kFewest = 32;
   const int64_t row = std::max<int64_t>(1, batch * heads * seq_len * element);
   return std::max(kFewest, kBytes / row);
+}
+
+std::vector<ParameterPtr> CausalAttention::parameters() const {
+  if (!sinks) return {};
+  return {sinks};
+}
+
+at::Tensor sinks_of(at::TensorList inputs, const ParameterPtr& sinks) {
+  if (inputs.size() > 3) return inputs[3];
+  return sinks ? sinks->tensor : at::Tensor();
 }
 
 at::Tensor CausalAttention::forward(at::TensorList inputs, const StepContext& context) {
@@ -181,7 +214,10 @@ at::Tensor CausalAttention::forward(at::TensorList inputs, const StepContext& co
     SHARDPROOF_ASSERT(rule.sequence_ids.numel() == seq_len, "one sequence id per token of the row");
     rule.sequence_ids = rule.sequence_ids.view({seq_len});
   }
-  return AttentionFunction::apply(q, inputs[1], inputs[2], rule)
+  const at::Tensor own_sinks = sinks_of(inputs, sinks);
+  SHARDPROOF_ASSERT(!own_sinks.defined() || own_sinks.numel() == heads, "a sink for each head");
+  const auto some_sinks = own_sinks.defined() ? std::optional(own_sinks) : std::nullopt;
+  return AttentionFunction::apply(q, inputs[1], inputs[2], some_sinks, rule)
       .view({q.size(0), seq_len, heads * head_dim});
 }
 

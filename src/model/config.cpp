@@ -12,6 +12,7 @@
 #include "model/config_fields.h"
 #include "model/config_keys.h"
 #include "model/config_rope.h"
+#include "model/config_windows.h"
 
 namespace shardproof {
 namespace {
@@ -91,6 +92,7 @@ void check_options(const ConfigFields& config, const FamilyTraits& family) {
   };
   only_elsewhere("attention_bias", family.attention_bias_option);
   only_elsewhere("mlp_bias", family.mlp_bias_option);
+  only_elsewhere("qkv_bias", family.qkv_bias_option || family.experts == ExpertLayers::kNone);
   const auto number_elsewhere = [&](const char* key, bool known) {
     if (known || !config.has(key)) return;
     config.refuse({key}, fmt::format("{} is no option of {}", key, family.name),
@@ -99,8 +101,17 @@ void check_options(const ConfigFields& config, const FamilyTraits& family) {
   number_elsewhere("query_pre_attn_scalar", family.own_score_scale);
   number_elsewhere("rope_local_base_freq", family.local_rope);
   number_elsewhere("sliding_window_pattern", family.window == WindowRule::kPattern);
+  number_elsewhere("shared_expert_intermediate_size", family.shared_expert_intermediate_size > 0);
+  for (const char* key : {"swiglu_alpha", "swiglu_limit"}) {
+    number_elsewhere(key, family.clamped_experts);
+  }
   const bool windows = family.window != WindowRule::kNone;
   number_elsewhere("sliding_window", windows || !config.flag_or("use_sliding_window", true));
+  if (family.experts == ExpertLayers::kBySteps && config.flag_or("use_sliding_window", false)) {
+    config.refuse({"use_sliding_window"},
+                  fmt::format("sliding windows of {} are not supported", family.name),
+                  "set use_sliding_window to false");
+  }
   if (config.number_or("partial_rotary_factor", 1) != 1) {
     config.refuse({"partial_rotary_factor"},
                   "a partial_rotary_factor other than 1 is not supported", "remove it");
@@ -116,11 +127,13 @@ Activation read_activation(const ConfigFields& config, const FamilyTraits& famil
                               config.text_or(key, ""), family.name, name),
                   fmt::format("remove it, or set {}", family.activation_key));
   }
-  if (name == "silu" || name == "swish") return Activation::kSilu;
-  if (name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
+  if (name == "silu" || name == "swish") {
+    return family.clamped_experts ? Activation::kClampedSwiglu : Activation::kSilu;
+  }
+  if (name == "gelu_pytorch_tanh" && !family.clamped_experts) return Activation::kGeluTanh;
   config.refuse({family.activation_key},
                 fmt::format("{} \"{}\" is not supported", family.activation_key, name),
-                "supported: silu, gelu_pytorch_tanh");
+                family.clamped_experts ? "supported: silu" : "supported: silu, gelu_pytorch_tanh");
 }
 
 // A size that has a default in some families.
@@ -178,65 +191,6 @@ int64_t read_pad_token(const ConfigFields& config, const ModelConfig& model) {
   return id < 0 ? id + vocab_size : id;
 }
 
-// Which layers have a sliding window, from the list in config.json.
-std::vector<bool> read_layer_types(const ConfigFields& config, int64_t layers) {
-  const Json& types = *config.find("layer_types");
-  if (!types.is_array()) config.wrong_type("layer_types", types, "a list of names");
-  if (static_cast<int64_t>(types.size()) != layers) {
-    config.bad(
-        {"layer_types", "num_hidden_layers"},
-        fmt::format("layer_types names {} layers, num_hidden_layers is {}", types.size(), layers),
-        "name every layer once");
-  }
-  std::vector<bool> sliding;
-  for (const Json& type : types) {
-    if (!type.is_string()) config.wrong_type("layer_types", types, "a list of names");
-    config.refuse_unknown("layer_types", "layer type", type.get<std::string>(),
-                          {"full_attention", "sliding_attention"});
-    sliding.push_back(type == "sliding_attention");
-  }
-  return sliding;
-}
-
-std::vector<bool> sliding_layers_by_rule(const ConfigFields& config, const ModelConfig& model) {
-  const bool last = model.traits().window == WindowRule::kLastLayers;
-  const int64_t from = last ? config.integer_or("max_window_layers", 28) : 0;
-  const int64_t every = last ? 0 : config.size_or("sliding_window_pattern", 6);
-  std::vector<bool> sliding;
-  for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
-    sliding.push_back(last ? layer >= from : (layer + 1) % every != 0);
-  }
-  return sliding;
-}
-
-void read_windows(const ConfigFields& config, ModelConfig& model) {
-  const WindowRule rule = model.traits().window;
-  if (rule == WindowRule::kNone) {
-    if (!config.has("layer_types")) return;
-    const auto sliding = read_layer_types(config, model.num_hidden_layers);
-    if (std::find(sliding.begin(), sliding.end(), true) == sliding.end()) return;
-    config.refuse({"layer_types"},
-                  fmt::format("layer_types has sliding layers, and {} has none", model.family),
-                  "remove it, or name the family that is meant");
-  }
-  const bool used =
-      rule == WindowRule::kPattern || config.flag_or("use_sliding_window", /*otherwise=*/false);
-  const bool windowed = used && !config.is_null("sliding_window");
-  const bool listed = config.has("layer_types");
-  if (listed) model.sliding_layers = read_layer_types(config, model.num_hidden_layers);
-  if (!windowed) {
-    if (model.has_sliding_layers()) {
-      config.bad({"layer_types", "sliding_window"},
-                 "layer_types has sliding layers, but there is no sliding window",
-                 rule == WindowRule::kPattern ? "give sliding_window"
-                                              : "set use_sliding_window and sliding_window");
-    }
-    return;
-  }
-  model.sliding_window = config.size_or("sliding_window", 4096);
-  if (!listed) model.sliding_layers = sliding_layers_by_rule(config, model);
-}
-
 // A model that also reads images has the key outside of its text part.
 bool read_tie(const ConfigFields& whole, const ConfigFields& text, const FamilyTraits& family) {
   const char* key = "tie_word_embeddings";
@@ -263,7 +217,12 @@ void read_decoder(const ConfigFields& config, ModelConfig& model) {
   model.rms_norm_eps = config.positive_or("rms_norm_eps", family.rms_norm_eps);
   read_rope(config, model);
   read_windows(config, model);
-  model.attention_bias = config.flag_or("attention_bias", false);
+  model.attention_bias = config.flag_or("attention_bias", family.attention_bias);
+  if (family.clamped_experts) {
+    model.gate_clamp.alpha = config.number_or("swiglu_alpha", model.gate_clamp.alpha);
+    model.gate_clamp.limit = config.positive_or("swiglu_limit", model.gate_clamp.limit);
+  }
+  if (family.qkv_bias_option) model.qkv_bias = config.flag_or("qkv_bias", family.qkv_bias);
   model.mlp_bias = config.flag_or("mlp_bias", false);
   read_experts(config, model);
 }
@@ -272,7 +231,7 @@ void read_decoder(const ConfigFields& config, ModelConfig& model) {
 
 bool ModelConfig::has_bias(const std::string& linear) const {
   if (linear.starts_with("mlp.")) return mlp_bias;
-  return attention_bias || (traits().qkv_bias && linear != "self_attn.o_proj");
+  return attention_bias || (qkv_bias.value_or(traits().qkv_bias) && linear != "self_attn.o_proj");
 }
 
 int64_t ModelConfig::window_of_layer(int64_t layer) const {
@@ -291,6 +250,19 @@ bool ModelConfig::has_experts(int64_t layer) const {
 
 bool ModelConfig::has_experts() const {
   return std::find(expert_layers.begin(), expert_layers.end(), true) != expert_layers.end();
+}
+
+bool ModelConfig::has_shared_expert(int64_t layer) const {
+  return shared_width > 0 && has_experts(layer);
+}
+
+int64_t ModelConfig::mlp_width(const std::string& slot) const {
+  return slot.find("mlp.shared_expert.") == std::string::npos ? intermediate_size : shared_width;
+}
+
+ExpertForm ModelConfig::expert_form() const {
+  return {
+      .activation = activation, .clamp = gate_clamp, .columns_in_turn = traits().clamped_experts};
 }
 
 double ModelConfig::score_scale() const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,18 +13,39 @@
 
 namespace shardproof {
 
-enum class RopeKind { kDefault, kLinear, kLlama3 };
-constexpr std::array<const char*, 3> names_of(RopeKind) { return {"default", "linear", "llama3"}; }
+enum class RopeKind { kDefault, kLinear, kLlama3, kYarn };
+constexpr std::array<const char*, 4> names_of(RopeKind) {
+  return {"default", "linear", "llama3", "yarn"};
+}
 
 struct RopeScaling {
   RopeKind kind = RopeKind::kDefault;
   double factor = 1.0;
   double low_freq_factor = 1.0;                     // llama3
   double high_freq_factor = 4.0;                    // llama3
-  int64_t original_max_position_embeddings = 8192;  // llama3
+  int64_t original_max_position_embeddings = 8192;  // llama3, yarn
+  double beta_fast = 32.0, beta_slow = 1.0;         // yarn: turns within the original context
+  bool truncate = true;                             // yarn: whether the ramp has whole bounds
+  double attention_factor = 1.0;                    // yarn: of cosines and sines
 };
 
-enum class Activation { kSilu, kGeluTanh };
+enum class Activation { kSilu, kGeluTanh, kClampedSwiglu };
+
+// Of kClampedSwiglu: (up + 1) gate sigmoid(alpha gate), with the gate at most `limit` and up
+// between -limit and limit.
+struct GateClamp {
+  double alpha = 1.702, limit = 7.0;
+};
+
+// How experts compute, and how their weights lie.
+struct ExpertForm {
+  Activation activation = Activation::kSilu;
+  GateClamp clamp = {};
+  // gate_up is [N, E, 2F] with columns of gate and up in turn, down is [N, F, E], and both have
+  // biases [N, 2F] and [N, E]. Otherwise gate_up is [N, 2F, E] with the rows of the gate first, and
+  // down [N, E, F].
+  bool columns_in_turn = false;
+};
 
 struct ModelConfig {
   std::string family = "llama";  // family.h
@@ -37,6 +59,7 @@ struct ModelConfig {
   int64_t pad_token_id = -1;  // >= 0: the embedding row gets no gradient
   double rms_norm_eps = 1e-6;
   Activation activation = Activation::kSilu;
+  GateClamp gate_clamp = {};
   double query_pre_attn_scalar = 0;  // 0: head_dim
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
@@ -45,10 +68,12 @@ struct ModelConfig {
   int64_t sliding_window = 0;             // keys that a query sees, including its own
   std::vector<bool> sliding_layers = {};  // one per layer; empty: none
   bool tie_word_embeddings = false;
-  bool attention_bias = false;  // q, k, v and o
+  bool attention_bias = false;        // q, k, v and o
+  std::optional<bool> qkv_bias = {};  // q, k and v; unset: as the family has it
   bool mlp_bias = false;
   RouterRule router = {};                // of layers with experts
   int64_t expert_width = 0;              // of the MLP of each expert
+  int64_t shared_width = 0;              // of the MLP beside the experts; 0: none
   std::vector<bool> expert_layers = {};  // one per layer; empty: none has experts
 
   const FamilyTraits& traits() const { return family_traits(family); }
@@ -58,7 +83,11 @@ struct ModelConfig {
   int64_t window_of_layer(int64_t layer) const;
   bool has_sliding_layers() const;
   bool has_experts(int64_t layer) const;
-  bool has_experts() const;        // in any layer
+  bool has_experts() const;  // in any layer
+  bool has_shared_expert(int64_t layer) const;
+  // The inner size of the MLP to which a slot belongs: a shared expert's, or that of dense layers.
+  int64_t mlp_width(const std::string& slot) const;
+  ExpertForm expert_form() const;
   double score_scale() const;      // of q k^T
   double embedding_scale() const;  // of the embedding's output
 

@@ -63,9 +63,13 @@ void read_experts(const ConfigFields& config, ModelConfig& model) {
     if (error.kind() == ErrorKind::kRefused) config.refuse(keys, error.fact(), error.fix());
     config.bad(keys, error.fact(), error.fix());
   }
-  constexpr int64_t kDefaultWidth = 768;  // of qwen3_moe
-  model.expert_width =
-      by_steps ? config.size_or("moe_intermediate_size", kDefaultWidth) : model.intermediate_size;
+  model.expert_width = by_steps
+                           ? config.size_or("moe_intermediate_size", family.moe_intermediate_size)
+                           : model.intermediate_size;
+  if (family.shared_expert_intermediate_size > 0) {
+    model.shared_width =
+        config.size_or("shared_expert_intermediate_size", family.shared_expert_intermediate_size);
+  }
   const int64_t step = by_steps ? config.size_or("decoder_sparse_step", 1) : 1;
   const std::vector<int64_t> dense = by_steps ? read_dense_layers(config) : std::vector<int64_t>();
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {

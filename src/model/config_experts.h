@@ -6,8 +6,8 @@
 
 namespace shardproof {
 
-// Sets router, expert_width and expert_layers; nothing for a family without experts. Throws a
-// ConfigProblem.
+// Sets router, expert_layers and the widths of experts; nothing for a family without experts.
+// Throws a ConfigProblem.
 void read_experts(const ConfigFields& config, ModelConfig& model);
 
 }  // namespace shardproof

@@ -18,10 +18,19 @@ constexpr size_t kMisspeltBy = 2;  // letters, as in case.json
 
 // Of families with experts alone.
 const std::vector<std::string>& keys_of_experts() {
-  static const std::vector<std::string> keys = {
-      "num_experts",           "num_local_experts",   "num_experts_per_tok",
-      "moe_intermediate_size", "norm_topk_prob",      "decoder_sparse_step",
-      "mlp_only_layers",       "router_jitter_noise", "output_router_logits"};
+  static const std::vector<std::string> keys = {"num_experts",
+                                                "num_local_experts",
+                                                "num_experts_per_tok",
+                                                "moe_intermediate_size",
+                                                "norm_topk_prob",
+                                                "decoder_sparse_step",
+                                                "mlp_only_layers",
+                                                "router_jitter_noise",
+                                                "output_router_logits",
+                                                "qkv_bias",
+                                                "shared_expert_intermediate_size",
+                                                "swiglu_alpha",
+                                                "swiglu_limit"};
   return keys;
 }
 
@@ -114,6 +123,7 @@ const std::map<std::string, double>& keys_of_other_models() {
       {"rotary_pct", 1},
       {"scale_depth", 1},
       {"scale_emb", 1},
+      {"shared_expert_intermediate_size", 0},
       {"use_mrope", 0},
       {"use_parallel_residual", 0},
       {"use_qk_norm", 0},

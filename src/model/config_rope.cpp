@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "model/config_keys.h"
 
 namespace shardproof {
@@ -29,7 +31,38 @@ std::vector<std::string> scaling_keys() {
           "low_freq_factor",
           "high_freq_factor",
           "original_max_position_embeddings",
-          "partial_rotary_factor"};
+          "partial_rotary_factor",
+          "attention_factor",
+          "beta_fast",
+          "beta_slow",
+          "mscale",
+          "mscale_all_dim",
+          "truncate"};
+}
+
+double magnitude(double factor, double scale) {
+  return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1;
+}
+
+void read_yarn(const ConfigFields& rope, RopeScaling& scaling) {
+  const auto given = [&](const char* key) { return rope.has(key) && rope.number(key) != 0; };
+  if (given("beta_fast")) scaling.beta_fast = rope.number("beta_fast");
+  if (given("beta_slow")) scaling.beta_slow = rope.number("beta_slow");
+  if (!(scaling.beta_slow > 0 && scaling.beta_slow < scaling.beta_fast)) {
+    rope.bad({"beta_fast", "beta_slow"},
+             fmt::format("{}={} is not between 0 and beta_fast={}", rope.name("beta_slow"),
+                         scaling.beta_slow, scaling.beta_fast),
+             "beta_slow must be the smaller one");
+  }
+  scaling.truncate = rope.flag_or("truncate", true);
+  if (rope.has("attention_factor")) {
+    scaling.attention_factor = rope.number("attention_factor");
+  } else if (given("mscale") && given("mscale_all_dim")) {
+    scaling.attention_factor = magnitude(scaling.factor, rope.number("mscale")) /
+                               magnitude(scaling.factor, rope.number("mscale_all_dim"));
+  } else {
+    scaling.attention_factor = magnitude(scaling.factor, 1);
+  }
 }
 
 RopeScaling read_scaling(const ConfigFields& config, const ConfigFields& rope) {
@@ -46,6 +79,11 @@ RopeScaling read_scaling(const ConfigFields& config, const ConfigFields& rope) {
   rope.number("factor");
   scaling.factor = rope.positive_or("factor", 1);
   if (scaling.kind == RopeKind::kLinear) return scaling;
+  if (scaling.kind == RopeKind::kYarn) {
+    scaling.original_max_position_embeddings = read_original_context(config, rope);
+    read_yarn(rope, scaling);
+    return scaling;
+  }
   for (const char* key : {"low_freq_factor", "high_freq_factor"}) rope.number(key);
   scaling.low_freq_factor = rope.positive_or("low_freq_factor", 1);
   scaling.high_freq_factor = rope.positive_or("high_freq_factor", 4);
@@ -91,6 +129,16 @@ void read_rope_by_layer(const ConfigFields& config, const ConfigFields& fields,
   }
 }
 
+// transformers reads its `truncate` from another place there.
+void refuse_yarn_by_layer(const ConfigFields& config, const ModelConfig& model) {
+  const bool yarn = model.rope_scaling.kind == RopeKind::kYarn ||
+                    model.rope_local_scaling.kind == RopeKind::kYarn;
+  if (!yarn) return;
+  config.refuse({"rope_parameters", "rope_scaling"},
+                fmt::format("yarn is not supported for {}", model.traits().name),
+                "set rope_type to default, linear or llama3");
+}
+
 }  // namespace
 
 void read_rope(const ConfigFields& config, ModelConfig& model) {
@@ -108,6 +156,7 @@ void read_rope(const ConfigFields& config, ModelConfig& model) {
   }
   if (parameters != nullptr && local) {
     read_rope_by_layer(config, config.inside("rope_parameters"), model);
+    refuse_yarn_by_layer(config, model);
   } else if (parameters != nullptr) {
     read_rope_object(config, config.inside("rope_parameters"),
                      {model.rope_theta, model.rope_scaling});
@@ -115,6 +164,13 @@ void read_rope(const ConfigFields& config, ModelConfig& model) {
     const ConfigFields fields = config.inside("rope_scaling");
     check_rope_keys(fields, scaling_keys());
     model.rope_scaling = read_scaling(config, fields);
+    if (local) refuse_yarn_by_layer(config, model);
+  } else if (model.traits().yarn_by_default) {
+    model.rope_scaling = {.kind = RopeKind::kYarn,
+                          .factor = 32,
+                          .original_max_position_embeddings = 4096,
+                          .truncate = false,
+                          .attention_factor = magnitude(32, 1)};
   }
 }
 

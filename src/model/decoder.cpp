@@ -19,8 +19,9 @@ struct Decoder::Block {
   Slot *input_layernorm, *q_proj, *k_proj, *v_proj, *q_norm, *k_norm, *attention, *o_proj;
   Slot *attention_norm, *attention_residual;
   Slot *mlp_input_norm, *gate_proj, *up_proj, *activation, *down_proj, *mlp_norm, *mlp_residual;
-  Slot *router, *selection, *route_weights, *experts;  // in place of gate_proj to down_proj
-  std::vector<Slot*> slots;                            // all of them
+  // In place of gate_proj to down_proj, or beside them if they are a shared MLP.
+  Slot *router, *selection, *route_weights, *experts, *shared_gate, *shared_sum;
+  std::vector<Slot*> slots;  // all of them
   Region region, mlp_region;
 };
 
@@ -88,22 +89,37 @@ std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std:
       return std::make_unique<RmsNorm>(parameter(name + ".weight"), config_.rms_norm_eps,
                                        config_.traits().unit_offset_norm);
     case SlotKind::kAttention:
-      return std::make_unique<CausalAttention>(AttentionOptions{
-          .scale = config_.score_scale(), .window = config_.window_of_layer(index)});
+      return std::make_unique<CausalAttention>(
+          AttentionOptions{.scale = config_.score_scale(),
+                           .window = config_.window_of_layer(index)},
+          config_.traits().sinks ? parameter(prefix + "self_attn.sinks") : nullptr);
     case SlotKind::kActivation:
       return std::make_unique<GatedActivation>(config_.activation);
     case SlotKind::kRouter:
-      return std::make_unique<Router>(parameter(name + ".weight"));
+      return std::make_unique<Router>(parameter(name + ".weight"), config_.traits().router_bias
+                                                                       ? parameter(name + ".bias")
+                                                                       : nullptr);
     case SlotKind::kSelection:
       return std::make_unique<ExpertSelection>(config_.router);
     case SlotKind::kRouteWeights:
       return std::make_unique<RouteWeights>(config_.router);
     case SlotKind::kExperts:
-      return std::make_unique<Experts>(parameter(name + ".gate_up_proj"),
-                                       parameter(name + ".down_proj"), config_.activation);
+      return make_experts(name);
+    case SlotKind::kSharedSum:
+      return std::make_unique<SharedSum>();
     default:
       return std::make_unique<Residual>();
   }
+}
+
+std::unique_ptr<Layer> Decoder::make_experts(const std::string& name) const {
+  const ExpertForm form = config_.expert_form();
+  const auto bias = [&](const char* part) {
+    return form.columns_in_turn ? parameter(name + part) : nullptr;
+  };
+  return std::make_unique<Experts>(parameter(name + ".gate_up_proj"),
+                                   parameter(name + ".down_proj"), form, bias(".gate_up_proj_bias"),
+                                   bias(".down_proj_bias"));
 }
 
 Decoder::Block Decoder::make_block(int64_t index) {
@@ -112,7 +128,7 @@ Decoder::Block Decoder::make_block(int64_t index) {
   for (const auto& [part, role] : layer_slots(config_, index)) {
     block.slots.push_back(add(layer + part, role, make_layer(layer, part, index, kind_of(role))));
   }
-  const auto part = [&](const char* name) {
+  const auto part = [&](const std::string& name) {
     const auto found = by_name_.find(layer + name);
     return found == by_name_.end() ? nullptr : found->second;
   };
@@ -130,14 +146,18 @@ Decoder::Block Decoder::make_block(int64_t index) {
   block.attention_residual = part("attention_residual");
   block.mlp_input_norm =
       part(output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm");
-  block.gate_proj = part("mlp.gate_proj");
-  block.up_proj = part("mlp.up_proj");
-  block.activation = part("mlp.activation");
-  block.down_proj = part("mlp.down_proj");
-  block.router = part("mlp.gate");
-  block.selection = part("mlp.gate.ids");
-  block.route_weights = part("mlp.gate.weights");
+  const std::string mlp = config_.has_shared_expert(index) ? "mlp.shared_expert." : "mlp.";
+  block.gate_proj = part(mlp + "gate_proj");
+  block.up_proj = part(mlp + "up_proj");
+  block.activation = part(mlp + "activation");
+  block.down_proj = part(mlp + "down_proj");
+  const std::string router = config_.traits().router;
+  block.router = part(router);
+  block.selection = part(router + ".ids");
+  block.route_weights = part(router + ".weights");
   block.experts = part("mlp.experts");
+  block.shared_gate = part("mlp.shared_expert_gate");
+  block.shared_sum = part("mlp.shared_expert_sum");
   block.mlp_norm = part("post_feedforward_layernorm");
   block.mlp_residual = part("mlp_residual");
   return block;
@@ -282,8 +302,10 @@ at::Tensor Decoder::forward(int64_t chunk, const at::Tensor& x, const StepContex
 }
 
 at::Tensor Decoder::run_chunk(int64_t chunk, at::Tensor x, const StepContext& context) const {
-  const auto table = [&context](const at::Tensor& frequencies) {
-    return frequencies.defined() ? rotary_table(context.positions, frequencies) : at::Tensor();
+  const double factor = config_.rope_scaling.attention_factor;
+  const auto table = [&](const at::Tensor& frequencies) {
+    return frequencies.defined() ? rotary_table(context.positions, frequencies, factor)
+                                 : at::Tensor();
   };
   at::Tensor rotary, sliding_rotary;
   for (const Segment& segment : chunks_[chunk]) {
@@ -348,16 +370,20 @@ at::Tensor Decoder::run_block(const Block& block, const at::Tensor& x, const Ste
 
 at::Tensor Decoder::run_mlp(const Block& block, const at::Tensor& x,
                             const StepContext& context) const {
+  at::Tensor routed;
   if (block.router != nullptr) {
     const at::Tensor logits = (*block.router)({x}, context);
     const at::Tensor ids = (*block.selection)({logits}, context);
     const at::Tensor weights = (*block.route_weights)({logits, ids}, context);
-    return (*block.experts)({x, ids, weights}, context);
+    routed = (*block.experts)({x, ids, weights}, context);
+    if (block.shared_sum == nullptr) return routed;
   }
   const at::Tensor gate = (*block.gate_proj)({x}, context);
   const at::Tensor up = (*block.up_proj)({x}, context);
   const at::Tensor gated = (*block.activation)({gate, up}, context);
-  return (*block.down_proj)({gated}, context);
+  const at::Tensor out = (*block.down_proj)({gated}, context);
+  if (block.shared_sum == nullptr) return out;
+  return (*block.shared_sum)({routed, out, (*block.shared_gate)({x}, context)}, context);
 }
 
 }  // namespace shardproof

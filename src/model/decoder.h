@@ -82,6 +82,7 @@ class Decoder {
   std::unique_ptr<Layer> linear(const std::string& name, bool bias) const;
   std::unique_ptr<Layer> make_layer(const std::string& prefix, const std::string& part,
                                     int64_t index, SlotKind kind) const;
+  std::unique_ptr<Layer> make_experts(const std::string& name) const;
   Block make_block(int64_t index);
   at::Tensor run_chunk(int64_t chunk, at::Tensor x, const StepContext& context) const;
   at::Tensor run_attention(const Block& block, const at::Tensor& x, const StepContext& context,
@@ -146,11 +147,16 @@ struct AttentionOptions {
 // `element` bytes. They fit a core's cache, but are not too few for an efficient product.
 int64_t attention_block_rows(int64_t batch, int64_t seq_len, int64_t heads, int64_t element);
 
-class CausalAttention : public Layer {  // q [B,S,H,D], k, v [B,S,H_kv,D] -> [B,S,H*D]
+// q [B,S,H,D], k, v [B,S,H_kv,D] -> [B,S,H*D]. With sinks [H], each adds exp(sink) to the
+// denominator of its head's softmax; a fourth input stands for them.
+class CausalAttention : public Layer {
  public:
-  explicit CausalAttention(AttentionOptions options = {}) : options_(options) {}
+  explicit CausalAttention(AttentionOptions options = {}, ParameterPtr sinks = nullptr)
+      : sinks(std::move(sinks)), options_(options) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
   const AttentionOptions& options() const { return options_; }
+  std::vector<ParameterPtr> parameters() const override;
+  ParameterPtr sinks;
 
  private:
   AttentionOptions options_;
@@ -161,14 +167,19 @@ class Residual : public Layer {  // x, y -> x + y
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
 };
 
+// Undefined without sinks: those of a rank's heads if they are an input, else the parameter.
+at::Tensor sinks_of(at::TensorList inputs, const ParameterPtr& sinks);
+
 // gate, up [B, S, F] -> activation(gate) * up; gelu by its tanh formula.
 class GatedActivation : public Layer {
  public:
-  explicit GatedActivation(Activation activation) : activation_(activation) {}
+  explicit GatedActivation(Activation activation, GateClamp clamp = {})
+      : activation_(activation), clamp_(clamp) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
 
  private:
   Activation activation_;
+  GateClamp clamp_;
 };
 
 }  // namespace shardproof

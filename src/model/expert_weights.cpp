@@ -29,9 +29,9 @@ void rename_mixtral(WeightMap& weights) {
   weights = renamed;
 }
 
-class ExpertTensors {
+class StoredExperts {
  public:
-  ExpertTensors(WeightMap& weights, std::string prefix, const std::string& folder)
+  StoredExperts(WeightMap& weights, std::string prefix, const std::string& folder)
       : weights_(weights), prefix_(std::move(prefix)), folder_(folder) {}
 
   bool has(int64_t expert, const char* part) const {
@@ -73,7 +73,7 @@ void stack_expert_weights(WeightMap& weights, const ModelConfig& config,
   const int64_t hidden = config.hidden_size, width = config.expert_width;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string prefix = fmt::format("model.layers.{}.mlp.experts.", layer);
-    ExpertTensors tensors(weights, prefix, folder);
+    StoredExperts tensors(weights, prefix, folder);
     const bool of_mixtral = tensors.has(0, kMixtralNames.gate);
     if (!config.has_experts(layer) || !(of_mixtral || tensors.has(0, kQwenNames.gate))) continue;
     const ExpertParts& names = of_mixtral ? kMixtralNames : kQwenNames;

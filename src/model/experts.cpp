@@ -9,7 +9,13 @@ namespace shardproof {
 
 at::Tensor Router::forward(at::TensorList inputs, const StepContext&) {
   const at::ScalarType wide = wider_type(inputs[0].scalar_type());
-  return at::linear(inputs[0].to(wide), weight->tensor.to(wide));
+  return at::linear(inputs[0].to(wide), weight->tensor.to(wide),
+                    bias ? bias->tensor.to(wide) : at::Tensor());
+}
+
+std::vector<ParameterPtr> Router::parameters() const {
+  if (!bias) return {weight};
+  return {weight, bias};
 }
 
 at::Tensor ExpertSelection::forward(at::TensorList inputs, const StepContext& context) {
@@ -22,18 +28,41 @@ at::Tensor RouteWeights::forward(at::TensorList inputs, const StepContext&) {
   return route_weights(inputs[0], inputs[1], rule);
 }
 
-at::Tensor run_experts(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& gate_up,
-                       const at::Tensor& down, Activation activation, const StepContext& context) {
-  const at::Tensor both = grouped_linear(x, gate_up, {}, rows);
-  const at::Tensor active = GatedActivation(activation).forward(both.chunk(2, -1), context);
-  return grouped_linear(active, down, {}, rows);
+at::Tensor SharedSum::forward(at::TensorList inputs, const StepContext&) {
+  return inputs[0] + at::sigmoid(inputs[2]) * inputs[1];
+}
+
+at::Tensor run_experts(const at::Tensor& x, const ExpertRows& rows, const ExpertTensors& experts,
+                       const StepContext& context) {
+  const ExpertForm& form = experts.form;
+  const bool in_turn = form.columns_in_turn;
+  const auto rows_of = [&](const at::Tensor& weight) {
+    return in_turn ? weight.transpose(1, 2) : weight;
+  };
+  const at::Tensor both = grouped_linear(x, rows_of(experts.gate_up), experts.gate_up_bias, rows);
+  const std::vector<at::Tensor> gate_and_up =
+      in_turn ? both.unflatten(-1, {-1, 2}).unbind(-1) : both.chunk(2, -1);
+  const at::Tensor active =
+      GatedActivation(form.activation, form.clamp).forward(gate_and_up, context);
+  return grouped_linear(active, rows_of(experts.down), experts.down_bias, rows);
+}
+
+std::vector<ParameterPtr> Experts::parameters() const {
+  if (!gate_up_bias) return {gate_up, down};
+  return {gate_up, down, gate_up_bias, down_bias};
+}
+
+ExpertTensors Experts::tensors() const {
+  ExpertTensors all{gate_up->tensor, down->tensor, form};
+  if (gate_up_bias) all.gate_up_bias = gate_up_bias->tensor;
+  if (down_bias) all.down_bias = down_bias->tensor;
+  return all;
 }
 
 at::Tensor Experts::forward(at::TensorList inputs, const StepContext& context) {
   const at::Tensor x = inputs[0].flatten(0, 1);
   const ExpertRows rows = rows_by_expert(inputs[1].flatten(0, 1), gate_up->tensor.size(0));
-  const at::Tensor outputs =
-      run_experts(gather_rows(x, rows), rows, gate_up->tensor, down->tensor, activation, context);
+  const at::Tensor outputs = run_experts(gather_rows(x, rows), rows, tensors(), context);
   return combine_rows(outputs, inputs[2].flatten(0, 1), rows).view_as(inputs[0]);
 }
 

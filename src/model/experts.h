@@ -1,7 +1,8 @@
 // The plain router and experts of one device, in place of a layer's MLP, by the rules of
 // src/model/moe. Logits and weights of routes are in the wider type, whatever the stream's dtype.
 //
-// Sources: huggingface/transformers 5.23, MixtralSparseMoeBlock and Qwen3MoeSparseMoeBlock.
+// Sources: huggingface/transformers 5.23, MixtralSparseMoeBlock, Qwen2MoeSparseMoeBlock,
+// Qwen3MoeSparseMoeBlock and GptOssExperts.
 #pragma once
 
 #include "model/decoder.h"
@@ -10,12 +11,13 @@
 
 namespace shardproof {
 
-class Router : public Layer {  // weight [N, E]
+class Router : public Layer {  // weight [N, E], bias [N] or null
  public:
-  explicit Router(ParameterPtr weight) : weight(std::move(weight)) {}
+  explicit Router(ParameterPtr weight, ParameterPtr bias = nullptr)
+      : weight(std::move(weight)), bias(std::move(bias)) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
-  std::vector<ParameterPtr> parameters() const override { return {weight}; }
-  ParameterPtr weight;
+  std::vector<ParameterPtr> parameters() const override;
+  ParameterPtr weight, bias;
 };
 
 // Tokens whose entry in the context's token_map is -1 are padding, which has no route.
@@ -33,21 +35,38 @@ class RouteWeights : public Layer {
   RouterRule rule;
 };
 
-// x [n, E] with `rows.counts` rows of each expert, in their order -> [n, E]. gate_up [N, 2F, E],
-// the rows of the gate first; down [N, E, F]. N and F may be those of some experts and of parts of
-// them.
-at::Tensor run_experts(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& gate_up,
-                       const at::Tensor& down, Activation activation, const StepContext& context);
+// routed and shared [B, S, E], gate [B, S, 1] -> routed + sigmoid(gate) * shared.
+class SharedSum : public Layer {
+ public:
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
+};
 
-// Parameters as in run_experts.
+// Some experts, or parts of their width, with the shapes of ExpertForm; without biases undefined.
+struct ExpertTensors {
+  at::Tensor gate_up, down;
+  ExpertForm form;
+  at::Tensor gate_up_bias = {}, down_bias = {};
+};
+
+// x [n, E] with `rows.counts` rows of each expert, in their order -> [n, E].
+at::Tensor run_experts(const at::Tensor& x, const ExpertRows& rows, const ExpertTensors& experts,
+                       const StepContext& context);
+
+// Parameters as in run_experts; the biases are null where the form has none.
 class Experts : public Layer {
  public:
-  Experts(ParameterPtr gate_up, ParameterPtr down, Activation activation)
-      : gate_up(std::move(gate_up)), down(std::move(down)), activation(activation) {}
+  Experts(ParameterPtr gate_up, ParameterPtr down, const ExpertForm& form,
+          ParameterPtr gate_up_bias = nullptr, ParameterPtr down_bias = nullptr)
+      : gate_up(std::move(gate_up)),
+        down(std::move(down)),
+        gate_up_bias(std::move(gate_up_bias)),
+        down_bias(std::move(down_bias)),
+        form(form) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
-  std::vector<ParameterPtr> parameters() const override { return {gate_up, down}; }
-  ParameterPtr gate_up, down;
-  Activation activation;
+  std::vector<ParameterPtr> parameters() const override;
+  ExpertTensors tensors() const;
+  ParameterPtr gate_up, down, gate_up_bias, down_bias;
+  ExpertForm form;
 };
 
 }  // namespace shardproof

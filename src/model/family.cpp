@@ -57,10 +57,40 @@ constexpr FamilyTraits kQwen3Moe{.name = "qwen3_moe",
                                  .num_key_value_heads = 4,
                                  .experts = ExpertLayers::kBySteps,
                                  .num_experts = 128,
-                                 .num_experts_per_tok = 8};
+                                 .num_experts_per_tok = 8,
+                                 .moe_intermediate_size = 768};
 
-constexpr std::array<const FamilyTraits*, 6> kFamilies = {&kLlama,  &kQwen2,   &kQwen3,
-                                                          &kGemma3, &kMixtral, &kQwen3Moe};
+constexpr FamilyTraits kQwen2Moe{.name = "qwen2_moe",
+                                 .qkv_bias = true,
+                                 .qkv_bias_option = true,
+                                 .num_key_value_heads = 16,
+                                 .experts = ExpertLayers::kBySteps,
+                                 .num_experts = 60,
+                                 .num_experts_per_tok = 4,
+                                 .moe_intermediate_size = 1408,
+                                 .shared_expert_intermediate_size = 5632};
+
+constexpr FamilyTraits kGptOss{.name = "gpt_oss",
+                               .attention_bias_option = true,
+                               .attention_bias = true,
+                               .window = WindowRule::kInTurn,
+                               .vocab_size = 201088,
+                               .num_attention_heads = 64,
+                               .num_key_value_heads = 8,
+                               .head_dim = 64,
+                               .rope_theta = 150000.0,
+                               .rms_norm_eps = 1e-5,
+                               .experts = ExpertLayers::kAll,
+                               .num_experts = 128,
+                               .num_experts_per_tok = 4,
+                               .router = "mlp.router",
+                               .router_bias = true,
+                               .sinks = true,
+                               .clamped_experts = true,
+                               .yarn_by_default = true};
+
+constexpr std::array<const FamilyTraits*, 8> kFamilies = {
+    &kLlama, &kQwen2, &kQwen3, &kGemma3, &kMixtral, &kQwen2Moe, &kQwen3Moe, &kGptOss};
 
 }  // namespace
 
@@ -78,7 +108,9 @@ std::vector<Architecture> known_architectures() {
       {"Qwen2ForCausalLM", "qwen2", "qwen2"},
       {"Qwen3ForCausalLM", "qwen3", "qwen3"},
       {"MixtralForCausalLM", "mixtral", "mixtral"},
+      {"Qwen2MoeForCausalLM", "qwen2_moe", "qwen2_moe"},
       {"Qwen3MoeForCausalLM", "qwen3_moe", "qwen3_moe"},
+      {"GptOssForCausalLM", "gpt_oss", "gpt_oss"},
       {"Gemma3ForCausalLM", "gemma3_text", "gemma3"},
       {"Gemma3ForConditionalGeneration", "gemma3", "gemma3", /*text_inside=*/true},
   };
@@ -104,15 +136,23 @@ std::vector<SlotName> layer_slots(const ModelConfig& config, int64_t layer) {
   add({{family.output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm",
         Role::kStreamNorm}});
   if (config.has_experts(layer)) {
-    add({{"mlp.gate", Role::kRouter},
-         {"mlp.gate.ids", Role::kSelection},
-         {"mlp.gate.weights", Role::kRouteWeights},
+    const std::string router = family.router;
+    add({{router, Role::kRouter},
+         {router + ".ids", Role::kSelection},
+         {router + ".weights", Role::kRouteWeights},
          {"mlp.experts", Role::kExperts}});
-  } else {
-    add({{"mlp.gate_proj", Role::kGate},
-         {"mlp.up_proj", Role::kUp},
-         {"mlp.activation", Role::kActivation},
-         {"mlp.down_proj", Role::kDown}});
+  }
+  const bool shared = config.has_shared_expert(layer);
+  if (shared || !config.has_experts(layer)) {
+    const std::string mlp = shared ? "mlp.shared_expert." : "mlp.";
+    add({{mlp + "gate_proj", Role::kGate},
+         {mlp + "up_proj", Role::kUp},
+         {mlp + "activation", Role::kActivation},
+         {mlp + "down_proj", Role::kDown}});
+  }
+  if (shared) {
+    add({{"mlp.shared_expert_gate", Role::kSharedGate},
+         {"mlp.shared_expert_sum", Role::kSharedSum}});
   }
   if (family.output_norms) add({{"post_feedforward_layernorm", Role::kStreamNorm}});
   add({{"mlp_residual", Role::kResidual}});

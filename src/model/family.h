@@ -13,9 +13,13 @@
 //   sliding window             -          last layers  last layers  all but every sixth layer
 //   rope base                  one        one          one          another where the window slides
 //
-// mixtral is a llama without biases, and qwen3_moe a qwen3, with experts in place of the MLP of all
-// layers, or of those that decoder_sparse_step and mlp_only_layers leave (experts.h). Neither has
-// windows here. Everything else has one definition (decoder.h).
+// mixtral is a llama without biases, qwen2_moe a qwen2 and qwen3_moe a qwen3, with experts in place
+// of the MLP of all layers, or of those that decoder_sparse_step and mlp_only_layers leave
+// (experts.h). qwen2_moe has a shared MLP beside them, times the sigmoid of one number per token;
+// its biases of q, k and v are an option. None of them has windows here. gpt_oss has windows in
+// every other layer, biases wherever there is a product, a sink for each head of attention, and
+// experts with a clamped gate, whose weights are transposed. Everything else has one definition
+// (decoder.h).
 #pragma once
 
 #include <cstdint>
@@ -30,6 +34,7 @@ enum class WindowRule {
   kNone,        // every layer sees all tokens
   kLastLayers,  // with use_sliding_window: the layers from max_window_layers on
   kPattern,     // all but every sliding_window_pattern-th layer
+  kInTurn,      // the first, the third, ..
 };
 
 enum class ExpertLayers {
@@ -43,7 +48,9 @@ struct ModelConfig;  // config.h
 struct FamilyTraits {
   const char* name;  // "qwen2"
   bool attention_bias_option = false, mlp_bias_option = false;
-  bool qkv_bias = false;  // always for q, k and v, never for o
+  bool attention_bias = false;   // what the option is if it is left out
+  bool qkv_bias = false;         // for q, k and v, never for o
+  bool qkv_bias_option = false;  // the key qkv_bias may take them away
   bool qk_norm = false;
   bool unit_offset_norm = false;
   bool output_norms = false;
@@ -63,6 +70,13 @@ struct FamilyTraits {
   double rms_norm_eps = 1e-6;
   ExpertLayers experts = ExpertLayers::kNone;
   int64_t num_experts = 0, num_experts_per_tok = 0;
+  const char* router = "mlp.gate";  // the name of its slot
+  bool router_bias = false;
+  bool sinks = false;                 // a logit of each head in the denominator of its softmax
+  bool clamped_experts = false;       // ExpertForm: kClampedSwiglu, and columns in turn with biases
+  bool yarn_by_default = false;       // 32 times 4096 positions, with a ramp that is not truncated
+  int64_t moe_intermediate_size = 0;  // 0: experts are as wide as other MLPs
+  int64_t shared_expert_intermediate_size = 0;  // 0: there is no shared MLP beside the experts
 };
 
 // The row of a family; asserts that it exists.

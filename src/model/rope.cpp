@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -26,6 +27,27 @@ double scaled(double frequency, const RopeScaling& scaling) {
   return frequency;
 }
 
+// YaRN (Peng et al., arXiv:2309.00071): as in transformers, pairs that turn often within the
+// original context are kept, pairs that turn seldom are interpolated, and those between are mixed.
+double yarn_frequency(double frequency, int64_t pair, int64_t dim, double theta,
+                      const RopeScaling& scaling) {
+  const double context = static_cast<double>(scaling.original_max_position_embeddings);
+  const auto pair_of_turns = [&](double turns) {
+    return static_cast<double>(dim) * std::log(context / (turns * 2.0 * std::numbers::pi)) /
+           (2.0 * std::log(theta));
+  };
+  double low = pair_of_turns(scaling.beta_fast), high = pair_of_turns(scaling.beta_slow);
+  if (scaling.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(dim - 1));
+  if (low == high) high += 0.001;
+  const double ramp = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+  return frequency / scaling.factor * ramp + frequency * (1.0 - ramp);
+}
+
 }  // namespace
 
 at::Tensor inverse_frequencies(const ModelConfig& config, bool sliding) {
@@ -36,15 +58,19 @@ at::Tensor inverse_frequencies(const ModelConfig& config, bool sliding) {
   double* out = frequencies.data_ptr<double>();
   for (int64_t i = 0; i < config.head_dim / 2; ++i) {
     const double exponent = static_cast<double>(2 * i) / static_cast<double>(config.head_dim);
-    out[i] = scaled(1.0 / std::pow(theta, exponent), scaling);
+    const double frequency = 1.0 / std::pow(theta, exponent);
+    out[i] = scaling.kind == RopeKind::kYarn
+                 ? yarn_frequency(frequency, i, config.head_dim, theta, scaling)
+                 : scaled(frequency, scaling);
   }
   return frequencies;
 }
 
-at::Tensor rotary_table(const at::Tensor& positions, const at::Tensor& frequencies) {
+at::Tensor rotary_table(const at::Tensor& positions, const at::Tensor& frequencies, double factor) {
   const at::Tensor angles =
       positions.to(frequencies.scalar_type()).unsqueeze(-1).unsqueeze(-1) * frequencies;
-  return at::stack({angles.cos(), angles.sin()});
+  const at::Tensor table = at::stack({angles.cos(), angles.sin()});
+  return factor == 1.0 ? table : table * factor;
 }
 
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& table) {

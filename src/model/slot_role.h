@@ -17,6 +17,7 @@ enum class SlotKind {
   kSelection,     // logits -> ids [B, S, K] int64, ascending; -1 for padding
   kRouteWeights,  // logits, ids -> weights [B, S, K] in the wider type
   kExperts,       // x [B, S, E], ids, weights -> [B, S, E]
+  kSharedSum,     // routed, shared [B, S, E], gate [B, S, 1] -> routed + sigmoid(gate) * shared
 };
 
 // A slot's place in the computation. Plans of parallel styles go by it, not by the slot's name.
@@ -35,10 +36,13 @@ enum class SlotRole {
   kUp,
   kActivation,
   kDown,
-  kRouter,  // this and the next three: in place of the four above, in a layer with experts
+  kRouter,  // this and the next three: in a layer with experts, where the four above are its shared
+            // MLP, if it has one
   kSelection,
   kRouteWeights,
   kExperts,
+  kSharedGate,  // this and the next one: where a shared MLP stands beside the experts
+  kSharedSum,
   kLmHead,
 };
 
@@ -64,6 +68,8 @@ constexpr SlotKind kind_of(SlotRole role) {
       return SlotKind::kRouteWeights;
     case SlotRole::kExperts:
       return SlotKind::kExperts;
+    case SlotRole::kSharedSum:
+      return SlotKind::kSharedSum;
     case SlotRole::kLmHead:
       return SlotKind::kLmHead;
     default:

@@ -120,14 +120,21 @@ void check_names(const WeightMap& weights, const Shapes& shapes, const std::stri
 }  // namespace
 
 std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& config) {
-  const int64_t hidden = config.hidden_size, mlp = config.intermediate_size;
+  const int64_t hidden = config.hidden_size, mlp = config.intermediate_size,
+                shared = config.shared_width;
   const int64_t q_size = config.num_attention_heads * config.head_dim;
   const int64_t kv_size = config.num_key_value_heads * config.head_dim;
-  const Shapes linears = {
-      {"self_attn.q_proj", {q_size, hidden}},  {"self_attn.k_proj", {kv_size, hidden}},
-      {"self_attn.v_proj", {kv_size, hidden}}, {"self_attn.o_proj", {hidden, q_size}},
-      {"mlp.gate_proj", {mlp, hidden}},        {"mlp.up_proj", {mlp, hidden}},
-      {"mlp.down_proj", {hidden, mlp}}};
+  const Shapes linears = {{"self_attn.q_proj", {q_size, hidden}},
+                          {"self_attn.k_proj", {kv_size, hidden}},
+                          {"self_attn.v_proj", {kv_size, hidden}},
+                          {"self_attn.o_proj", {hidden, q_size}},
+                          {"mlp.gate_proj", {mlp, hidden}},
+                          {"mlp.up_proj", {mlp, hidden}},
+                          {"mlp.down_proj", {hidden, mlp}},
+                          {"mlp.shared_expert.gate_proj", {shared, hidden}},
+                          {"mlp.shared_expert.up_proj", {shared, hidden}},
+                          {"mlp.shared_expert.down_proj", {hidden, shared}},
+                          {"mlp.shared_expert_gate", {1, hidden}}};
   Shapes shapes;
   shapes["model.embed_tokens.weight"] = {config.vocab_size, hidden};
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
@@ -138,10 +145,19 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
         if (config.has_bias(part)) shapes[name + ".bias"] = {linear->second[0]};
       } else if (role == SlotRole::kRouter) {
         shapes[name + ".weight"] = {config.router.num_experts, hidden};
+        if (config.traits().router_bias) shapes[name + ".bias"] = {config.router.num_experts};
       } else if (role == SlotRole::kExperts) {
         const int64_t experts = config.router.num_experts, width = config.expert_width;
-        shapes[name + ".gate_up_proj"] = {experts, 2 * width, hidden};
-        shapes[name + ".down_proj"] = {experts, hidden, width};
+        const bool in_turn = config.expert_form().columns_in_turn;
+        shapes[name + ".gate_up_proj"] = {experts, in_turn ? hidden : 2 * width,
+                                          in_turn ? 2 * width : hidden};
+        shapes[name + ".down_proj"] = {experts, in_turn ? width : hidden, in_turn ? hidden : width};
+        if (!in_turn) continue;
+        shapes[name + ".gate_up_proj_bias"] = {experts, 2 * width};
+        shapes[name + ".down_proj_bias"] = {experts, hidden};
+      } else if (role == SlotRole::kAttention) {
+        if (!config.traits().sinks) continue;
+        shapes[fmt::format("model.layers.{}.self_attn.sinks", i)] = {config.num_attention_heads};
       } else if (kind_of(role) == SlotKind::kNorm && !is_on_stream(role)) {
         shapes[name + ".weight"] = {config.head_dim};
       } else if (is_on_stream(role) && role != SlotRole::kResidual) {

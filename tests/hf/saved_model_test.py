@@ -28,6 +28,8 @@ MESHES = {  # a case of golden/hf: the mesh that saves it, and the largest file
     "gemma3_images": ("tp=4", 5 << 30),
     "mixtral": ("dp=2,cp=2", 20000),
     "qwen3_moe_dense_layer": ("dp=2", 5 << 30),
+    "qwen2_moe_shared_expert": ("dp=2,ep=2", 20000),
+    "gpt_oss": ("dp=2,cp=2,ep=2,etp=2", 20000),
 }
 
 

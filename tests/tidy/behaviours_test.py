@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ID = re.compile(r"\b(?:LP|SH|TP|RN|US|CP|MP|PW|PP|MR|EP)-\d+\b")
+ID = re.compile(r"\b(?:LP|SH|TP|RN|US|CP|MP|PW|PP|MR|EP|FM)-\d+\b")
 TEXT = r'(?:"(?:[^"\\]|\\.)*"\s*)+'
 TEST_CASE = re.compile(rf"TEST_CASE\(\s*({TEXT}),\s*({TEXT})\)")
 

@@ -26,6 +26,13 @@ at::Tensor finite(const at::Tensor& values) {
 json rope_object(double theta, const RopeScaling& scaling) {
   json object = {{"rope_theta", theta}, {"rope_type", name_of(scaling.kind)}};
   if (scaling.kind != RopeKind::kDefault) object["factor"] = scaling.factor;
+  if (scaling.kind == RopeKind::kYarn) {
+    object["beta_fast"] = scaling.beta_fast;
+    object["beta_slow"] = scaling.beta_slow;
+    object["truncate"] = scaling.truncate;
+    object["attention_factor"] = scaling.attention_factor;
+    object["original_max_position_embeddings"] = scaling.original_max_position_embeddings;
+  }
   if (scaling.kind == RopeKind::kLlama3) {
     object["low_freq_factor"] = scaling.low_freq_factor;
     object["high_freq_factor"] = scaling.high_freq_factor;

@@ -90,6 +90,29 @@ void attend(PartialAttention& whole, const at::Tensor& scaled_q,
   }
 }
 
+namespace {
+
+at::Tensor by_group(const at::Tensor& sinks, const at::Tensor& lse) {
+  return sinks.to(lse.scalar_type()).view({1, lse.size(1), lse.size(2), 1});
+}
+
+}  // namespace
+
+void add_sinks(PartialAttention& whole, const at::Tensor& sinks) {
+  const at::Tensor merged = at::logaddexp(whole.lse, by_group(sinks, whole.lse));
+  whole.out.mul_(weight(whole.lse, merged).unsqueeze(-1));
+  whole.lse = merged;
+}
+
+at::Tensor grad_of_sinks(const AttentionGradient& gradient, const at::Tensor& sinks) {
+  const at::Tensor weights = (by_group(sinks, gradient.lse) - gradient.lse).exp();
+  return (weights * gradient.delta)
+      .sum(at::IntArrayRef({0, 3}))
+      .neg()
+      .flatten()
+      .to(sinks.scalar_type());
+}
+
 void attend_backward(AttentionGradient& gradient, at::Tensor& grad_k, at::Tensor& grad_v,
                      const std::vector<TokenTile>& query_tiles, const KeyBlock& block,
                      const AttentionRule& rule) {

@@ -39,6 +39,10 @@ void attend(PartialAttention& whole, const at::Tensor& scaled_q,
             const std::vector<TokenTile>& query_tiles, const KeyBlock& block,
             const AttentionRule& rule);
 
+// Adds the sinks [H], a logit of each query head that has no value, to `whole`. Call it once, after
+// all blocks.
+void add_sinks(PartialAttention& whole, const at::Tensor& sinks);
+
 // The inputs of the backward of one rank's queries, and the gradient that it sums.
 struct AttentionGradient {
   at::Tensor scaled_q;  // [B, H_kv, G, T, D]
@@ -47,6 +51,9 @@ struct AttentionGradient {
   at::Tensor delta;     // [B, H_kv, G, T]      sum over D of grad_out * out
   at::Tensor grad_q;    // [B, H_kv, G, T, D]   of scaled_q, summed over the blocks so far
 };
+
+// The gradient [H] of the sinks, from this rank's queries.
+at::Tensor grad_of_sinks(const AttentionGradient& gradient, const at::Tensor& sinks);
 
 // Adds the gradients through `block` to gradient.grad_q, and to grad_k, grad_v [B, H_kv, T_k, D] in
 // place. Source: Dao et al., "FlashAttention", arXiv:2205.14135, appendix B.2.

@@ -114,17 +114,20 @@ class GradientsHome {
 struct RingFunction : torch::autograd::Function<RingFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q,
                             const at::Tensor& k, const at::Tensor& v,
+                            const std::optional<at::Tensor>& some_sinks,
                             const c10::intrusive_ptr<Ring>& ring) {
+    const at::Tensor sinks = some_sinks.value_or(at::Tensor());
     const at::Tensor scaled_q = by_kv_head(q, k.size(2)) * *ring->options.scale;
     PartialAttention whole = no_attention(scaled_q);
     go_round(*ring, at::stack({k, v}), " kv forward", [&](int64_t rank, const at::Tensor& kv) {
       attend(whole, scaled_q, ring->own_tiles(),
              block_of(kv, ring->tiles[static_cast<size_t>(rank)]), ring->options.rule);
     });
+    if (sinks.defined()) add_sinks(whole, sinks);
     // Kept before rounding: the backward subtracts products of `out` from sums of similar size.
     const at::Tensor out = by_token(whole.out, whole.out.scalar_type());
     ctx->saved_data["ring"] = c10::IValue::make_capsule(ring);
-    ctx->save_for_backward({q, k, v, out, whole.lse});
+    ctx->save_for_backward({q, k, v, out, whole.lse, sinks});
     return out.to(q.scalar_type());
   }
 
@@ -154,8 +157,10 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
       home.add(rank, grad_kv);
     });
     const at::Tensor grad_kv = home.finish().transpose(2, 3).to(k.scalar_type());
+    const at::Tensor& sinks = saved[5];
     return {by_token(gradient.grad_q.mul_(scale), q.scalar_type()),
-            grad_kv.select(0, 0).contiguous(), grad_kv.select(0, 1).contiguous(), at::Tensor()};
+            grad_kv.select(0, 0).contiguous(), grad_kv.select(0, 1).contiguous(),
+            sinks.defined() ? grad_of_sinks(gradient, sinks) : sinks, at::Tensor()};
   }
 };
 
@@ -175,11 +180,13 @@ void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 
 at::Tensor ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const SequenceLayout& layout, Communicator& cp,
-                          const RingAttentionOptions& options) {
+                          const RingAttentionOptions& options, const at::Tensor& sinks) {
   check(q, k, v, layout, cp);
   RingAttentionOptions complete = options;
   if (!complete.scale) complete.scale = 1.0 / std::sqrt(static_cast<double>(q.size(3)));
-  return RingFunction::apply(q, k, v, c10::make_intrusive<Ring>(layout, cp, std::move(complete)));
+  const auto some_sinks = sinks.defined() ? std::optional(sinks) : std::nullopt;
+  return RingFunction::apply(q, k, v, some_sinks,
+                             c10::make_intrusive<Ring>(layout, cp, std::move(complete)));
 }
 
 }  // namespace shardproof

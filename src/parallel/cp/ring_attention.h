@@ -37,6 +37,7 @@ struct RingAttentionOptions {
 //
 //   q        [B, T_cp, H, D]      any float, any strides; the tokens that `layout` gives this rank
 //   k, v     [B, T_cp, H_kv, D]   H is a multiple of H_kv: query head h uses kv head h / (H / H_kv)
+//   sinks    [H], or undefined    a logit of each head in its softmax, which has no value
 //   returns  [B, T_cp, H, D]      in q's dtype, computed in the wider type; padding gives 0
 //
 // Forward   send/recv (or all_to_all) of k and v, cp - 1 times; or one all_gather
@@ -52,6 +53,6 @@ struct RingAttentionOptions {
 //           dtensor_policy_worker.py, context_parallel
 at::Tensor ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const SequenceLayout& layout, Communicator& cp,
-                          const RingAttentionOptions& options = {});
+                          const RingAttentionOptions& options = {}, const at::Tensor& sinks = {});
 
 }  // namespace shardproof

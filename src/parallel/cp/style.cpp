@@ -12,15 +12,25 @@ namespace {
 class RingAttention : public Layer {
  public:
   RingAttention(Communicator& cp, const ContextParallelOptions& options,
-                const AttentionOptions& attention, std::string label)
-      : cp_(cp), options_(options), attention_(attention), label_(std::move(label)) {}
+                const CausalAttention& plain, std::string label)
+      : cp_(cp),
+        options_(options),
+        attention_(plain.options()),
+        sinks_(plain.sinks),
+        label_(std::move(label)) {}
+
+  std::vector<ParameterPtr> parameters() const override {
+    if (!sinks_) return {};
+    return {sinks_};
+  }
 
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
     SHARDPROOF_ASSERT(context.sequence_layout != nullptr, "the step says who holds which tokens");
     RingAttentionOptions ring{.rotation = options_.rotation, .label = label_};
     ring.rule.window = attention_.window;
     if (attention_.scale > 0) ring.scale = attention_.scale;
-    return ring_attention(inputs[0], inputs[1], inputs[2], *context.sequence_layout, cp_, ring)
+    return ring_attention(inputs[0], inputs[1], inputs[2], *context.sequence_layout, cp_, ring,
+                          sinks_of(inputs, sinks_))
         .flatten(2);
   }
 
@@ -28,6 +38,7 @@ class RingAttention : public Layer {
   Communicator& cp_;
   ContextParallelOptions options_;
   AttentionOptions attention_;
+  ParameterPtr sinks_;
   std::string label_;
 };
 
@@ -40,7 +51,7 @@ void ContextParallel::install(Decoder& model, MeshComm& comm) const {
     if (slot->kind() != SlotKind::kAttention) continue;
     const auto* plain = dynamic_cast<const CausalAttention*>(slot->layer.get());
     SHARDPROOF_ASSERT(plain != nullptr, slot->name + " holds another layer than the ring replaces");
-    slot->layer = std::make_unique<RingAttention>(cp, options_, plain->options(), slot->name);
+    slot->layer = std::make_unique<RingAttention>(cp, options_, *plain, slot->name);
   }
 }
 

@@ -6,7 +6,6 @@
 
 #include "collective/all_to_all.h"
 #include "collective/mappings.h"
-#include "model/experts.h"
 
 namespace shardproof {
 namespace {
@@ -45,8 +44,7 @@ at::Tensor experts_by_all_to_all(const at::Tensor& x, const at::Tensor& ids,
       all_gather_with_reduce_scatter_backward(dispatched, ranks.etp, 0, label + ".gather", held);
   const at::Tensor order = order_by_expert(arrived.flatten(0, 1)).to(x.device());
   const ExpertRows rows{.routes = {}, .counts = numbers(arrived.flatten(0, 1).sum(0))};
-  const at::Tensor outputs = run_experts(gathered.index_select(0, order), rows, own.gate_up,
-                                         own.down, own.activation, context);
+  const at::Tensor outputs = run_experts(gathered.index_select(0, order), rows, own, context);
   const at::Tensor in_place = outputs.index_select(0, order.argsort());
   const at::Tensor reduced =
       reduce_scatter_with_all_gather_backward(in_place, ranks.etp, 0, label + ".reduce", held);
@@ -71,8 +69,7 @@ at::Tensor experts_by_all_gather(const at::Tensor& x, const at::Tensor& ids,
   const at::Tensor is_here = all_ids.ge(first).logical_and(all_ids.lt(first + here));
   const ExpertRows rows =
       rows_by_expert(at::where(is_here, all_ids - first, at::full_like(all_ids, -1)), here);
-  const at::Tensor outputs =
-      run_experts(gather_rows(all_x, rows), rows, own.gate_up, own.down, own.activation, context);
+  const at::Tensor outputs = run_experts(gather_rows(all_x, rows), rows, own, context);
   return reduce_scatter_with_all_gather_backward(combine_rows(outputs, all_weights, rows),
                                                  ranks.all, 0, label + ".combine", sizes);
 }

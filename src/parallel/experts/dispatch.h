@@ -23,8 +23,7 @@
 #include <string>
 
 #include "comm/communicator.h"
-#include "model/config.h"
-#include "model/slot.h"
+#include "model/experts.h"
 
 namespace shardproof {
 
@@ -35,11 +34,9 @@ struct ExpertRanks {
   Communicator& all;  // of both
 };
 
-// This rank's experts: gate_up [n, 2 F/etp, E], the rows of the gate first, and down [n, E, F/etp].
-struct OwnExperts {
-  at::Tensor gate_up, down;
-  Activation activation;
-};
+// This rank's experts, n of them and F/etp wide. The bias of down is whole on every rank of etp,
+// but has a value other than 0 on one of them alone, since their results are summed.
+using OwnExperts = ExpertTensors;
 
 // Sends each chosen row to its expert's rank, and its result back.
 //

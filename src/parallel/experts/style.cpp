@@ -60,27 +60,24 @@ class SpreadExperts : public Layer {
  public:
   SpreadExperts(const Experts& plain, const ExpertRanks& ranks, ExpertDispatch dispatch,
                 std::string label)
-      : gate_up_(plain.gate_up),
-        down_(plain.down),
-        activation_(plain.activation),
-        ranks_(ranks),
-        dispatch_(dispatch),
-        label_(std::move(label)) {}
+      : plain_(plain), ranks_(ranks), dispatch_(dispatch), label_(std::move(label)) {}
 
-  std::vector<ParameterPtr> parameters() const override { return {gate_up_, down_}; }
+  std::vector<ParameterPtr> parameters() const override { return plain_.parameters(); }
 
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
     const auto run =
         dispatch_ == ExpertDispatch::kAllToAll ? experts_by_all_to_all : experts_by_all_gather;
-    const OwnExperts own{gate_up_->tensor, down_->tensor, activation_};
+    OwnExperts own = plain_.tensors();
+    if (own.down_bias.defined() && ranks_.etp.rank() > 0) {  // 0, with the whole gradient
+      own.down_bias = own.down_bias - own.down_bias.detach();
+    }
     return run(inputs[0].flatten(0, 1), inputs[1].flatten(0, 1), inputs[2].flatten(0, 1), own,
                ranks_, label_, context)
         .view_as(inputs[0]);
   }
 
  private:
-  ParameterPtr gate_up_, down_;
-  Activation activation_;
+  Experts plain_;
   ExpertRanks ranks_;
   ExpertDispatch dispatch_;
   std::string label_;
@@ -97,12 +94,17 @@ void ExpertParallel::place(Decoder& model, const Mesh& mesh) const {
     const auto cut = [&mesh](const ParameterPtr& parameter, const Cut& of) {
       if (mesh.size(of.axis) > 1) parameter->layout.append(of);
     };
-    cut(experts.gate_up, Cut::even(0, "ep"));
-    cut(experts.gate_up, Cut::in_blocks(1, "etp", {width, width}));
-    cut(experts.down, Cut::even(0, "ep"));
-    cut(experts.down, Cut::even(2, "etp"));
     for (const ParameterPtr& parameter : experts.parameters()) {
+      cut(parameter, Cut::even(0, "ep"));
       parameter->rule = {.mean_over = std::vector<std::string>{"edp"}};
+    }
+    if (experts.form.columns_in_turn) {
+      cut(experts.gate_up, Cut::even(2, "etp"));
+      cut(experts.gate_up_bias, Cut::even(1, "etp"));
+      cut(experts.down, Cut::even(1, "etp"));
+    } else {
+      cut(experts.gate_up, Cut::in_blocks(1, "etp", {width, width}));
+      cut(experts.down, Cut::even(2, "etp"));
     }
   }
 }

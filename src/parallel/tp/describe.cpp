@@ -90,12 +90,17 @@ std::vector<PlanLine> plan_lines(const ModelConfig& config, const Mesh& mesh,
   for (const SlotStyle& slot : resolve_plan(config, options)) {
     const SlotPlacement placement =
         place_slot(config, mesh.size("tp"), options.sequence_parallel, slot);
-    for (const char* part : {".weight", ".bias", ".gate_up_proj", ".down_proj"}) {
-      const auto found = shapes.find(slot.slot + part);
+    const std::string sinks = slot.slot.substr(0, slot.slot.rfind('.') + 1) + "sinks";
+    for (const std::string& name :
+         {slot.slot + ".weight", slot.slot + ".bias", slot.slot + ".gate_up_proj",
+          slot.slot + ".gate_up_proj_bias", slot.slot + ".down_proj", slot.slot + ".down_proj_bias",
+          slot.role == SlotRole::kAttention ? sinks : ""}) {
+      const auto found = shapes.find(name);
       if (found == shapes.end()) continue;
-      lines.push_back(
-          make_line(found->first, found->second, slot.style,
-                    std::string_view(part) == ".bias" ? placement.bias : placement.weight, mesh));
+      const bool dims_of_linear =
+          name.ends_with(".bias") && kind_of(slot.role) == SlotKind::kLinear;
+      lines.push_back(make_line(found->first, found->second, slot.style,
+                                dims_of_linear ? placement.bias : placement.weight, mesh));
     }
   }
   return lines;

@@ -53,8 +53,8 @@ struct Width {
   bool is_kv;
 };
 
-Width width_of(const ModelConfig& config, SlotRole role) {
-  switch (role) {
+Width width_of(const ModelConfig& config, const SlotStyle& slot) {
+  switch (slot.role) {
     case SlotRole::kKey:
     case SlotRole::kValue:
       return {config.num_key_value_heads * config.head_dim, true};
@@ -62,7 +62,7 @@ Width width_of(const ModelConfig& config, SlotRole role) {
     case SlotRole::kAttentionOut:
       return {config.num_attention_heads * config.head_dim, false};
     default:
-      return {config.intermediate_size, false};
+      return {config.mlp_width(slot.slot), false};
   }
 }
 
@@ -96,9 +96,9 @@ struct Placer {
     return {fmt::format("{}%{}", kTp, tp_size / cut.parts)};
   }
 
-  SlotPlacement column_parallel(SlotRole role) const {
-    if (has_heads(role)) refuse_heads_that_do_not_fit(config, tp_size);
-    const Width width = width_of(config, role);
+  SlotPlacement column_parallel(const SlotStyle& slot) const {
+    if (has_heads(slot.role)) refuse_heads_that_do_not_fit(config, tp_size);
+    const Width width = width_of(config, slot);
     const auto cut = [&](int64_t dim) {
       return width.is_kv ? kv_head_cut(dim, config.num_key_value_heads, tp_size)
                          : even_or_chunk(dim, width.size, tp_size);
@@ -108,14 +108,14 @@ struct Placer {
   }
 
   // The output is gathered, so a cut may split heads.
-  SlotPlacement column_parallel_gathered(SlotRole role) const {
+  SlotPlacement column_parallel_gathered(const SlotStyle& slot) const {
     const ParameterPlacement rows{
-        .layout = Layout({even_or_chunk(0, width_of(config, role).size, tp_size)})};
+        .layout = Layout({even_or_chunk(0, width_of(config, slot).size, tp_size)})};
     return {.inputs = {stream()}, .weight = rows, .bias = rows};
   }
 
-  SlotPlacement row_parallel(SlotRole role, bool input_is_cut) const {
-    const int64_t width = width_of(config, role).size;
+  SlotPlacement row_parallel(const SlotStyle& slot, bool input_is_cut) const {
+    const int64_t width = width_of(config, slot).size;
     return {.inputs = {input_is_cut ? Layout({even_or_chunk(-1, width, tp_size)}) : Layout()},
             .output = stream(),
             .weight = {.layout = Layout({even_or_chunk(1, width, tp_size)})},
@@ -141,7 +141,8 @@ struct Placer {
     if (kv.kind == Cut::Kind::kRepeated) kv_partial = {kTp};
     return {.inputs = {q, Layout({kv}), Layout({kv})},
             .input_partial_axes = {{}, kv_partial, kv_partial},
-            .output = Layout({Cut::even(-1, kTp)})};
+            .output = Layout({Cut::even(-1, kTp)}),
+            .weight = {.layout = Layout({Cut::even(0, kTp)})}};  // of sinks
   }
 
   // All heads share one weight, and each rank has the addend of its own heads, also when ranks
@@ -159,8 +160,8 @@ struct Placer {
             .weight = {.sum_grad_over = {kTp}}};
   }
 
-  SlotPlacement hidden_parallel_activation() const {
-    const Layout cut({even_or_chunk(-1, config.intermediate_size, tp_size)});
+  SlotPlacement hidden_parallel_activation(const SlotStyle& slot) const {
+    const Layout cut({even_or_chunk(-1, config.mlp_width(slot.slot), tp_size)});
     return {.inputs = {cut, cut}, .output = cut};
   }
 
@@ -204,13 +205,13 @@ SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequen
     case TpStyle::kReplicate:
       return placer.replicate(slot.role);
     case TpStyle::kColumnParallel:
-      return placer.column_parallel(slot.role);
+      return placer.column_parallel(slot);
     case TpStyle::kColumnParallelGathered:
-      return placer.column_parallel_gathered(slot.role);
+      return placer.column_parallel_gathered(slot);
     case TpStyle::kRowParallel:
-      return placer.row_parallel(slot.role, true);
+      return placer.row_parallel(slot, true);
     case TpStyle::kRowParallelScattered:
-      return placer.row_parallel(slot.role, false);
+      return placer.row_parallel(slot, false);
     case TpStyle::kVocabParallelEmbedding:
       return placer.vocab_parallel_embedding();
     case TpStyle::kVocabParallelLmHead:
@@ -220,7 +221,7 @@ SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequen
     case TpStyle::kHeadParallelNorm:
       return placer.head_parallel_norm(slot.role);
     case TpStyle::kHiddenParallelActivation:
-      return placer.hidden_parallel_activation();
+      return placer.hidden_parallel_activation(slot);
     case TpStyle::kSequenceNorm:
     case TpStyle::kSequenceResidual:
     case TpStyle::kSequenceExperts:

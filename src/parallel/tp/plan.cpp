@@ -157,6 +157,8 @@ TpStyle style_of(SlotRole role, bool sequence_parallel) {
     case SlotRole::kSelection:
     case SlotRole::kRouteWeights:
     case SlotRole::kExperts:
+    case SlotRole::kSharedGate:
+    case SlotRole::kSharedSum:
       return sequence_parallel ? TpStyle::kSequenceExperts : TpStyle::kReplicate;
     case SlotRole::kLmHead:
       return TpStyle::kVocabParallelLmHead;

@@ -87,11 +87,13 @@ void check_layer(const SlotStyles& styles, bool sequence_parallel) {
            fmt::format("it sees {} heads", cut ? "its rank's" : "all"));
   }
   if (styles.find(Role::kExperts) != nullptr) {
-    for (const Role role : {Role::kRouter, Role::kSelection, Role::kRouteWeights, Role::kExperts}) {
+    for (const Role role : {Role::kRouter, Role::kSelection, Role::kRouteWeights, Role::kExperts,
+                            Role::kSharedGate, Role::kSharedSum}) {
+      if (styles.find(role) == nullptr) continue;
       demand(styles.at(role), {style_of(role, sequence_parallel)},
              "a router and its experts are not cut over tp");
     }
-    return;
+    if (styles.find(Role::kGate) == nullptr) return;
   }
   check_region(styles, {Role::kGate, Role::kUp}, Role::kActivation,
                TpStyle::kHiddenParallelActivation, Role::kDown);

@@ -36,16 +36,22 @@ class UlyssesAttention : public Layer {
   UlyssesAttention(std::unique_ptr<Layer> core, Communicator& ulysses, std::string label)
       : core_(std::move(core)), ulysses_(ulysses), label_(std::move(label)) {}
 
+  std::vector<ParameterPtr> parameters() const override { return core_->parameters(); }
+
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
     const HeadShares shares =
         head_shares(inputs[0].size(kHeads), inputs[1].size(kHeads), ulysses_.size());
     const auto to_heads = [](const at::Tensor& tensor) {
       return DimTrade{.tensor = tensor, .scatter_dim = kHeads, .gather_dim = kTokens};
     };
-    const std::vector<at::Tensor> whole =
+    std::vector<at::Tensor> whole =
         sequence_all_to_all({to_heads(inputs[0]), to_heads(repeated(inputs[1], shares.kv_repeats)),
                              to_heads(repeated(inputs[2], shares.kv_repeats))},
                             ulysses_, label_ + " qkv");
+    for (const ParameterPtr& sinks : parameters()) {  // those of this rank's heads
+      const int64_t heads = whole[0].size(kHeads);
+      whole.push_back(sinks->tensor.narrow(0, ulysses_.rank() * heads, heads));
+    }
     const at::Tensor out =
         core_->forward(whole, context).unflatten(2, {whole[0].size(2), whole[0].size(3)});
     return sequence_all_to_all({{.tensor = out, .scatter_dim = kTokens, .gather_dim = kHeads}},

@@ -245,7 +245,7 @@ TEST_CASE("A valid config of what is not supported is refused, with the nearest 
       {with("use_bidirectional_attention", true), "use_bidirectional_attention"},
       {with("architectures", {"Qwen3ForCausaLM"}), "\"Qwen3ForCausalLM\""},
       {with("model_type", "gemma3_txt"), "\"gemma3_text\""},
-      {with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2}}), "yarn"},
+      {with("rope_scaling", {{"rope_type", "longrope"}, {"factor", 2}}), "longrope"},
       {with("rope_scaling", {{"rope_type", "liner"}, {"factor", 2}}), "\"linear\""},
       {with("attention_dropout", 0.1), "attention_dropout"},
       {with("quantization_config", Json::object()), "quantized"},

@@ -27,11 +27,14 @@ ModelConfig small_of(const std::string& family) {
   config.family = family;
   config.attention_bias = config.mlp_bias = false;
   if (family == "llama") return config;
-  if (family == "mixtral" || family == "qwen3_moe") {
+  if (config.traits().experts != ExpertLayers::kNone) {
     config.router = {.num_experts = 4, .num_chosen = 2};
     config.expert_width = 5;
-    config.expert_layers = {true, family == "mixtral"};
-    return config;
+    config.expert_layers = {true, family != "qwen3_moe"};
+    if (family == "qwen2_moe") config.shared_width = 7;
+    if (family != "gpt_oss") return config;
+    config.activation = Activation::kClampedSwiglu;
+    config.attention_bias = true;
   }
   config.sliding_window = 2;
   config.sliding_layers = {true, false};
@@ -94,8 +97,13 @@ at::Tensor uneven_like(const at::Tensor& tensor) {
 }  // namespace
 
 TEST_CASE("Each family's slots are called in the order in which they stand", "[model][MP-1]") {
-  const auto [family, count] = GENERATE(table<std::string, size_t>(
-      {{"llama", 13}, {"qwen2", 13}, {"qwen3", 15}, {"gemma3", 17}, {"mixtral", 13}}));
+  const auto [family, count] = GENERATE(table<std::string, size_t>({{"llama", 13},
+                                                                    {"qwen2", 13},
+                                                                    {"qwen3", 15},
+                                                                    {"gemma3", 17},
+                                                                    {"mixtral", 13},
+                                                                    {"qwen2_moe", 19},
+                                                                    {"gpt_oss", 13}}));
   INFO(family);
   const ModelConfig config = small_of(family);
   Decoder model = ready(config);
@@ -268,6 +276,39 @@ TEST_CASE("Layers with experts and dense layers stand in one model", "[model][FM
   CHECK(model.slot("model.layers.0.mlp.gate.ids").role == SlotRole::kSelection);
   CHECK(model.slot("model.layers.1.mlp.gate_proj").role == SlotRole::kGate);
   CHECK(model.parameters().size() == weight_shapes(model.config()).size());
+}
+
+TEST_CASE("A layer with a shared MLP has its slots behind the experts", "[model][FM-3]") {
+  Decoder model = ready(small_of("qwen2_moe"));
+  const std::string mlp = "model.layers.1.mlp.";
+  const auto shape = [&](const char* slot) {
+    return model.slot(mlp + slot).layer->parameters().at(0)->global_shape;
+  };
+  CHECK(shape("shared_expert.up_proj") == std::vector<int64_t>{7, 12});
+  CHECK(shape("shared_expert_gate") == std::vector<int64_t>{1, 12});
+  CHECK(model.slot(mlp + "shared_expert.down_proj").role == SlotRole::kDown);
+  Recorder recorder;
+  run(model, some_ids(), recorder);
+  const auto out = [&](const char* slot) { return recorder.find(mlp + slot + ".output")->tensor; };
+  const at::Tensor sum =
+      out("experts") + out("shared_expert.down_proj") * out("shared_expert_gate").sigmoid();
+  CHECK(at::allclose(out("shared_expert_sum"), sum, 0, 1e-14));
+}
+
+TEST_CASE("Sinks and the biases of routers and experts are parameters", "[model][FM-9]") {
+  Decoder model = ready(small_of("gpt_oss"));
+  CHECK(model.slot("model.layers.0.self_attn.attention").layer->parameters().size() == 1);
+  CHECK(model.slot("model.layers.0.mlp.router").layer->parameters().size() == 2);
+  const auto experts = model.slot("model.layers.0.mlp.experts").layer->parameters();
+  REQUIRE(experts.size() == 4);
+  CHECK(experts[0]->global_shape == std::vector<int64_t>{4, 12, 10});
+  CHECK(experts[1]->global_shape == std::vector<int64_t>{4, 5, 12});
+  NoProbe nobody;
+  run(model, some_ids(), nobody).square().sum().backward();
+  for (const ParameterPtr& parameter : model.parameters()) {
+    INFO(parameter->name);
+    CHECK(parameter->tensor.grad().abs().sum().item<double>() > 0);
+  }
 }
 
 TEST_CASE("Experts leave padding out, and its tokens get nothing from them", "[model][MR-14]") {

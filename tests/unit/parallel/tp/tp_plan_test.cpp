@@ -119,6 +119,18 @@ TEST_CASE("a router and its experts are whole on every tp rank, with their own t
     CHECK(std::count_if(lines.begin(), lines.end(),
                         [&](const PlanLine& line) { return line.parameter == name; }) == 1);
   }
+  config.family = "qwen2_moe";
+  config.shared_width = 8;
+  for (const SlotStyle& slot : resolve_plan(config, {.sequence_parallel = true})) {
+    const SlotPlacement placed = place_slot(config, 3, /*sequence_parallel=*/true, slot);
+    if (slot.role == SlotRole::kUp) {
+      CHECK(placed.weight.layout.local_shape({8, 12}, Mesh({{"tp", 3}}), 2)[0] == 2);
+    }
+    if (slot.role != SlotRole::kSharedGate) continue;
+    CHECK(placed.weight.layout.replicated());
+    CHECK(placed.weight.sum_grad_over == std::vector<std::string>{"tp"});
+  }
+  config.family = "mixtral";
   CHECK_THAT(said_by([&] {
                plan_lines(config, Mesh({{"tp", 3}}), {});
              }),
