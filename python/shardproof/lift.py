@@ -1,4 +1,5 @@
-"""A golden run in float64: turns explicit float32 requests of a model's code into float64."""
+"""A golden run in float64: turns explicit float32 requests of a model's code into float64, and those of optimizers for
+bfloat16."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 # Functions in which a dtype says how bytes are read, or how wide a number is, not in which one to compute.
 BYTES = {torch.Tensor.view, torch.frombuffer, torch.Tensor.set_, torch.can_cast, torch.promote_types}
+# Requests that are lifted within the step of an optimizer alone, such as Muon's.
+BFLOAT16 = (torch.bfloat16, "torch.BFloat16Tensor")
 # Code that restores tensors from their bytes must get the dtype that it asks for.
 RESTORING = ("torch._utils", "torch.storage", "torch.serialization", "torch._weights_only_unpickler", "safetensors",
              "shardproof.safetensors_file")
@@ -56,11 +59,16 @@ class Float64(TorchFunctionMode):
 
     @property
     def lifted(self) -> list[str]:
-        """The functions whose float32 requests became float64."""
+        """The functions whose requests became float64, and which optimizers' those for bfloat16 were."""
         return sorted(lifted)
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        asks = function is torch.Tensor.bfloat16 or any(one in BFLOAT16 for one in (*args, *kwargs.values())
+                                                        if isinstance(one, (torch.dtype, str)))
+        optimizer = type_of_stepping() if asks and function not in BYTES and not restores() else None
+        if optimizer is not None:
+            function, args, kwargs = lift_bfloat16(function, args, kwargs, optimizer)
         if function in (torch.Tensor.float, torch.Tensor.type) and not restores():
             function, args, kwargs = lift_method(function, args, kwargs)
         elif function not in BYTES and asks_for_float32(args, kwargs) and not restores():
@@ -68,6 +76,29 @@ class Float64(TorchFunctionMode):
             kwargs = {name: as_float64(value) for name, value in kwargs.items()}
             lifted[name_of(function)] += 1
         return function(*args, **kwargs)
+
+
+def type_of_stepping() -> str | None:
+    """The class of the optimizer whose step() is running: what has param_groups and is called so."""
+    frame = sys._getframe(2)
+    while frame:
+        this = frame.f_locals.get("self") if frame.f_code.co_name == "step" else None
+        if isinstance(this, torch.optim.Optimizer) or hasattr(this, "param_groups"):
+            return type(this).__name__
+        frame = frame.f_back
+    return None
+
+
+def lift_bfloat16(function, args, kwargs, optimizer: str):
+    """A request for bfloat16 within an optimizer's step as one for float64."""
+    lifted[f"{name_of(function)} to bfloat16 in {optimizer}.step"] += 1
+    if function in (torch.Tensor.bfloat16, torch.Tensor.type):
+        return torch.Tensor.to, (args[0], torch.float64), {}
+    return function, tuple(map(as_wide, args)), {name: as_wide(value) for name, value in kwargs.items()}
+
+
+def as_wide(value):
+    return torch.float64 if value is torch.bfloat16 else value
 
 
 def asks_for_float32(args, kwargs) -> bool:

@@ -15,6 +15,8 @@ from . import __version__, lift, names, optimizers, run_folder
 from .clipping import Clipping
 from .error import Error
 from .global_batch import Rows, current
+from .matrices import Muon
+from .matrices import fields as fields_of_matrices
 from .noise import Noise, folder_of
 from .noise import check as check_repeat
 from .order import ComputationOrder
@@ -32,7 +34,8 @@ CLIP_EPSILON = 1e-6  # torch divides max_norm by (norm + 1e-6)
 def record(model, optimizer=None, *, out, steps: int | None = None, only: str | Sequence[str] | None = None,
            rows: int | None = None, max_bytes: int | None = None, activations: str | Sequence[str] = (), hashes: str | Sequence[str] = (),
            noise: int | None = None, mesh=None, layouts: Mapping | None = None,
-           buffers: str | Sequence[str] = "*", from_step: int = 0) -> Recorder:
+           buffers: str | Sequence[str] = "*", from_step: int = 0,
+           matrices: Mapping[str, Muon] | None = None) -> Recorder:
     """Records the training that follows into the folder `out`, until the with-block or close() ends it.
 
     model        the module, or the list of a pipeline's chunks
@@ -50,10 +53,12 @@ def record(model, optimizer=None, *, out, steps: int | None = None, only: str | 
     buffers      patterns of persistent buffers to record; () for none
     from_step    how many steps came before, of a program that has loaded what another run saved: states are recorded at the
                  start, too, and judged beside those of a golden that was not interrupted
+    matrices     how matrix optimizers move parameters: {"*.qkv.weight": shardproof.Muon(blocks=(64, 32, 32))};
+                 torch.optim.Muon is known, and needs blocks alone
     """
     return Recorder(model, optimizer, Path(out), steps, patterns_of(only), rows, max_bytes,
                     patterns_of(activations) or [], patterns_of(hashes) or [], noise, mesh, layouts,
-                    patterns_of(buffers) or [], from_step)
+                    patterns_of(buffers) or [], from_step, matrices)
 
 
 def is_any(name: str, patterns: Iterable[str]) -> bool:
@@ -80,7 +85,7 @@ class Recorder:
     """A run that is being recorded. Leave its with-block, or call close(), to write it."""
 
     def __init__(self, model, optimizer, out: Path, steps, only, rows, max_bytes, activations, hashes, noise, mesh,
-                 layouts, buffers, from_step=0):
+                 layouts, buffers, from_step=0, matrices=None):
         models = models_of(model)
         loaded_mesh, loaded_layouts = current.given_to_load(models)
         mesh = loaded_mesh if mesh is None else mesh
@@ -108,6 +113,7 @@ class Recorder:
         run_folder.claim(out, self.mesh.rank, self.mesh.world_size)
         self._files = run_folder.RankFiles(out, self.mesh.rank, max_bytes)
         self._settings = optimizers.Settings(self._optimizers, self._slots) if self._optimizers else None
+        self._matrices = fields_of_matrices(self._optimizers, self._slots, matrices, is_any)
         self._buffers = Buffers(models, self.mesh, layouts, self._boxes)
         self._chosen_buffers = buffers
         self._finished = 0            # optimizer steps that have ended
@@ -418,6 +424,8 @@ class Recorder:
             header["batch"] = {"rows": current.rows.total, "parts": current.rows.total // max(current.rows.count, 1)}
         if self._settings is not None:
             header["optimizer"] = self._settings.fields()
+        if self._matrices:
+            header["matrices"] = self._matrices
         if self._from_step:
             header["from_step"] = self._from_step
         if self._repeat is not None:

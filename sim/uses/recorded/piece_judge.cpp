@@ -17,6 +17,7 @@
 #include "sim/judge/evidence/row_judge.h"
 #include "sim/uses/recorded/demands.h"
 #include "sim/uses/recorded/hashes.h"
+#include "sim/uses/recorded/matrix_step.h"
 #include "sim/uses/recorded/own_step.h"
 #include "sim/uses/recorded/placement.h"
 #include "sim/uses/recorded/sources.h"
@@ -67,6 +68,7 @@ class PieceJudge {
         copies_(copies_of(run)),
         sources_(run, reference),
         own_steps_(run, reference),
+        matrix_steps_(run, reference),
         widened_(widened) {
     for (const GoldenTensor& tensor : golden_.tensors()) names_.insert(tensor.name);
     reports_.resize(static_cast<size_t>(run.world_size));
@@ -98,6 +100,7 @@ class PieceJudge {
     if (golden) {
       seen_[rank].insert(golden->order);
       compare(piece, local, *golden, row);
+      replay(piece, row);
     } else {
       const auto [near, unknown] = nearest_.emplace(piece.name, "");
       if (unknown) near->second = nearest_name(piece.name, names_);
@@ -144,6 +147,14 @@ class PieceJudge {
       return;
     }
     compare_values(piece, local, golden, plan, row);
+  }
+
+  // A matrix optimizer's step is judged by what the rank had, too, where the golden does not tell.
+  void replay(const RecordedPiece& piece, judge::ResultRow& row) {
+    const bool is_clear = row.outcome == judge::Outcome::kMatch && !scattered_;
+    if (is_clear || !row.problem.empty()) return;
+    const MatrixVerdict& verdict = matrix_steps_.of(piece);
+    if (verdict.kind == MatrixVerdict::Kind::kWrong) row.problem = verdict.text;
   }
 
   // Without repeats of the reference, nothing tells how much correct runs scatter below float64.
@@ -239,6 +250,14 @@ class PieceJudge {
   bool excuse(const RecordedPiece& piece, const Source& source, judge::DiffTask& task,
               judge::DiffResult& result, judge::ResultRow& row) {
     const bool knows_rule = task.added != nullptr;
+    const MatrixVerdict& own = matrix_steps_.of(piece);
+    if (own.kind == MatrixVerdict::Kind::kWrong) return false;
+    if (own.kind == MatrixVerdict::Kind::kRight) {
+      row.outcome = judge::Outcome::kUnresolved;
+      row.reason = own.text;
+      sources_.add_unresolved(piece);
+      return true;
+    }
     if (is_stepped_here(piece) && (!knows_rule || !source.is_judged())) {
       const double eps = eps_of(task.local, task.golden);
       if (!own_steps_.explain(piece, task.golden, source, knows_rule, eps, row)) return false;
@@ -298,6 +317,7 @@ class PieceJudge {
   std::map<CopyKey, std::vector<int64_t>> copies_;
   Sources sources_;
   OwnSteps own_steps_;
+  MatrixSteps matrix_steps_;
   WidenedSums& widened_;
   std::map<int64_t, std::vector<bool>> held_;  // elements, by the golden's order
   std::map<int64_t, uint64_t> coverage_of_;    // of a whole tensor, by its number of elements

@@ -13,6 +13,7 @@
 #include "observe/observation_kind.h"
 #include "observe/phase.h"
 #include "sim/case/case_spec.h"
+#include "sim/uses/recorded/newton_schulz.h"
 #include "tensor/tensor_view.h"
 
 namespace shardproof::sim::recorded {
@@ -84,6 +85,8 @@ struct RecordedRun {
   std::vector<RecordedRun> repeats = {};
   // Of an optimizer whose groups differ. `optimizer` and `lr` are those of the first.
   std::vector<ParameterGroup> groups = {};
+  // How a matrix optimizer moves a parameter, by its name.
+  std::map<std::string, MatrixRule> matrices = {};
   // Of random generators after each step, by rank, in the order observed.
   std::vector<RecordedHash> random_states = {};
 };

@@ -15,6 +15,8 @@ using nlohmann::json;
 
 namespace {
 
+constexpr int64_t kMostIterations = 100;
+
 Mesh mesh_of(const Fields& fields, int64_t world_size) {
   std::vector<MeshAxis> axes;
   for (const json& one : fields.list("mesh")) {
@@ -81,6 +83,27 @@ void read_optimizer(const Fields& fields, RecordedRun& run) {
   }
 }
 
+void read_matrices(const Fields& fields, RecordedRun& run) {
+  if (!fields.has("matrices")) return;
+  for (const json& one : fields.list("matrices")) {
+    const Fields given(fields.where() + ": matrices", one);
+    MatrixRule rule;
+    rule.state = given.text("state");
+    given.number("momentum", rule.momentum);
+    rule.nesterov = given.value("nesterov") == true;
+    rule.average = given.value("average") == true;
+    rule.iterations = given.count("iterations", 1, kMostIterations);
+    const std::vector<double> coefficients = given.numbers("coefficients");
+    if (coefficients.size() != rule.coefficients.size()) {
+      given.fail("coefficients", fmt::format("has {}, and an iteration has 3",
+                                             count_of(std::ssize(coefficients), "number")));
+    }
+    std::copy(coefficients.begin(), coefficients.end(), rule.coefficients.begin());
+    if (given.has("blocks")) rule.blocks = given.counts("blocks");
+    for (const std::string& name : given.texts("parameters")) run.matrices.emplace(name, rule);
+  }
+}
+
 // What says where ranks and rows lie. The judge takes the former from the mesh.
 void check_places(const Fields& fields, const RecordedRun& run) {
   if (fields.has("batch")) {
@@ -118,8 +141,9 @@ void check_places(const Fields& fields, const RecordedRun& run) {
 // Keys that the format has (python/shardproof/run.schema.json); what nothing reads is checked too.
 void check_keys(const Fields& fields) {
   static const std::vector<std::string> known = {
-      "format", "version", "made_by", "world_size", "mesh",        "precision", "lifted",   "steps",
-      "only",   "noise",   "rows",    "batch",      "coordinates", "optimizer", "from_step"};
+      "format",      "version",   "made_by",   "world_size", "mesh", "precision",
+      "lifted",      "steps",     "only",      "noise",      "rows", "batch",
+      "coordinates", "optimizer", "from_step", "matrices"};
   for (const std::string& name : fields.names()) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     fields.fail(name, "is not a key of a run; " + known_names(name, known));
@@ -146,6 +170,7 @@ void read_header(const Fields& fields, RecordedRun& run) {
   run.steps = fields.count("steps", 0, kMaxSteps);
   if (fields.has("from_step")) run.from_step = fields.count("from_step", 1, kMaxSteps);
   read_optimizer(fields, run);
+  read_matrices(fields, run);
   run.only = fields.has("only") ? fields.value("only").dump() : "null";
   run.rows = fields.has("rows") ? std::to_string(fields.count("rows", 1, int64_t{1} << 48)) : "all";
   check_places(fields, run);

@@ -1,0 +1,198 @@
+"""Muon, torch's and one by hand that rounds to bfloat16: right runs never alarm, and wrong steps are found with the cause."""
+
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+from contextlib import nullcontext
+from pathlib import Path
+
+import ranks
+import runs
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import shardproof
+
+PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
+HAS_MUON = hasattr(torch.optim, "Muon")
+BLOCKS = (20, 14, 14)  # q, k and v of the first matrix
+
+
+def orthogonal(matrix):
+    """As scripts have it."""
+    narrow = matrix.bfloat16()
+    if narrow.shape[0] > narrow.shape[1]:
+        narrow = narrow.T
+    narrow = narrow / (narrow.norm() + 1e-7)
+    for _ in range(5):
+        gram = narrow @ narrow.T
+        narrow = 3.4445 * narrow + (-4.7750 * gram + 2.0315 * gram @ gram) @ narrow
+    return (narrow.T if matrix.shape[0] > matrix.shape[1] else narrow).to(matrix.dtype)
+
+
+class HandMuon(torch.optim.Optimizer):
+    """Gathers the momentum and makes it orthogonal, the first matrix in blocks. `bug` says what is wrong instead."""
+
+    def __init__(self, parameters, lr, bug="", rank=0):
+        super().__init__(parameters, {"lr": lr})
+        self.bug, self.rank, self.steps = bug, rank, 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.steps += 1
+        group = self.param_groups[0]
+        for index, parameter in enumerate(group["params"]):
+            state = self.state[parameter]
+            buffer = state.setdefault("momentum_buffer", torch.zeros_like(parameter))
+            if self.steps == 2 and (self.bug == "lost" or self.bug == "lost there" and self.rank == 1):
+                local(buffer).zero_()
+            buffer.lerp_(parameter.grad, 0.05)
+            update = parameter.grad.lerp(buffer, 0.95)
+            cut = BLOCKS if index == 0 and self.bug != "whole" else (len(update),)
+            if self.bug == "thirds" and index == 0:
+                cut = (len(update) // 3,) * 3
+            if self.bug == "shard" and isinstance(update, DTensor):
+                made = orthogonal(local(update))
+            else:
+                made = torch.cat([orthogonal(part) for part in whole(update).split(cut)])
+                made = local(distribute_tensor(made, update.device_mesh, update.placements)) \
+                    if isinstance(update, DTensor) else made
+            rate = group["lr"] * (2 if self.bug == "rate there" and self.rank == 1 else 1)
+            local(parameter).mul_(1 - group["lr"] * 0.1).sub_(made, alpha=rate * max(1, len(update) / update.shape[1]) ** 0.5)
+
+
+def whole(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local(tensor):
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def train(rank, out, golden, world_size, kind, layout="fsdp", bug=""):
+    """`kind`: torch's Muon whose bfloat16 is lifted, the same as it is, or the one by hand as it is."""
+    is_lifted = kind == "lifted"
+    torch.set_default_dtype(torch.float64)
+    with shardproof.float64() if is_lifted else nullcontext():
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(16, 48, bias=False), nn.Tanh(), nn.Linear(48, 24, bias=False))
+        if world_size > 1:
+            mesh = init_device_mesh("cpu", (world_size,), mesh_dim_names=(layout,))
+            if layout == "tp":
+                parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+            else:
+                fully_shard(model, mesh=mesh)
+        rate = 0.02 * (2 if bug == "rate" else 1)
+        hand = kind == "hand"
+        optimizer = HandMuon(model.parameters(), rate, bug, rank) if hand else torch.optim.Muon(model.parameters(), lr=rate)
+        if golden:
+            shardproof.load(model, golden)
+        rules = {"0.weight": shardproof.Muon(blocks=BLOCKS), "*": shardproof.Muon()} if hand else None
+        with shardproof.record(model, optimizer, out=out, matrices=rules) as rec:
+            for step in range(3):
+                rows = (torch.arange(64.0 * 16).reshape(64, 16) ** 1.5 * (0.7 + step)).sin()
+                inputs = rows if layout == "tp" else shardproof.batch(rows)
+                optimizer.zero_grad()
+                loss = (model(inputs) - inputs.roll(1, 1).repeat(1, 2)[:, :24]).square().mean()
+                loss.backward()
+                optimizer.step()
+                rec.scalar("loss", loss, mean_over=() if layout == "tp" else ("fsdp",))
+
+
+class Lifted(unittest.TestCase):
+    @unittest.skipUnless(HAS_MUON, "torch has no Muon")
+    def test_bfloat16_within_an_optimizer_is_lifted_and_listed(self):
+        start, gradient = torch.eye(4, 6, dtype=torch.float64), torch.arange(24.0, dtype=torch.float64).reshape(4, 6).sin()
+        steps = {}
+        for kind, context in (("plain", nullcontext()), ("lifted", shardproof.float64())):
+            weight = nn.Parameter(start.clone())
+            weight.grad = gradient.clone()
+            with context:
+                torch.optim.Muon([weight], lr=1.0, weight_decay=0.0).step()
+                self.assertEqual(torch.ones(2).to(torch.bfloat16).dtype, torch.bfloat16)  # elsewhere it stays
+            steps[kind] = (start - weight).detach()
+        self.assertIn("Tensor.bfloat16 to bfloat16 in Muon.step", shardproof.float64().lifted)
+        made = gradient / gradient.norm()
+        for _ in range(5):
+            gram = made @ made.T
+            made = 3.4445 * made + (-4.7750 * gram + 2.0315 * gram @ gram) @ made
+        self.assertLess(float((steps["lifted"] - made).abs().max()), 1e-12)
+        self.assertGreater(float((steps["plain"] - made).abs().max()), 1e-4)
+
+    def test_what_is_declared(self):
+        model = nn.Linear(4, 6, bias=False)
+        with tempfile.TemporaryDirectory() as folder:
+            for blocks in ((4, 1), (3, 0)):
+                with self.assertRaisesRegex(shardproof.Error, "6 rows, and blocks of"):
+                    shardproof.record(model, torch.optim.SGD(model.parameters()), out=folder,
+                                      matrices={"*": shardproof.Muon(blocks=blocks)})
+            optimizer = torch.optim.SGD(model.parameters())
+            with shardproof.record(model, optimizer, out=folder,
+                                   matrices={"weight": shardproof.Muon(blocks=(2, 1), average=False)}):
+                model(torch.ones(2, 4)).sum().backward()
+                optimizer.step()
+            self.assertEqual(runs.header(folder)["matrices"],
+                             [{"blocks": [2, 1], "momentum": 0.95, "nesterov": True, "average": False,
+                               "coefficients": [3.4445, -4.775, 2.0315], "iterations": 5, "state": "momentum_buffer",
+                               "parameters": ["weight"]}])
+
+
+@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
+@unittest.skipUnless(HAS_MUON, "torch has no Muon")
+class MuonTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        for kind in ("lifted", "narrow", "hand"):
+            ranks.run(1, train, f"{cls.folder.name}/{kind}", None, 1, kind)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def judged(self, kind, world_size, layout="fsdp", bug=""):
+        golden, out = f"{self.folder.name}/{kind}", f"{self.folder.name}/run"
+        ranks.run(world_size, train, out, golden, world_size, kind, layout, bug)
+        done = subprocess.run([PROGRAM, "judge", out, "--golden", golden], text=True, capture_output=True, timeout=360,
+                              check=False)
+        return done.returncode, re.sub(r"\s+", " ", done.stdout + done.stderr)
+
+    def test_right_runs_match(self):
+        for kind, world_size, layout in (("lifted", 2, "fsdp"), ("lifted", 4, "fsdp"), ("lifted", 2, "tp"), ("narrow", 2, "fsdp"),
+                                         ("narrow", 4, "fsdp"), ("narrow", 2, "tp"), ("hand", 2, "fsdp"), ("hand", 4, "fsdp"),
+                                         ("hand", 2, "tp")):
+            with self.subTest(kind=kind, world_size=world_size, layout=layout):
+                status, text = self.judged(kind, world_size, layout)
+                self.assertEqual(status, 0, text)
+                if kind == "lifted":
+                    self.assertNotIn("not judged", text)
+
+    def test_wrong_steps_are_named(self):
+        for kind, bug, layout, tensor, cause in (
+                ("hand", "shard", "fsdp", "param.0.weight .*of step 1", "the rank makes its own part orthogonal alone"),
+                ("hand", "shard", "tp", "param.*of step 1", "the rank makes its own part orthogonal alone"),
+                ("hand", "whole", "fsdp", "param.0.weight .*of step 1",
+                 "the whole matrix is made orthogonal at once, where blocks of 20, 14, 14 rows belong"),
+                ("hand", "thirds", "fsdp", "param.0.weight .*of step 1", "made orthogonal in 3 equal blocks of rows"),
+                ("hand", "rate", "fsdp", "param.*of step 1", "moved by 2 x"),
+                ("hand", "rate there", "fsdp", "param.*of step 1", "moved by 2 x .* on rank 1 only"),
+                ("narrow", "rate", "tp", "param.*of step 1", "moved by 2 x"),
+                ("lifted", "rate", "fsdp", "param.*of step 1", "moved by 2 x"),
+                ("hand", "lost", "fsdp", "momentum_buffer.0.weight .*of step 2", "the momentum before was lost|empty states"),
+                ("hand", "lost there", "fsdp", "momentum_buffer.0.weight .*of step 2",
+                 "the momentum before was lost|empty states")):
+            with self.subTest(kind=kind, bug=bug, layout=layout):
+                status, text = self.judged(kind, 2, layout, bug)
+                self.assertEqual(status, 1, text)
+                self.assertRegex(text, tensor)
+                self.assertRegex(text, cause)
+
+
+if __name__ == "__main__":
+    unittest.main()
