@@ -107,6 +107,7 @@ Explanation explain_values(const Symptoms& symptoms) {
     if (const auto fact = propose(difference)) return in_words(difference, *fact);
   }
   if (auto claim = best_claim(difference)) return *claim;
+  if (const auto routes = propose_routes(difference)) return in_words(difference, *routes);
   const auto where = on_each_copy<propose_where>(difference);
   return where ? in_words(difference, *where) : words_by_size(difference);
 }

@@ -110,8 +110,10 @@ std::optional<Proposal> propose_factor_before_bias(const Assembled& tensor, cons
 // Rows of zeros are shifted by some positions from the golden's: a mask is off.
 std::optional<Proposal> propose_mask_shift(const Assembled& tensor, const Mesh& mesh);
 
-// The texts when no hypothesis holds: first the wrong indices and the values there, else the number
-// of wrong elements, the largest error and whether rounding could be the cause.
+// The texts when no hypothesis holds: of a selection of experts the tokens that chose others; first
+// the wrong indices and the values there, else the number of wrong elements, the largest error and
+// whether rounding could be the cause.
+std::optional<Proposal> propose_routes(const Difference& difference);
 std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh);
 Explanation words_by_size(const Difference& difference);
 // "29/43" and its cause, for a factor in float64 that is the quotient of two counts; else empty.
