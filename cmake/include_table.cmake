@@ -38,7 +38,7 @@ shardproof_folder(src/parallel/reshard src/base src/mesh src/tensor src/comm tor
 shardproof_folder(src/parallel/hf src/base src/tensor src/comm src/model src/parallel/reshard fmt json
   torch)
 shardproof_folder(src/train src/base src/mesh src/tensor src/observe src/random src/comm
-  src/sequence src/model src/optim src/logprob src/parallel/style src/parallel/data fmt torch)
+  src/sequence src/model src/model/moe src/optim src/logprob src/parallel/style src/parallel/data fmt torch)
 shardproof_folder(src/policy src/base src/tensor src/random src/comm src/model
   src/parallel/registry src/parallel/reshard src/train fmt json torch)
 

@@ -1,10 +1,13 @@
 #include "golden/dense_routes.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <limits>
 #include <vector>
+
+#include "base/error.h"
 
 namespace shardproof::golden {
 namespace {
@@ -98,6 +101,19 @@ DenseRoutes choose_experts(const at::Tensor& logits, const at::Tensor& bias,
     routes.margin.data_ptr<double>()[t] = margin;
   }
   return routes;
+}
+
+void refuse_small_margin(const std::string& name, const at::Tensor& margins) {
+  constexpr double kLeastMargin = 1e-8;
+  for (int64_t t = 0; t < margins.size(0); ++t) {
+    const double margin = margins.data_ptr<double>()[t];
+    if (margin >= kLeastMargin) continue;
+    throw_refused(
+        fmt::format("{} chooses for token {} between two scores that differ by {:.1e}, so that "
+                    "roundings could decide",
+                    name, t, margin),
+        "choose another seed");
+  }
 }
 
 at::Tensor mixture_weights(const at::Tensor& logits, const at::Tensor& chosen,

@@ -7,6 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 #include "model/moe/router_rule.h"
 
 namespace shardproof::golden {
@@ -19,6 +21,10 @@ struct DenseRoutes {
 // An expert is chosen if fewer than K experts have a better score, or an equal one and a lower id.
 DenseRoutes choose_experts(const at::Tensor& logits, const at::Tensor& bias,
                            const RouterRule& rule);
+
+// Ranks may choose other experts where two scores are as near as roundings. Throws Error(kRefused)
+// when a margin is below 1e-8; `name` is that of the selection.
+void refuse_small_margin(const std::string& name, const at::Tensor& margins);
 
 // [T, N], differentiable in the logits: 0 where an expert is not chosen.
 at::Tensor mixture_weights(const at::Tensor& logits, const at::Tensor& chosen,

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <set>
 
 #include "golden/dense_routes.h"
@@ -46,6 +47,25 @@ at::Tensor dense_balancing_loss(const at::Tensor& logits, const std::vector<int6
     const at::Tensor rows = rows_of(logits, groups, group);
     const at::Tensor fractions = best_of(rows, rule).mean(0) / rule.num_chosen;
     sum = sum + (fractions * probabilities(rows, rule).mean(0)).sum() * rule.num_experts;
+  }
+  return real.empty() ? sum : sum / static_cast<double>(real.size());
+}
+
+at::Tensor dense_balancing_loss_so_far(const at::Tensor& logits, const std::vector<int64_t>& groups,
+                                       const std::vector<int64_t>& moments,
+                                       const RouterRule& rule) {
+  const std::set<int64_t> real = real_groups(groups);
+  at::Tensor sum = at::zeros({}, logits.options());
+  for (const int64_t group : real) {
+    const size_t first =
+        static_cast<size_t>(std::find(groups.begin(), groups.end(), group) - groups.begin());
+    std::vector<int64_t> so_far;
+    for (const int64_t moment : moments) {
+      so_far.push_back(moment >= 0 && moment <= moments[first] ? 0 : -1);
+    }
+    const at::Tensor fractions = best_of(rows_of(logits, so_far, 0), rule).mean(0);
+    const at::Tensor means = probabilities(rows_of(logits, groups, group), rule).mean(0);
+    sum = sum + (fractions * means).sum() * rule.num_experts / rule.num_chosen;
   }
   return real.empty() ? sum : sum / static_cast<double>(real.size());
 }

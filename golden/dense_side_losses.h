@@ -16,6 +16,10 @@ namespace shardproof::golden {
 // Scalars, differentiable in the logits: the mean over the groups that occur.
 at::Tensor dense_balancing_loss(const at::Tensor& logits, const std::vector<int64_t>& groups,
                                 const RouterRule& rule);
+// The same, with the share of routes of each expert over all tokens whose moment is not after that
+// of the group; `moments`: T numbers, less than 0 for padding, equal within a group.
+at::Tensor dense_balancing_loss_so_far(const at::Tensor& logits, const std::vector<int64_t>& groups,
+                                       const std::vector<int64_t>& moments, const RouterRule& rule);
 at::Tensor dense_z_loss(const at::Tensor& logits, const std::vector<int64_t>& groups);
 
 // Hugging Face's form over the tokens of all layers whose group is not less than 0.

@@ -31,6 +31,12 @@ class FiniteProbe final : public Probe {
   bool finite_ = true;
 };
 
+Decoder written_out(const CaseData& data) {
+  Decoder model(data.config, data.weights);
+  write_out(model);
+  return model;
+}
+
 bool all_finite(const std::vector<at::Tensor>& grads) {
   return std::all_of(grads.begin(), grads.end(), [](const at::Tensor& grad) {
     return !grad.defined() || at::isfinite(grad).all().item<bool>();
@@ -44,10 +50,13 @@ PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const Ru
     : spec_(spec),
       probe_(probe),
       perturbation_(options.perturbation),
-      model_(data.config, data.weights),
+      model_(written_out(data)),
+      side_terms_(spec, model_),
+      limited_experts_(spec, model_),
+      router_biases_(spec, model_),
+      kept_routes_(spec, model_),
       skips_(spec, /*finds_them=*/options.dtype == at::kHalf, options.overflows),
       parted_skips_(options.parted_skips) {
-  write_out(model_);
   model_.freeze(spec.frozen);
   if (perturbation_) perturbation_->wrap(model_);
   if (parted_skips_) terms_ = watch_weight_terms(model_);
@@ -91,7 +100,9 @@ void PlainModel::evaluate(const Batch& batch, int64_t step) {
 }
 
 void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optimizer, double rate) {
+  limited_experts_.begin(batch);
   const at::Tensor now = logprobs(batch, step, probe_);
+  const int64_t dropped = limited_experts_.end();
   const at::Tensor doubt = perturbation_ ? perturbation_->doubt(now, step) : at::Tensor();
   const at::Tensor loss = dense_loss(now, batch, spec_.loss, doubt);
   observe(ObservationKind::kLoss, "loss", Phase::kForward, step, loss);
@@ -100,7 +111,8 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
     observe(ObservationKind::kLossScale, "metric.loss_scale", Phase::kStep, step,
             scalar(skips_.scale()));
   if (terms_) terms_->reset();
-  (loss * skips_.scale()).backward();
+  const SideTerms::Terms side = side_terms_.of(batch);
+  ((side.sum.defined() ? loss + side.sum : loss) * skips_.scale()).backward();
   std::vector<at::Tensor> grads = take_gradients(step);
   if (parted_skips_ && parts_decide(batch, step, !all_finite(grads))) {
     parted_skips_->push_back(step);
@@ -120,10 +132,30 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
     observe(ObservationKind::kGradNorm, "grad_norm", Phase::kStep, step, scalar(norm));
     if (!spec_.optimizer.schedulers.empty())
       observe(ObservationKind::kRate, "lr", Phase::kStep, step, scalar(rate));
+    router_biases_.update(batch);
   }
   for (const ParameterPtr& parameter : parameters_) refresh_leaf(*parameter);
   observe_state(step, optimizer);
   observe_metrics(now, batch, step);
+  observe_routers(side, dropped, step);
+}
+
+void PlainModel::observe_routers(const SideTerms::Terms& side, int64_t dropped, int64_t step) {
+  for (const auto& [name, value] : side.values) {
+    if (spec_.precision != Precision::kFloat64) break;
+    observe(ObservationKind::kMetric, "metric." + name, Phase::kStep, step,
+            at::scalar_tensor(value, at::kDouble));
+  }
+  if (limited_experts_.active()) {
+    observe(ObservationKind::kCount, "metric.dropped_routes", Phase::kStep, step,
+            at::scalar_tensor(dropped, at::kDouble));
+  }
+  for (const auto& [layer, bias] : router_biases_.by_layer()) {
+    observe(ObservationKind::kBuffer,
+            observed_name(ObservationKind::kBuffer,
+                          fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer)),
+            Phase::kStep, step, at::tensor(bias, at::kDouble));
+  }
 }
 
 void PlainModel::observe_state(int64_t step, const WitnessOptimizer& optimizer) {

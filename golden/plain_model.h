@@ -7,7 +7,11 @@
 #include <memory>
 #include <vector>
 
+#include "golden/kept_routes.h"
+#include "golden/limited_experts.h"
 #include "golden/overflow_skips.h"
+#include "golden/router_bias.h"
+#include "golden/side_terms.h"
 #include "golden/single_device.h"
 #include "golden/weight_terms.h"
 #include "golden/witness_optimizer.h"
@@ -38,6 +42,7 @@ class PlainModel {
   // Observes a value under the given name.
   void observe(ObservationKind kind, const std::string& name, Phase phase, int64_t step,
                const at::Tensor& tensor);
+  KeptRoutes& routes() { return kept_routes_; }
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }
   // Changes only in a float16 run.
   const OverflowSkips::State& loss_scale() const { return skips_.state(); }
@@ -54,11 +59,16 @@ class PlainModel {
   // Whether a gradient overflows when each sample is summed alone, and cut into so many parts.
   bool overflows_in_parts(const Batch& batch, int64_t step, int64_t parts);
   void observe_metrics(const at::Tensor& logprobs, const Batch& batch, int64_t step);
+  void observe_routers(const SideTerms::Terms& side, int64_t dropped, int64_t step);
 
   const sim::CaseSpec& spec_;
   Probe& probe_;
   const Perturbation* perturbation_;
   Decoder model_;
+  SideTerms side_terms_;
+  LimitedExperts limited_experts_;
+  RouterBiases router_biases_;
+  KeptRoutes kept_routes_;
   std::vector<ParameterPtr> parameters_;
   std::vector<at::Tensor> masters_;
   OverflowSkips skips_;

@@ -73,7 +73,9 @@ class Life {
       if (stage.eval_mode) {
         model_.evaluate(batch, moment_++);
       } else {
+        model_.routes().replay_next(first);
         model_.train(batch, moment_++, optimizer_, rate);
+        model_.routes().stay_live();
         ++steps_;
       }
     }
@@ -81,9 +83,11 @@ class Life {
   }
 
   void score() {
+    model_.routes().record_next();
     batch_.prev_logprobs = model_.score(batch_, moment_).to(at::kDouble);
     model_.observe(ObservationKind::kScores, "scores", Phase::kStep, moment_++,
                    batch_.prev_logprobs);
+    model_.routes().stay_live();
   }
 
   void refer() {
@@ -119,6 +123,7 @@ class Life {
     calls_ = saved_.calls;
     steps_ = saved_.steps;
     streams_ = *saved_.streams;
+    model_.routes().forget();
     streams_.load(stage.parallel.pp, stage.parallel.tp, steps_);
     model_.observe_state(moment_++, optimizer_);
   }

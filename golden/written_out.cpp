@@ -118,8 +118,6 @@ class WrittenOutRouter : public Layer {
   Router plain_;
 };
 
-// Ranks may choose other experts where two scores are as near as roundings, so that such a case is
-// refused.
 class WrittenOutSelection : public Layer {
  public:
   WrittenOutSelection(std::string name, const RouterRule& rule)
@@ -127,21 +125,12 @@ class WrittenOutSelection : public Layer {
 
   at::Tensor forward(at::TensorList inputs, const StepContext&) override {
     const DenseRoutes routes = choose_experts(inputs[0].flatten(0, 1), /*bias=*/{}, rule_);
-    for (int64_t t = 0; t < routes.margin.size(0); ++t) {
-      const double margin = routes.margin.data_ptr<double>()[t];
-      if (margin >= kLeastMargin) continue;
-      throw_refused(
-          fmt::format("{} chooses for token {} between two scores that differ by {:.1e}, so that "
-                      "roundings could decide",
-                      name_, t, margin),
-          "choose another seed");
-    }
+    refuse_small_margin(name_, routes.margin);
     return routes.chosen.nonzero().select(1, 1).view(
         {inputs[0].size(0), inputs[0].size(1), rule_.num_chosen});
   }
 
  private:
-  static constexpr double kLeastMargin = 1e-8;
   std::string name_;
   RouterRule rule_;
 };

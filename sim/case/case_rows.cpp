@@ -91,6 +91,13 @@ OptionRows<CaseSpec> run_rows() {
                          "Patterns (*, ?) of parameters that are not trained: they have neither a "
                          "gradient nor optimizer state"),
       member<&Spec::loss>(),
+      member<&Spec::side_losses>(),
+      member<&Spec::selection_bias>(),
+      member<&Spec::capacity>(),
+      row<&Spec::replays_routes>(
+          "run.experts.replay",
+          "policy: a train stage sends each token to the experts that the last score stage chose",
+          ShortName{"replay"}),
       row<&Spec::colocated>(
           "run.generation.colocated.enabled",
           "policy: a refit goes through the host's shared memory instead of a broadcast", ignores),

@@ -41,6 +41,24 @@ std::vector<std::string> weights_identity(const std::string& folder) {
 
 }  // namespace
 
+SideLossOptions side_losses_of(const CaseSpec& spec) {
+  SideLossOptions losses = spec.side_losses;
+  if (losses.balance >= 0) return losses;
+  losses.balance = 0;
+  losses.form = BalancingForm::kPerLayer;
+  const json& config = spec.model;
+  const bool has_labels = spec.is(ModelWorkload::kTrain) && spec.loss.kind == LossKind::kNll;
+  if (!has_labels || !config.is_object() || !config.contains("output_router_logits") ||
+      config["output_router_logits"] != true) {
+    return losses;
+  }
+  constexpr double kDefault = 0.001;  // of mixtral and qwen3_moe in transformers
+  const json given = config.value("router_aux_loss_coef", json(kDefault));
+  if (given.is_number()) losses.balance = given.get<double>();
+  losses.form = BalancingForm::kPooled;
+  return losses;
+}
+
 json to_json(const CaseSpec& spec) { return value_of(spec, Extent::kAll); }
 
 CaseSpec case_spec_from_json(const json& in) {
@@ -54,6 +72,18 @@ std::string golden_key(const CaseSpec& spec) {
   key["weights"] = weights_identity(spec.weights_folder);
   if (draws_numbers(spec)) {  // of each tp rank
     for (const StageSpec& stage : spec.stages) key["draws_at_tp"].push_back(stage.parallel.tp);
+  }
+  // The groups of microbatches are those of the samples that a rank gets at once.
+  const SideLossOptions losses = side_losses_of(spec);
+  const bool by_microbatch = losses.any() && losses.groups != LossGroups::kSequence;
+  const bool by_rank = spec.capacity.factor != 0 && spec.capacity.scope == CapacityScope::kRank;
+  if (by_microbatch || by_rank) {
+    key["dealt"] = {spec.parallel.ranks(Share::kSamples), spec.micro_batch_size};
+  }
+  if (by_rank) {
+    const ParallelSpec& cuts = spec.parallel;
+    key["positions_on"] = {cuts.cp, name_of(cuts.context_layout), cuts.ulysses,
+                           cuts.sequence_parallel ? cuts.tp : 1};
   }
   if (spec.init == WeightInit::kOwnStream) key["init_at_tp"] = spec.parallel.tp;
   if (!spec.data.file.empty()) key["data"]["file"] = file_identity(spec.data.file);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/expert_choices.h"
 #include "base/precision.h"
 #include "base/training_choices.h"
 #include "mesh/mesh.h"
@@ -222,6 +223,10 @@ struct CaseSpec {
   DataSpec data;
   BatchingSpec batching;
   LossSpec loss;
+  SideLossOptions side_losses = {.balance = -1};  // less than 0: that of config.json
+  BiasRule selection_bias = {};                   // of routers
+  CapacityRule capacity = {};                     // of experts
+  bool replays_routes = false;  // policy: a train stage takes the experts that were scored last
   OptimizerSpec optimizer;
   LossScaleOptions loss_scale;
   WeightInit init = WeightInit::kMaster;
@@ -242,6 +247,10 @@ struct CaseSpec {
   int64_t save_file_bytes = int64_t{5} << 30;  // of one file of that model
   std::vector<std::string> backends;           // backends of the scenario; empty: any
 };
+
+// With the balancing loss that config.json asks for, where the case does not say it: as in
+// transformers, where labels are given (workload train with loss nll), pooled over the layers.
+SideLossOptions side_losses_of(const CaseSpec& spec);
 
 nlohmann::json to_json(const CaseSpec& spec);
 CaseSpec case_spec_from_json(const nlohmann::json& json);

@@ -116,6 +116,62 @@ const OptionRows<LossSpec>& rows_of(const LossSpec&) {
   return rows;
 }
 
+const OptionRows<SideLossOptions>& rows_of(const SideLossOptions&) {
+  using Spec = SideLossOptions;
+  constexpr Range coefficient{0, kMaxConstant};
+  static const OptionRows<SideLossOptions> rows = {
+      row<&Spec::balance>("run.experts.balance.coefficient",
+                          "Coefficient of the balancing loss of experts; default: "
+                          "router_aux_loss_coef where config.json sets output_router_logits",
+                          coefficient, Default::kFollows, ShortName{"balance"}),
+      row<&Spec::groups>("run.experts.groups",
+                         "The tokens over which the balancing and the z loss are one loss",
+                         ShortName{"groups"}),
+      row<&Spec::form>("run.experts.balance.form",
+                       "pooled: one balancing loss over the tokens of all layers together, as in "
+                       "transformers; that of config.json always is",
+                       ShortName{"form"}),
+      row<&Spec::z>("run.experts.z_coefficient",
+                    "Coefficient of the z loss, which keeps the logits of routers small",
+                    coefficient, ShortName{"z"}),
+  };
+  return rows;
+}
+
+const OptionRows<BiasRule>& rows_of(const BiasRule&) {
+  using Spec = BiasRule;
+  static const OptionRows<BiasRule> rows = {
+      row<&Spec::rate>("run.experts.bias.rate",
+                       "How far the selection bias of an expert moves after each step, up when it "
+                       "had fewer routes than the average, down when more; 0: there is no bias",
+                       Range{0, kMaxConstant}, ShortName{"bias_rate"}),
+      row<&Spec::centered>("run.experts.bias.centered",
+                           "The bias keeps its mean over the experts of a layer",
+                           ShortName{"centered"}),
+  };
+  return rows;
+}
+
+const OptionRows<CapacityRule>& rows_of(const CapacityRule&) {
+  using Spec = CapacityRule;
+  static const OptionRows<CapacityRule> rows = {
+      row<&Spec::factor>("run.experts.capacity.factor",
+                         "An expert keeps this multiple of the average number of routes, rounded "
+                         "up, and drops the others; 0: no limit",
+                         Range{0, kMaxConstant}, ShortName{"capacity"}),
+      row<&Spec::minimum>("run.experts.capacity.minimum", "Routes that an expert keeps at least",
+                          Range{0, 1e9}),
+      row<&Spec::policy>("run.experts.capacity.policy",
+                         "Which routes stay: those with the largest weights, or the first",
+                         ShortName{"policy"}),
+      row<&Spec::scope>("run.experts.capacity.scope",
+                        "The tokens that share a capacity: those of a rank's microbatch, or of "
+                        "each sequence",
+                        ShortName{"scope"}),
+  };
+  return rows;
+}
+
 const OptionRows<LossScaleOptions>& rows_of(const LossScaleOptions&) {
   using Spec = LossScaleOptions;
   static const OptionRows<LossScaleOptions> rows = {

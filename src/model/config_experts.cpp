@@ -15,10 +15,13 @@ void refuse_options(const ConfigFields& config) {
                   "router_jitter_noise is not supported: a judged run must be deterministic",
                   "set it to 0");
   }
-  if (config.flag_or("output_router_logits", false)) {
-    config.refuse({"output_router_logits"},
-                  "the balancing loss, which output_router_logits adds, is not supported",
-                  "set it to false");
+  // Both are a case's to read: they say which side loss a training has.
+  config.flag_or("output_router_logits", false);
+  if (config.number_or("router_aux_loss_coef", 0) < 0) {
+    config.bad({"router_aux_loss_coef"},
+               fmt::format("router_aux_loss_coef={} rewards experts that are not balanced",
+                           config.number_or("router_aux_loss_coef", 0)),
+               "set it to 0 or more");
   }
 }
 

@@ -103,17 +103,18 @@ std::vector<StepMetrics> PolicyWorker::train(const Batch& data, const TrainCall&
   for (const Batch& batch : global_batches(with_masks(data, trainer.options().loss), size)) {
     const auto index = static_cast<int64_t>(metrics.size());
     if (call.before_batch) call.before_batch(index);
+    trainer.set_first_sample(index * batch.size());
     metrics.push_back(call.eval_mode ? trainer.evaluate(batch) : trainer.step_at_same_rate(batch));
     if (call.after_batch) call.after_batch(index);
   }
   return metrics;
 }
 
-at::Tensor PolicyWorker::score_now(const Batch& data, int64_t logprob_batch_size) {
+at::Tensor PolicyWorker::score_now(const Batch& data, int64_t logprob_batch_size, bool record) {
   const CallChoices restored(*trainer_);
   trainer_->set_batching(options_.score_batching,
                          logprob_batch_size > 0 ? logprob_batch_size : options_.logprob_batch_size);
-  const at::Tensor own = trainer_->score(data);
+  const at::Tensor own = record ? trainer_->score_and_record(data) : trainer_->score(data);
   // The sum is the value of the rank that has the sample; equal copies over the other axes are not
   // added.
   return setup_.comm.along(trainer_->token_cuts().sample_axes)
@@ -123,7 +124,7 @@ at::Tensor PolicyWorker::score_now(const Batch& data, int64_t logprob_batch_size
 at::Tensor PolicyWorker::score(const Batch& data, int64_t logprob_batch_size) {
   trainer();
   check_sequence_dims(data);
-  return score_now(data, logprob_batch_size);
+  return score_now(data, logprob_batch_size, /*record=*/true);
 }
 
 at::Tensor PolicyWorker::reference_logprobs(const Batch& data, int64_t logprob_batch_size) {
@@ -135,7 +136,7 @@ at::Tensor PolicyWorker::reference_logprobs(const Batch& data, int64_t logprob_b
                  .fix = "make it with keeps_reference"});
   }
   const ReferenceWeights::InUse in_use(*reference_, trainer);
-  return score_now(data, logprob_batch_size);
+  return score_now(data, logprob_batch_size, /*record=*/false);
 }
 
 void PolicyWorker::refit(const RefitOptions& options, Communicator* receivers) {
@@ -164,6 +165,7 @@ std::string PolicyWorker::save(const std::string& root) {
 
 void PolicyWorker::load(const std::string& folder) {
   load_checkpoint(folder, trainer(), setup_.comm, rng_ ? &*rng_ : nullptr);
+  trainer_->forget_routes();
 }
 
 WorkerReport PolicyWorker::report() const {

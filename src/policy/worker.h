@@ -135,7 +135,7 @@ class PolicyWorker {
  private:
   void check_alive() const;
   void seed_rng();
-  at::Tensor score_now(const Batch& data, int64_t logprob_batch_size);
+  at::Tensor score_now(const Batch& data, int64_t logprob_batch_size, bool record);
 
   RankSetup setup_;
   PolicyOptions options_;

@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <set>
 
@@ -10,6 +11,7 @@
 #include "train/discarded_outputs.h"
 #include "train/grad_norm.h"
 #include "train/held_tokens.h"
+#include "train/router_training.h"
 
 namespace shardproof {
 namespace {
@@ -39,6 +41,12 @@ Trainer::Trainer(const RankSetup& setup, Decoder& model, const ParallelStyles& s
       styles_(styles),
       tokens_(styles.token_cuts(setup.mesh)) {
   options_.norm.device = setup.device;
+  if (options.side_losses.any() || options.selection_bias.rate != 0 ||
+      options.capacity.factor != 0 || options.replays_routes) {
+    routers_ = std::make_shared<RouterTraining>(model, options.side_losses, options.selection_bias,
+                                                options.capacity, options.replays_routes, tokens_,
+                                                setup.comm, wider_type(setup.dtype), setup.device);
+  }
   discard_outputs(model, options.discarded);
   apply_activation_checkpointing(model, options.checkpointed);
   store_ = styles.store({.model = model,
@@ -103,6 +111,25 @@ at::Tensor Trainer::score(const Batch& batch) {
                  return at::Tensor();
                });
   return runner_->from_last(all, "scores");
+}
+
+at::Tensor Trainer::score_and_record(const Batch& batch) {
+  RouteReplay* replay = routers_ ? routers_->replay() : nullptr;
+  if (replay == nullptr) return score(batch);
+  replay->begin_record(batch.size(), batch.seq_len());
+  at::Tensor scores;
+  try {
+    scores = score(batch);
+  } catch (...) {
+    replay->drop_record();
+    throw;
+  }
+  replay->end_record();
+  return scores;
+}
+
+void Trainer::forget_routes() {
+  if (routers_ && routers_->replay() != nullptr) routers_->replay()->forget();
 }
 
 LossCounts Trainer::count(const std::vector<Microbatch>& microbatches) {
@@ -204,6 +231,7 @@ void Trainer::abandon_step() {
   }
   store_->abandon_step();
   runner_->abandon();
+  if (routers_) routers_->end();
 }
 
 Trainer::OneSchedulerStep::~OneSchedulerStep() {
@@ -219,6 +247,7 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   UnfinishedStep unfinished(*this);
   const auto microbatches = this->microbatches(batch, Pass::kTraining);
   const LossCounts counts = count(microbatches);
+  if (routers_) routers_->begin(microbatches, batch, grad_factor(), first_sample_);
   const std::vector<LossMetric> sums =
       run_with_loss(microbatches, counts, pass(step_, /*backward=*/true));
   for (Slot* slot : model_.slots()) slot->layer->finish_backward();
@@ -226,6 +255,10 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   // while it waits.
   const std::vector<at::Tensor> grads = finish_gradients();
   StepMetrics metrics = reduce_metrics(sums, counts);
+  if (routers_) {
+    routers_->end();
+    metrics.of_loss.merge(routers_->finish(/*skipped=*/grads.empty()));
+  }
   observe_scalar(ObservationKind::kLoss, "loss", Phase::kForward, step_, metrics.loss);
   metrics.skipped = grads.empty();
   if (!metrics.skipped) {
@@ -242,6 +275,7 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   }
   observe_state();
   observe_metrics(metrics, step_);
+  if (routers_) observe_routers();
   return metrics;
 }
 
@@ -253,6 +287,22 @@ void Trainer::observe_metrics(const StepMetrics& metrics, int64_t step) {
   if (setup_.dtype != at::kDouble) return;
   for (const auto& [name, value] : metrics.of_loss) {
     observe_scalar(ObservationKind::kMetric, "metric." + name, Phase::kStep, step, value);
+  }
+}
+
+void Trainer::observe_routers() {
+  if (routers_->drops()) {
+    observe_scalar(ObservationKind::kCount, "metric.dropped_routes", Phase::kStep, step_,
+                   static_cast<double>(routers_->dropped()));
+  }
+  if (!setup_.probe.listens(Phase::kStep)) return;
+  for (const auto& [layer, bias] : routers_->biases()) {
+    const std::string name = fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer);
+    setup_.probe.observe({.kind = ObservationKind::kBuffer,
+                          .name = observed_name(ObservationKind::kBuffer, name),
+                          .phase = Phase::kStep,
+                          .step = step_,
+                          .tensor = bias});
   }
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/expert_choices.h"
 #include "comm/mesh_comm.h"
 #include "model/batch.h"
 #include "model/decoder.h"
@@ -41,6 +42,10 @@ struct TrainOptions {
   DiscardedOutputs discarded = DiscardedOutputs::kNone;
   GradNormOptions norm = {};
   LossScaleOptions loss_scale = {};
+  SideLossOptions side_losses = {};  // of models with experts, as the next ones
+  BiasRule selection_bias = {};
+  CapacityRule capacity = {};
+  bool replays_routes = false;  // steps take the routes of the last score_and_record()
 };
 
 struct StepMetrics {
@@ -48,7 +53,7 @@ struct StepMetrics {
   double grad_norm = 0;
   double tokens = 0;                           // counted by the loss, global
   double sequences = 0;                        // with at least one counted token, global
-  std::map<std::string, double> of_loss = {};  // the metrics of loss_metrics, global
+  std::map<std::string, double> of_loss = {};  // of loss_metrics and SideLosses, global
   bool skipped = false;                        // a gradient overflowed: nothing was updated
 };
 
@@ -59,6 +64,8 @@ struct HeldBytes {
   int64_t gradients = 0;
   int64_t optimizer = 0;
 };
+
+class RouterTraining;  // router_training.h
 
 class Trainer {
  public:
@@ -115,6 +122,13 @@ class Trainer {
   //   returns   [B, S] wider float, in the batch's order; 0 in the rows of other dp ranks
   at::Tensor score(const Batch& batch);
 
+  // The same; later steps choose the experts that this pass has chosen for each sample and
+  // position, where the options say so. all_reduce(max) of the ids over all ranks at the end.
+  at::Tensor score_and_record(const Batch& batch);
+  // The first sample of the next step's batch in the batch that was recorded.
+  void set_first_sample(int64_t sample) { first_sample_ = sample; }
+  void forget_routes();
+
   // The observations that only other ranks make, which hold other chunks of the model.
   std::vector<std::string> observed_elsewhere() const;
   // The tokens of each microbatch of the last step or scoring pass.
@@ -163,6 +177,7 @@ class Trainer {
                                         const StepRunner::Options& options);
   StepMetrics reduce_metrics(const std::vector<LossMetric>& addends, const LossCounts& counts);
   void observe_metrics(const StepMetrics& metrics, int64_t step);
+  void observe_routers();
   std::vector<at::Tensor> finish_gradients();
   void update(const std::vector<at::Tensor>& grads);
   void observe_step(ObservationKind kind, const Parameter& parameter, const at::Tensor& tensor);
@@ -176,6 +191,7 @@ class Trainer {
   TrainOptions options_;
   int64_t step_ = 0;
   int64_t schedule_steps_ = 0;
+  int64_t first_sample_ = 0;
   std::vector<ParameterPtr> parameters_;
   std::vector<at::Tensor> masters_;
   std::vector<OptimizerState> states_;
@@ -185,6 +201,7 @@ class Trainer {
   TokenCuts tokens_;
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<StepRunner> runner_;
+  std::shared_ptr<RouterTraining> routers_;  // null: training adds nothing to them
   int64_t gradient_bytes_ = 0;
 };
 

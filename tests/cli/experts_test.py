@@ -7,6 +7,7 @@ Usage: experts_test.py PROGRAM [unittest arguments]
 import array
 import json
 import pathlib
+import shutil
 import struct
 
 import cli_test
@@ -56,6 +57,54 @@ class Experts(cli_test.CommandTest):
         self.assertIn("ep=4 does not divide the 6 experts of a layer; ep = 1, 2 would work", text.replace("\n", " "))
         text = self.call("check", CASE, "--mesh", "dp=3,etp=3", status=4)
         self.assertIn("etp=3 does not divide the width 8 of an expert; etp = 1 would work", text.replace("\n", " "))
+
+    def test_every_schedule_and_each_run_of_processes_gives_the_same_bits(self):
+        case = [str(ROOT / "scenarios/ep/meshes.yaml"), "--only", "ep/meshes[dp4_ep2_etp2]"]
+        self.call("run", *case, "--backend", "emulated", "--schedules", "4")
+        for out in ("a", "b"):
+            self.call("run", *case, "--backend", "gloo", "--out", str(self.folder / out))
+        self.assertIn("1 the same to the bit, 0 differ",
+                      self.call("compare-runs", str(self.folder / "a"), str(self.folder / "b")))
+
+    def test_another_layout_is_not_the_reference_of_a_model_with_experts(self):
+        scenario = self.folder / "reference.yaml"
+        scenario.write_text(f"data: {{uneven: true, case: {CASE}}}\nparallel: {{data_parallel_size: 2}}\n"
+                            "reference: {mesh: {dp: 1}}\n")
+        text = self.call("run", str(scenario), "--backend", "emulated", status=2)
+        self.assertIn("another layout as the reference keeps no integers", text.replace("\n", " "))
+
+    def folder_with(self, name, case, config):
+        """A case of golden/hf with other keys in config.json and nothing pinned."""
+        folder = self.folder / name
+        shutil.copytree(ROOT / "golden/hf" / case, folder)
+        (folder / "expected.safetensors").unlink()
+        content = json.loads((folder / "config.json").read_text()) | config
+        (folder / "config.json").write_text(json.dumps(content))
+        return str(folder)
+
+    def router_gradient(self, name, config, case="mixtral", mesh="dp=1"):
+        file = self.folder / f"{name}.safetensors"
+        self.call("check", self.folder_with(name, case, config), "--mesh", mesh, "--steps", "1", "--dump", str(file))
+        found = tensors(file)
+        return list(found[next(key for key in found if key.endswith("layers.0.mlp.gate.weight") and "grad" in key)][1])
+
+    def test_the_balancing_loss_of_config_json_acts_as_in_transformers(self):
+        def with_loss(coefficient):
+            return {"output_router_logits": True, "router_aux_loss_coef": coefficient}
+
+        without = self.router_gradient("without", {"router_aux_loss_coef": 0.5})
+        self.assertEqual(without, self.router_gradient("zero", with_loss(0)))
+        once = self.router_gradient("once", with_loss(0.5))
+        self.assertGreater(max(abs(a - b) for a, b in zip(once, without)), 1e-4)
+        for twice, one, none in zip(self.router_gradient("twice", with_loss(1.0)), once, without):
+            self.assertAlmostEqual(twice - none, 2 * (one - none), delta=1e-12)
+        for here, there in zip(self.router_gradient("cut", with_loss(0.5), mesh="cp=2"), once):
+            self.assertAlmostEqual(here, there, delta=1e-12)
+
+    def test_a_loss_without_labels_does_not_inherit_the_balancing_loss(self):
+        case = "qwen3_moe_dense_layer"  # of clipped_pg
+        self.assertEqual(self.router_gradient("with", {"output_router_logits": True}, case),
+                         self.router_gradient("without", {}, case))
 
 
 if __name__ == "__main__":

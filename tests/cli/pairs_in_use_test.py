@@ -47,6 +47,9 @@ NO_OPTION = {
                   "shapes")},
     **{f"parallel.{key}": "of models with experts alone, which only folders bring: scenarios/ep"
        for key in ("expert_parallel_size", "expert_tensor_parallel_size", "experts.dispatch")},
+    **{f"run.experts.{key}": "of models with experts alone, which only folders bring: scenarios/ep"
+       for key in ("balance.coefficient", "balance.form", "groups", "z_coefficient", "bias.rate", "bias.centered", "replay",
+                   "capacity.factor", "capacity.minimum", "capacity.policy", "capacity.scope")},
     "data.case": "a folder that brings its own model, data and optimizer",
 }
 WORKLOADS = {"train", "logprobs", "policy"}

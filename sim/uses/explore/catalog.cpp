@@ -41,6 +41,7 @@ constexpr NotDrawn kNotDrawn[] = {
     {"parallel.expert_parallel_size", "a model with experts needs files"},
     {"parallel.expert_tensor_parallel_size", "a model with experts needs files"},
     {"parallel.experts", "a model with experts needs files"},
+    {"run.experts", "a model with experts needs files"},
     {"run.stages[].expert_parallel_size", "a model with experts needs files"},
     {"run.stages[].expert_tensor_parallel_size", "a model with experts needs files"},
     {"run.grad_norm.counts", "each_of_tp is wrong on purpose"},

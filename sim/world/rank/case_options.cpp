@@ -41,6 +41,10 @@ TrainOptions train_options(const CaseSpec& spec) {
                               ? std::numeric_limits<double>::infinity()
                               : std::stod(spec.optimizer.norm_type),
                   .copies = spec.parallel.grad_norm_counts};
+  options.side_losses = side_losses_of(spec);
+  options.selection_bias = spec.selection_bias;
+  options.capacity = spec.capacity;
+  options.replays_routes = spec.replays_routes;
   options.loss_scale = spec.loss_scale;
   options.loss_scale.enabled = spec.precision == Precision::kFloat16;
   return options;

@@ -89,12 +89,83 @@ void refuse_main_gradients(const CaseSpec& spec, const ParallelSpec& parallel) {
                        dtype_of_precision(name_of(spec.precision)));
 }
 
-void refuse_beside_experts(const ParallelSpec& parallel, const ModelConfig& config) {
-  if (!config.has_experts() || parallel.grad_norm_counts == NormCopies::kOnce) return;
+void refuse_beside_experts(const CaseSpec& spec, const ModelConfig& config) {
+  const ParallelSpec& parallel = spec.parallel;
+  if (!config.has_experts()) return;
+  if (spec.reference.is_set() || !spec.reference.folder.empty()) {
+    refuse(
+        "another layout as the reference keeps no integers, and so not which experts a token has",
+        "leave the reference out: one device is the reference then");
+  }
+  if (parallel.grad_norm_counts == NormCopies::kOnce) return;
   refuse(
       "run.grad_norm.counts is each_of_tp, which counts copies, but ranks of tp may hold other "
       "experts",
       "leave it at once");
+}
+
+void refuse_training_of_routers(const CaseSpec& spec, const ModelConfig& config) {
+  const bool limits = spec.capacity.factor != 0, moves = spec.selection_bias.rate != 0;
+  if (!side_losses_of(spec).any() && !limits && !moves && !spec.replays_routes) return;
+  if (!config.has_experts()) {
+    refuse(fmt::format("run.experts trains routers, which a model of family {} does not have",
+                       config.traits().name),
+           "leave it out, or choose a family with experts");
+  }
+  if (spec.is(ModelWorkload::kLogprobs)) {
+    refuse("run.experts acts on steps of training, which workload logprobs does not make",
+           "leave it out, or use workload: train");
+  }
+  if (spec.replays_routes && !spec.is(ModelWorkload::kPolicy)) {
+    refuse(
+        "run.experts.replay trains on the routes of a stage score, which workload train does "
+        "not have",
+        "use workload: policy");
+  }
+  if (spec.replays_routes && limits) {
+    refuse("run.experts.replay and run.experts.capacity both decide which experts a token gets",
+           "leave out one of them");
+  }
+  if (moves && spec.is(ModelWorkload::kPolicy)) {
+    refuse("run.experts.bias moves a selection bias that checkpoints of a policy do not keep",
+           "use workload: train");
+  }
+  if (!limits || spec.capacity.scope == CapacityScope::kSequence) return;
+  if (spec.is(ModelWorkload::kPolicy) || spec.batching.kind != BatchingKind::kFixed) {
+    refuse(
+        "run.experts.capacity.scope is rank, but one device knows the tokens of a rank's "
+        "microbatch in workload train with fixed batching alone",
+        "set run.experts.capacity.scope: sequence");
+  }
+}
+
+void refuse_side_losses(const CaseSpec& spec) {
+  const SideLossOptions losses = side_losses_of(spec);
+  if (!losses.any()) return;
+  const bool by_sequence = losses.groups == LossGroups::kSequence;
+  if (!by_sequence && spec.batching.kind != BatchingKind::kFixed) {
+    refuse(fmt::format("run.experts.groups is {}, but with {} batching one device does not know "
+                       "which sequences a microbatch has",
+                       losses.groups, spec.batching.kind),
+           "set run.experts.groups: sequence");
+  }
+  if (!by_sequence && spec.is(ModelWorkload::kPolicy)) {
+    refuse(fmt::format("run.experts.groups is {}, but stages of a policy may have other "
+                       "microbatches",
+                       losses.groups),
+           "set run.experts.groups: sequence");
+  }
+  if (losses.form != BalancingForm::kPooled || losses.balance == 0) return;
+  if (losses.groups == LossGroups::kGlobal) {
+    refuse("the pooled balancing loss is that of one microbatch, but run.experts.groups is global",
+           "set run.experts.balance.form: per_layer, or other groups");
+  }
+  if (spec.parallel.pp > 1) {
+    refuse(fmt::format("the pooled balancing loss depends on the routes of all layers, which the "
+                       "{} ranks of pp do not have",
+                       spec.parallel.pp),
+           "set run.experts.balance.coefficient, whose form is per_layer");
+  }
 }
 
 // What stages of a pipeline do not run yet.
@@ -135,7 +206,9 @@ void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t
   }
   refuse_deferral_of_shards(spec.parallel);
   refuse_in_stages(spec, spec.parallel);
-  refuse_beside_experts(spec.parallel, config);
+  refuse_beside_experts(spec, config);
+  refuse_training_of_routers(spec, config);
+  refuse_side_losses(spec);
   for (const StageSpec& stage : spec.stages) {
     if (stage.kind != StageKind::kLoad) continue;
     refuse_unfit_model(stage.parallel, config);

@@ -11,23 +11,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
-
+#include "base/expert_choices.h"
 #include "model/moe/router_rule.h"
 
 namespace shardproof {
-
-enum class DropPolicy {
-  kProbs,     // an expert keeps its C largest weights; of equal ones the first token's
-  kPosition,  // an expert keeps its first C tokens
-};
-constexpr std::array<const char*, 2> names_of(DropPolicy) { return {"probs", "position"}; }
-
-struct CapacityRule {
-  double factor = 1.0;
-  int64_t minimum = 0;
-  DropPolicy policy = DropPolicy::kProbs;
-};
 
 // C for a capacity group with `tokens` real tokens.
 int64_t expert_capacity(int64_t tokens, const RouterRule& router, const CapacityRule& rule);

@@ -8,15 +8,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "base/expert_choices.h"
+
 namespace shardproof {
 
 // [N] int64: how often each expert stands in ids [.., K]; -1 counts for none.
 at::Tensor route_counts(const at::Tensor& ids, int64_t num_experts);
-
-struct BiasRule {
-  double rate = 0;
-  bool centered = false;  // the mean of the signs is subtracted, so that the bias keeps its mean
-};
 
 // bias [N] float32 or float64, counts [N] int64 of the routes of a whole step, before any is
 // dropped -> bias + rate * sign(mean of the counts - count). Compared as integers, so that all

@@ -28,8 +28,8 @@ at::Tensor divisor(const at::Tensor& tokens, const at::Tensor& like) {
 
 struct SideLossFunction : torch::autograd::Function<SideLossFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& carrier,
-                            const at::Tensor& loss, double factor) {
-    ctx->saved_data["gradient"] = at::full_like(loss, factor);
+                            const at::Tensor& /*value*/, const at::Tensor& gradient) {
+    ctx->saved_data["gradient"] = gradient;  // not a saved variable, which nobody may write to
     return carrier;
   }
 
@@ -97,7 +97,12 @@ at::Tensor mean_over_groups(const at::Tensor& losses, const at::Tensor& tokens) 
 }
 
 at::Tensor with_side_loss(const at::Tensor& carrier, const at::Tensor& loss, double factor) {
-  return SideLossFunction::apply(carrier, loss, factor);
+  return with_later_gradient(carrier, loss, at::full_like(loss.detach(), factor));
+}
+
+at::Tensor with_later_gradient(const at::Tensor& carrier, const at::Tensor& value,
+                               const at::Tensor& gradient) {
+  return SideLossFunction::apply(carrier, value, gradient);
 }
 
 }  // namespace shardproof

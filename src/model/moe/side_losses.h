@@ -60,4 +60,9 @@ at::Tensor mean_over_groups(const at::Tensor& losses, const at::Tensor& tokens);
 // MoEAuxLossAutoScaler, whose factor is a static member; here it is an argument.
 at::Tensor with_side_loss(const at::Tensor& carrier, const at::Tensor& loss, double factor);
 
+// The same for a loss that depends on layers to come: the backward adds to the gradient of `value`
+// what `gradient`, of its shape, holds by then.
+at::Tensor with_later_gradient(const at::Tensor& carrier, const at::Tensor& value,
+                               const at::Tensor& gradient);
+
 }  // namespace shardproof

@@ -183,8 +183,10 @@ TEST_CASE("Experts of mixtral and qwen3_moe are read, in both spellings", "[mode
              Contains("from 1 to 8"));
   CHECK_THAT(complaint(family("mixtral", R"({"router_jitter_noise": 0.1})")).second,
              Contains("deterministic"));
-  CHECK_THAT(complaint(family("mixtral", R"({"output_router_logits": true})")).second,
-             Contains("balancing loss"));
+  CHECK_THAT(complaint(family("mixtral", R"({"output_router_logits": 1.5})")).second,
+             Contains("output_router_logits"));
+  CHECK_THAT(complaint(family("mixtral", R"({"router_aux_loss_coef": -0.1})")).second,
+             Contains("router_aux_loss_coef=-0.1"));
   CHECK_THAT(complaint(family("mixtral", R"({"num_local_expert": 4})")).second,
              Contains("did you mean num_local_experts?"));
   CHECK_THAT(complaint(family("qwen3_moe", R"({"mlp_only_layers": "1"})")).second,

@@ -165,6 +165,16 @@ TEST_CASE("An attached side loss adds its gradient and changes no value", "[moe]
   CHECK_FALSE(with_side_loss(weights, weights.sum(), factor).requires_grad());
 }
 
+TEST_CASE("A gradient that is not known yet is the one that stands there in the backward",
+          "[moe][MR-13]") {
+  const at::Tensor x = drawn({7, 2}, 10).requires_grad_();
+  const at::Tensor later = at::zeros({2}, at::kDouble);
+  const at::Tensor carried = with_later_gradient(x * 3, x.sum(0), later);
+  later.copy_(at::tensor({0.5, -2.0}));
+  carried.sum().backward();
+  CHECK(at::equal(x.grad(), (later + 3).expand({7, 2})));
+}
+
 TEST_CASE("The bias of an expert with fewer routes than the average rises, by the golden's rule",
           "[moe][MR-6]") {
   for (const bool centered : {false, true}) {

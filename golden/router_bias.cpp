@@ -1,0 +1,58 @@
+#include "golden/router_bias.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "golden/dense_routes.h"
+#include "golden/dense_side_losses.h"
+
+namespace shardproof::golden {
+
+class RouterBiases::Biased : public Layer {
+ public:
+  Biased(std::string name, int64_t number, std::shared_ptr<State> state)
+      : name_(std::move(name)), number_(number), state_(std::move(state)) {}
+
+  at::Tensor forward(at::TensorList inputs, const StepContext&) override {
+    const at::Tensor bias = at::tensor(state_->of_layers.at(number_), at::kDouble);
+    const DenseRoutes routes = choose_experts(inputs[0].flatten(0, 1), bias, state_->router);
+    refuse_small_margin(name_, routes.margin);
+    const at::Tensor ids =
+        routes.chosen.nonzero().select(1, 1).view({inputs[0].size(0), inputs[0].size(1), -1});
+    state_->ids[number_] = ids;
+    return ids;
+  }
+
+ private:
+  std::string name_;
+  int64_t number_;
+  std::shared_ptr<State> state_;
+};
+
+RouterBiases::RouterBiases(const sim::CaseSpec& spec, Decoder& model)
+    : rule_(spec.selection_bias), biases_(std::make_shared<State>()) {
+  if (rule_.rate == 0) return;
+  biases_->router = model.config().router;
+  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
+    if (!model.config().has_experts(layer)) continue;
+    biases_->of_layers[layer].resize(static_cast<size_t>(biases_->router.num_experts));
+    Slot& slot = model.slot(fmt::format("model.layers.{}.mlp.gate.ids", layer));
+    slot.layer = std::make_unique<Biased>(slot.name, layer, biases_);
+  }
+}
+
+void RouterBiases::update(const Batch& batch) {
+  for (auto& [layer, bias] : biases_->of_layers) {
+    std::vector<int64_t> counts(bias.size());
+    for (int64_t sample = 0; sample < batch.size(); ++sample) {
+      const int64_t length = batch.input_lengths[sample].item<int64_t>();
+      const at::Tensor ids = biases_->ids.at(layer)[sample].narrow(0, 0, length).contiguous();
+      for (int64_t i = 0; i < ids.numel(); ++i) {
+        ++counts[static_cast<size_t>(ids.data_ptr<int64_t>()[i])];
+      }
+    }
+    bias = dense_bias_update(bias, counts, rule_);
+  }
+}
+
+}  // namespace shardproof::golden

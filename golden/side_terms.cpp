@@ -1,0 +1,112 @@
+#include "golden/side_terms.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <set>
+
+#include "golden/dense_side_losses.h"
+#include "golden/token_groups.h"
+#include "model/wrapped_layer.h"
+
+namespace shardproof::golden {
+namespace {
+
+using Logits = std::map<int64_t, at::Tensor>;
+
+class KeptLogits : public WrappedLayer {
+ public:
+  KeptLogits(std::unique_ptr<Layer> inner, int64_t number, std::shared_ptr<Logits> logits)
+      : WrappedLayer(std::move(inner)), number_(number), logits_(std::move(logits)) {}
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
+    (*logits_)[number_] = inputs[0];
+    return inner_->forward(inputs, context);
+  }
+
+ private:
+  int64_t number_;
+  std::shared_ptr<Logits> logits_;
+};
+
+struct Groups {
+  std::vector<int64_t> of_tokens;  // the group of each token; -1 for padding
+  std::vector<int64_t> moments;    // when a rank works on each token, -1 for padding
+};
+
+Groups groups_of(const sim::CaseSpec& spec, const Batch& batch, LossGroups groups) {
+  const Dealt dealt = deal_samples(spec, batch.size());
+  const at::Tensor lengths = batch.input_lengths.to(at::kLong).contiguous();
+  Groups made;
+  for (int64_t sample = 0; sample < batch.size(); ++sample) {
+    const auto index = static_cast<size_t>(sample);
+    const int64_t moment = dealt.microbatch[index];
+    // Microbatches of different shares are different groups.
+    const int64_t group =
+        groups == LossGroups::kSequence ? sample : dealt.share[index] * batch.size() + moment;
+    for (int64_t position = 0; position < batch.seq_len(); ++position) {
+      const bool real = position < lengths.data_ptr<int64_t>()[sample];
+      made.of_tokens.push_back(real ? group : -1);
+      made.moments.push_back(real ? moment : -1);
+    }
+  }
+  return made;
+}
+
+// The mean over groups of the pooled loss of each.
+at::Tensor pooled_loss(const std::vector<at::Tensor>& layers, const std::vector<int64_t>& groups,
+                       const RouterRule& rule) {
+  std::set<int64_t> numbers(groups.begin(), groups.end());
+  numbers.erase(-1);
+  at::Tensor sum = at::zeros({}, layers[0].options());
+  for (const int64_t number : numbers) {
+    std::vector<int64_t> alone;
+    for (const int64_t group : groups) alone.push_back(group == number ? 0 : -1);
+    sum = sum + dense_pooled_loss(layers, alone, rule);
+  }
+  return sum / static_cast<double>(numbers.size());
+}
+
+}  // namespace
+
+SideTerms::SideTerms(const sim::CaseSpec& spec, Decoder& model)
+    : spec_(spec),
+      options_(side_losses_of(spec)),
+      rule_(model.config().router),
+      logits_(std::make_shared<Logits>()) {
+  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
+    if (!options_.any() || !model.config().has_experts(layer)) continue;
+    Slot& slot = model.slot(fmt::format("model.layers.{}.mlp.gate.weights", layer));
+    slot.layer = std::make_unique<KeptLogits>(std::move(slot.layer), layer, logits_);
+  }
+}
+
+SideTerms::Terms SideTerms::of(const Batch& batch) const {
+  Terms terms;
+  if (!options_.any()) return terms;
+  const Groups groups = groups_of(spec_, batch, options_.groups);
+  const auto add = [&terms](const std::string& name, double coefficient, const at::Tensor& loss) {
+    terms.values[name] = loss.item<double>();
+    const at::Tensor addend = coefficient * loss;
+    terms.sum = terms.sum.defined() ? terms.sum + addend : addend;
+  };
+  std::vector<at::Tensor> all;
+  for (const auto& [layer, logits] : *logits_) {
+    const at::Tensor rows = logits.flatten(0, 1);
+    all.push_back(rows);
+    if (options_.balance != 0 && options_.form == BalancingForm::kPerLayer) {
+      const bool global = options_.groups == LossGroups::kGlobal;
+      add(fmt::format("aux_loss.{}", layer), options_.balance,
+          global ? dense_balancing_loss_so_far(rows, groups.of_tokens, groups.moments, rule_)
+                 : dense_balancing_loss(rows, groups.of_tokens, rule_));
+    }
+    if (options_.z != 0) {
+      add(fmt::format("z_loss.{}", layer), options_.z, dense_z_loss(rows, groups.of_tokens));
+    }
+  }
+  if (options_.balance != 0 && options_.form == BalancingForm::kPooled) {
+    add("aux_loss", options_.balance, pooled_loss(all, groups.of_tokens, rule_));
+  }
+  return terms;
+}
+
+}  // namespace shardproof::golden

@@ -1,0 +1,67 @@
+#include "train/route_replay.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "model/wrapped_layer.h"
+#include "train/router_tokens.h"
+
+namespace shardproof {
+namespace {
+
+class KeptSelection : public WrappedLayer {
+ public:
+  KeptSelection(std::unique_ptr<Layer> inner, int64_t number, RouteReplay& replay)
+      : WrappedLayer(std::move(inner)), number_(number), replay_(replay) {}
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
+    return replay_.ids(number_, inner_->forward(inputs, context), context);
+  }
+
+ private:
+  int64_t number_;
+  RouteReplay& replay_;
+};
+
+}  // namespace
+
+RouteReplay::RouteReplay(Decoder& model, MeshComm& comm, at::Device device)
+    : rule_(model.config().router), comm_(comm), device_(device) {
+  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
+    if (!model.config().has_experts(layer)) continue;
+    layers_.push_back(layer);
+    Slot& slot = model.slot(fmt::format("model.layers.{}.mlp.gate.ids", layer));
+    slot.layer = std::make_unique<KeptSelection>(std::move(slot.layer), layer, *this);
+  }
+}
+
+void RouteReplay::begin_record(int64_t samples, int64_t positions) {
+  made_ = empty_route_record(samples, positions, layers_, rule_.num_chosen, rule_.num_experts);
+}
+
+void RouteReplay::end_record() {
+  made_->ids = comm_.world()
+                   .all_reduce(made_->ids.to(device_), ReduceOp::kMax, "routes of the scores")
+                   .cpu();
+  kept_ = std::move(made_);
+  made_.reset();
+}
+
+void RouteReplay::begin_replay(int64_t first_sample) {
+  replays_ = true;
+  first_sample_ = first_sample;
+}
+
+at::Tensor RouteReplay::ids(int64_t layer, const at::Tensor& live, const StepContext& context) {
+  const bool replays = replays_ && kept_;
+  if (!made_ && !replays) return live;
+  const at::Tensor tokens = tokens_of_router(context.token_map, live.size(1), comm_);
+  if (made_) {
+    record_routes(*made_, layer, tokens, live.cpu());
+    return live;
+  }
+  const int64_t before = first_sample_ * kept_->ids.size(1);
+  const at::Tensor places = at::where(tokens.ge(0), tokens + before, tokens);
+  return replay_routes(*kept_, layer, places, live.cpu()).ids.to(live.device());
+}
+
+}  // namespace shardproof
