@@ -65,7 +65,7 @@ sim::KeptRows rows_of(const sim::CaseSpec& spec, Batch& batch) {
 // Runs members `first` to `last`, two at a time, and adds each to the scatter of `recorder`.
 void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const CaseData& data,
                  at::ScalarType dtype, const Perturbation::Errors& errors,
-                 const sim::KeptRows& rows, sim::GoldenRecorder& recorder) {
+                 const sim::KeptRows& rows, RouteChoices* routes, sim::GoldenRecorder& recorder) {
   Mutex one_at_a_time;
   std::atomic<int64_t> next = first;
   const auto run_some = [&] {
@@ -73,7 +73,8 @@ void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const C
     for (int64_t member = next++; member <= last; member = next++) {
       const Perturbation perturbation(member, spec.seed, errors, sim::roundings_of_member(dtype));
       sim::GoldenRecorder recorded(spec.record_activations, last_step_of(spec), rows);
-      run_single_device(spec, data, {.dtype = dtype, .perturbation = &perturbation}, recorded);
+      run_single_device(
+          spec, data, {.dtype = dtype, .perturbation = &perturbation, .routes = routes}, recorded);
       const Lock lock(one_at_a_time);
       recorder.add_member(recorded);
     }
@@ -88,23 +89,34 @@ void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const C
 std::vector<int64_t> run_ensemble(const sim::CaseSpec& spec, const CaseData& data,
                                   at::ScalarType dtype, const sim::KeptRows& rows, bool few,
                                   sim::GoldenRecorder& recorder) {
+  RouteChoices choices;
+  RouteChoices* const routes = data.config.has_experts() ? &choices : nullptr;
   // The unperturbed run finds the overflows, and the float64 run skips the same steps.
-  RunOptions plain{.dtype = dtype};
+  RunOptions plain{.dtype = dtype, .routes = routes};
+  if (routes != nullptr) {
+    NoProbe nobody;
+    const auto none = std::make_shared<std::vector<bool>>(static_cast<size_t>(spec.steps));
+    run_single_device(spec, data, {.dtype = at::kDouble, .overflows = none, .routes = routes},
+                      nobody);
+    choices.fix();
+  }
   if (dtype == at::kHalf) plain.parted_skips = std::make_shared<std::vector<int64_t>>();
   sim::GoldenRecorder rounded(spec.record_activations, last_step_of(spec), rows);
   run_single_device(spec, data, plain, rounded);
-  run_single_device(spec, data, {.dtype = at::kDouble, .overflows = plain.overflows}, recorder);
+  run_single_device(
+      spec, data, {.dtype = at::kDouble, .overflows = plain.overflows, .routes = routes}, recorder);
   recorder.add_member(rounded);
   Perturbation::Errors errors = recorder.scatter();
   // In their order, because the first ones decide on their own.
-  run_members(1, sim::kFewMembers - 1, spec, data, dtype, errors, rows, recorder);
+  run_members(1, sim::kFewMembers - 1, spec, data, dtype, errors, rows, routes, recorder);
   if (few) return plain.parted_skips ? *plain.parted_skips : std::vector<int64_t>();
-  run_members(sim::kFewMembers, kFirstMembers, spec, data, dtype, errors, rows, recorder);
+  run_members(sim::kFewMembers, kFirstMembers, spec, data, dtype, errors, rows, routes, recorder);
   // The distance of logprobs decides which tokens are near a clip edge. One run is a poor estimate.
   for (auto& [key, error] : errors) {
     if (key.ends_with(" logprobs")) error = recorder.scatter().at(key);
   }
-  run_members(kFirstMembers + 1, sim::kPerturbed, spec, data, dtype, errors, rows, recorder);
+  run_members(kFirstMembers + 1, sim::kPerturbed, spec, data, dtype, errors, rows, routes,
+              recorder);
   return plain.parted_skips ? *plain.parted_skips : std::vector<int64_t>();
 }
 
@@ -113,9 +125,9 @@ std::vector<int64_t> run_ensemble(const sim::CaseSpec& spec, const CaseData& dat
 void run_measured(const sim::CaseSpec& spec, const CaseData& data, const sim::KeptRows& rows,
                   sim::GoldenRecorder& recorder) {
   run_single_device(spec, data, {.dtype = at::kDouble}, recorder);
-  run_members(1, kFirstMembers, spec, data, at::kDouble, {}, rows, recorder);
+  run_members(1, kFirstMembers, spec, data, at::kDouble, {}, rows, nullptr, recorder);
   run_members(kFirstMembers + 1, sim::kPerturbed, spec, data, at::kDouble, recorder.scatter(), rows,
-              recorder);
+              nullptr, recorder);
 }
 
 // Larger goldens return their memory before the next request.

@@ -24,6 +24,7 @@ double Perturbation::error_of(const std::string& key) const {
 }
 
 at::Tensor Perturbation::moved(const at::Tensor& value, const std::string& stream) const {
+  if (!value.is_floating_point()) return value;  // the experts of a token
   return sim::moved_by_rounding(value, seed_, prefix_ + stream, roundings_);
 }
 

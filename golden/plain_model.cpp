@@ -57,6 +57,7 @@ PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const Ru
       kept_routes_(spec, model_),
       skips_(spec, /*finds_them=*/options.dtype == at::kHalf, options.overflows),
       parted_skips_(options.parted_skips) {
+  if (options.routes != nullptr) options.routes->wrap(model_);
   model_.freeze(spec.frozen);
   if (perturbation_) perturbation_->wrap(model_);
   if (parted_skips_) terms_ = watch_weight_terms(model_);

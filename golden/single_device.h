@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "golden/perturbation.h"
+#include "golden/route_choices.h"
 #include "model/batch.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -38,6 +39,7 @@ struct RunOptions {
   // Gets the steps that sums of parts skip otherwise (sim/case/record/golden_record.h). null: they
   // are not looked for.
   std::shared_ptr<std::vector<int64_t>> parted_skips = nullptr;
+  RouteChoices* routes = nullptr;  // of a model with experts in a lower precision; null: live ones
 };
 
 // Throws Error for a config, weights or a batch that cannot be read.

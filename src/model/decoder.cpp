@@ -267,12 +267,6 @@ void Decoder::freeze(const std::vector<std::string>& patterns) {
 void Decoder::materialise(const Mesh& mesh, int64_t rank, at::ScalarType dtype, at::Device device) {
   SHARDPROOF_ASSERT(!materialised_, "a decoder is materialised once");
   materialised_ = true;
-  if (config_.has_experts() && dtype != at::kDouble) {
-    throw_refused(
-        "a model with experts runs in float64 alone: in a lower precision a token may choose other "
-        "experts than on a single device",
-        "set precision: float64");
-  }
   const at::ScalarType wide = wider_type(dtype);
   for (const ParameterPtr& parameter : parameters()) {
     if (parameter->master.defined()) continue;

@@ -24,6 +24,7 @@
 #include "sim/world/rank/dump.h"
 #include "sim/world/rank/fed_optimizer.h"
 #include "sim/world/rank/fsdp_options.h"
+#include "sim/world/rank/golden_routes.h"
 #include "sim/world/rank/inference_rank.h"
 #include "sim/world/rank/member_noise.h"
 #include "sim/world/rank/policy_life.h"
@@ -138,6 +139,9 @@ class CaseRun {
         planned_model(inputs_->config, reads ? inputs_->weights : weights_to_come(inputs_->config),
                       comm_, styles, spec_.frozen);
     if (noise_) noise_->wrap(model);
+    if (golden_ && spec_.precision != Precision::kFloat64) {
+      take_golden_routes(model, *golden_, comm_);
+    }
     const RankSetup setup{.mesh = mesh_,
                           .rank = env_.rank,
                           .comm = comm_,

@@ -104,6 +104,31 @@ void refuse_beside_experts(const CaseSpec& spec, const ModelConfig& config) {
       "leave it at once");
 }
 
+// Ranks take the experts of each token from the golden.
+void refuse_narrow_experts(const CaseSpec& spec, const ModelConfig& config) {
+  if (!config.has_experts() || spec.precision == Precision::kFloat64) return;
+  const auto refuse_beside = [&](const std::string& what, const char* fix) {
+    refuse(fmt::format("a model with experts in {}, where ranks choose the experts that one "
+                       "device chose, does not run with {}",
+                       spec.precision, what),
+           std::string(fix) + ", or precision: float64");
+  };
+  if (spec.is(ModelWorkload::kPolicy)) {
+    refuse_beside("the stages of a policy", "set workload: train or logprobs");
+  }
+  if (!spec.record_activations || spec.sample_rows > 0) {
+    refuse_beside("a golden that keeps not all activations",
+                  "leave out record_activations and sample_rows");
+  }
+  if (spec.selection_bias.rate != 0) {
+    refuse_beside("a selection bias", "leave out run.experts.bias");
+  }
+  if (spec.capacity.factor != 0 && spec.capacity.policy == DropPolicy::kProbs) {
+    refuse_beside("run.experts.capacity.policy: probs, which compares weights",
+                  "set policy: position");
+  }
+}
+
 void refuse_training_of_routers(const CaseSpec& spec, const ModelConfig& config) {
   const bool limits = spec.capacity.factor != 0, moves = spec.selection_bias.rate != 0;
   if (!side_losses_of(spec).any() && !limits && !moves && !spec.replays_routes) return;
@@ -207,6 +232,7 @@ void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t
   refuse_deferral_of_shards(spec.parallel);
   refuse_in_stages(spec, spec.parallel);
   refuse_beside_experts(spec, config);
+  refuse_narrow_experts(spec, config);
   refuse_training_of_routers(spec, config);
   refuse_side_losses(spec);
   for (const StageSpec& stage : spec.stages) {
