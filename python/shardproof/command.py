@@ -15,7 +15,12 @@ COMMANDS = ("score", "model")
 def main(words=None):
     words = sys.argv[1:] if words is None else words
     if words[:1] and words[0] in COMMANDS:
-        return importlib.import_module(f"shardproof.{words[0]}.command").main(words[1:])
+        try:
+            command = importlib.import_module(f"shardproof.{words[0]}.command")
+        except ModuleNotFoundError as error:
+            print(f"shardproof: {words[0]} needs the module {error.name}; install it for {sys.executable}", file=sys.stderr)
+            return 2
+        return command.main(words[1:])
     if find_spec("shardproof_program"):  # the wheel of ./shardproof package has all commands
         return importlib.import_module("shardproof_program").main()
     found = program.light()

@@ -133,6 +133,24 @@ class Installed(unittest.TestCase):
         self.assertEqual(status, 1, text)
         self.assertEqual(self.call("shardproof", "logprobs", files[0], str(shutil.copy(files[0], self.folder / "same")))[0], 0)
 
+    def test_the_commands_that_are_python(self):
+        for command in ("score", "model"):
+            status, text = self.call("shardproof", command, "--help")
+            if command == "model" and not torch_site():
+                self.assertEqual(status, 2)
+                self.assertIn("shardproof: model needs the module torch; install it for ", text)
+            else:
+                self.assertEqual(status, 0, text)
+                self.assertIn(f"usage: shardproof {command} ", text)
+
+    def test_where_the_whole_program_is_installed_it_has_the_command(self):
+        [site] = (self.folder / "env/lib").glob("python3*/site-packages")
+        whole = site / "shardproof_program"
+        whole.mkdir()
+        self.addCleanup(shutil.rmtree, whole)
+        (whole / "__init__.py").write_text("import sys\ndef main():\n    print('whole', *sys.argv[1:])\n    return 3\n")
+        self.assertEqual(self.call("shardproof", "run", "a"), (3, "whole run a\n"))
+
     def test_what_it_cannot_do(self):
         status, text = self.call("shardproof", "run", "scenarios/smoke")
         self.assertEqual(status, 2)
