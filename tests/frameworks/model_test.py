@@ -37,6 +37,16 @@ class ModelTest(unittest.TestCase):
         status, text = run("mixtral", "--layouts", "ep2")
         self.assertEqual((status, text.count(" match ")), (0, 1), text)
 
+    def test_all_layouts_of_a_family_with_experts(self):
+        status, text = run("hunyuan_v1_moe", "--layouts", "tp2, dp2, fsdp2, dp2 tp2, ep2")
+        self.assertEqual((status, text.count(" match ")), (0, 5), text)
+
+    def test_kernels_that_fsdp_loads_in_another_order(self):
+        status, text = run("kimi_linear", "--layouts", "dp2, fsdp2")
+        self.assertEqual(status, 1, text)
+        self.assertRegex(text, r"dp2 +match")
+        self.assertRegex(text, r"fsdp2 +mismatch +param.*conv1d.weight .* at the start")
+
     def test_a_missing_sum_is_named_with_tensor_and_cause(self):
         status, text = run("apertus", "--layouts", "tp2")
         self.assertEqual(status, 1, text)

@@ -24,6 +24,18 @@ def whole():
     return Parts()
 
 
+class PartlyUsed(Parts):
+    """A parameter gets no gradient, as that of an indexer does."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Linear(16, 16)
+
+
+def partly_used():
+    return PartlyUsed()
+
+
 def cut_for(layout):
     model = Parts()
     if layout.sizes["tp"] > 1:

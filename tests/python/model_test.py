@@ -44,6 +44,10 @@ class OfFunctions(unittest.TestCase):
         self.assertRegex(done.stdout, r"(?m)^model_cases:whole +fsdp2 +match ")
         self.assertIn("2 match", done.stdout)
 
+    def test_a_parameter_without_a_gradient_keeps_no_other_from_being_reduced(self):
+        done = run("model_cases:partly_used", "--layouts", "dp2, fsdp2")
+        self.assertEqual((done.returncode, done.stdout.count(" match ")), (0, 2), done.stdout + done.stderr)
+
     def test_a_function_that_takes_the_layout_cuts_the_model_itself(self):
         done = run("model_cases:cut_for", "--layouts", "tp2")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -36,7 +36,7 @@ class Recipe:
         options = {"dtype": torch.float64, "attn_implementation": "eager"}
         if layout.world_size == 1 or set(sizes) == {"dp"}:
             model = model_class.from_pretrained(folder, **options)
-            return torch.nn.parallel.DistributedDataParallel(model) if layout.world_size > 1 else model
+            return replicated(model) if layout.world_size > 1 else model
         given = DistributedConfig(tp_size=sizes["tp"], fsdp_size=sizes["fsdp"] * sizes["ep"], ep_size=sizes["ep"],
                                   dp_replicate_size=sizes["dp"])
         return model_class.from_pretrained(folder, distributed_config=given, **options)
@@ -98,7 +98,7 @@ def cut(model: torch.nn.Module, layout, name: str) -> torch.nn.Module:
     from torch.distributed.fsdp import fully_shard
     axes = set(layout.sizes)
     if axes == {"dp"}:
-        return torch.nn.parallel.DistributedDataParallel(model)
+        return replicated(model)
     if axes != {"fsdp"}:
         raise Error(f'"{name}" returns a {type(model).__name__}, of which nothing says how "{layout}" cuts it',
                     "Let the function take the argument layout, and cut the model by layout.sizes itself")
@@ -107,6 +107,11 @@ def cut(model: torch.nn.Module, layout, name: str) -> torch.nn.Module:
             for part in module:
                 fully_shard(part)
     return fully_shard(model)
+
+
+def replicated(model: torch.nn.Module) -> torch.nn.Module:
+    """As the trainer of transformers does it. Parameters without a gradient would keep buckets from being reduced."""
+    return torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
 
 
 def is_of_transformers(model) -> bool:

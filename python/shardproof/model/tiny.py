@@ -53,6 +53,7 @@ OVERRIDES: dict[str, dict] = {
                      "intermediate_size": [40] * 4},
     "glm5_next_text": {"index_kpool": 2},
     "granitemoehybrid": {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 1},
+    "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": 2},  # one expert cannot be cut
     "jamba": {"num_hidden_layers": 4, "attn_layer_period": 4, "attn_layer_offset": 2, "mamba_dt_rank": 8},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "dots3_note_text": {"shared_experts_intermediate_size": 40, "per_layer_config": {
