@@ -15,13 +15,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "upstream.md"
 RESULTS = HERE / "results.json"
-PACKAGES = ("torch", "transformers")
+PACKAGES = {"transformers": ("torch", "transformers"), "torch": ("torch",), "deepspeed": ("torch", "deepspeed"),
+            "megatron": ("torch", "megatron-core")}
 MEANING = {"mismatch": "wrong, and nothing says so", "raises": "ends with an exception", "not built": "not built on one rank"}
 
 
 def packages_of(script):
-    """The packages that a script needs: its name begins with the last of them."""
-    return PACKAGES if script.startswith("transformers_") else PACKAGES[:1]
+    """The packages that a script needs: its name begins with that of the last of them."""
+    return PACKAGES[script.partition("_")[0]]
 
 
 def version(package):
@@ -31,7 +32,7 @@ def version(package):
 def run(script):
     done = subprocess.run([sys.executable, "-B", HERE / script], text=True, capture_output=True, timeout=600, check=False)
     return {"versions": {name: version(name) for name in packages_of(script)}, "status": done.returncode,
-            "said": [line[:200] for line in done.stdout.strip().splitlines()[:4]]}
+            "said": [line[:200] for line in done.stdout.splitlines() if "reference" in line][:4]}
 
 
 def models(folder):
@@ -57,7 +58,7 @@ def page(results):
         title = (HERE / name).read_text().split('"""')[1].splitlines()[0]
         one = results["scripts"].get(name)
         seen = f"status {one['status']} with {', '.join(' '.join(pair) for pair in one['versions'].items())}" if one else "not run"
-        lines.append(f"| {name.partition('_')[0]} | {title} | [{name[:-3]}](../examples/upstream/{name}) | {seen} |")
+        lines.append(f"| {packages_of(name)[-1]} | {title} | [{name[:-3]}](../examples/upstream/{name}) | {seen} |")
     lines += ["", "## Families of transformers", ""]
     groups = {}
     for one in results["models"]:
