@@ -66,6 +66,12 @@ PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const Ru
   for (const ParameterPtr& parameter : parameters_) masters_.push_back(master_of(*parameter));
 }
 
+WitnessOptimizer PlainModel::optimizer() const {
+  std::vector<std::string> names;
+  for (const ParameterPtr& parameter : parameters_) names.push_back(parameter->name);
+  return {spec_.optimizer, masters_, std::move(names)};
+}
+
 void PlainModel::set_masters(const std::vector<at::Tensor>& masters) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < masters.size(); ++i) {
@@ -131,6 +137,12 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
     }
     const double norm = optimizer.step(std::move(grads), rate);
     observe(ObservationKind::kGradNorm, "grad_norm", Phase::kStep, step, scalar(norm));
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor& matrix = optimizer.made_orthogonal(i);
+      if (!matrix.defined()) continue;
+      observe(ObservationKind::kWholeMatrix, "whole." + parameters_[i]->name, Phase::kStep, step,
+              matrix);
+    }
     if (!spec_.optimizer.schedulers.empty())
       observe(ObservationKind::kRate, "lr", Phase::kStep, step, scalar(rate));
     router_biases_.update(batch);

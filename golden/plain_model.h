@@ -44,6 +44,8 @@ class PlainModel {
                const at::Tensor& tensor);
   KeptRoutes& routes() { return kept_routes_; }
   const std::vector<ParameterPtr>& parameters() const { return parameters_; }
+  // The optimizer of the case, over masters().
+  WitnessOptimizer optimizer() const;
   // Changes only in a float16 run.
   const OverflowSkips::State& loss_scale() const { return skips_.state(); }
   void set_loss_scale(const OverflowSkips::State& state) { skips_.set_state(state); }

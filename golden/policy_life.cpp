@@ -28,7 +28,7 @@ class Life {
         batch_(data.batch),
         dtype_(options.dtype),
         model_(spec, data, options, probe),
-        optimizer_(spec.optimizer, model_.masters()),
+        optimizer_(model_.optimizer()),
         reference_(copies(model_.masters())),
         streams_(spec.seed, spec.parallel.pp, spec.parallel.tp),
         moment_(moment) {}

@@ -14,7 +14,7 @@ namespace {
 
 void train(const sim::CaseSpec& spec, const Batch& batch, PlainModel& model) {
   if (spec.noise_std > 0) model.add_noise(spec.noise_std, spec.seed);
-  WitnessOptimizer optimizer(spec.optimizer, model.masters());
+  WitnessOptimizer optimizer = model.optimizer();
   for (int64_t step = 1; step <= spec.steps; ++step) {
     model.train(batch, step, optimizer, learning_rate(spec.optimizer, step - 1));
   }

@@ -5,7 +5,7 @@
 //   forward   every slot's output in the order of the run, "logprobs" [B, S], "loss"
 //   backward  every slot's input gradients in the order they arise
 //   step      "grad.<parameter>" of trained ones before clipping, last layer first; "grad_norm";
-//   then per parameter
+//             "whole.<parameter>" of Muon's matrices; then per parameter
 //             the optimizer's state ("exp_avg.", "exp_avg_sq.", "momentum_buffer.") and "param.";
 //             then "metric.<name>"
 //   Workload policy: policy_life.h.

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "golden/muon.h"
 #include "sim/case/names.h"
 
 namespace shardproof::golden {
@@ -15,7 +16,7 @@ namespace {
 
 std::unique_ptr<torch::optim::Optimizer> make(const sim::OptimizerSpec& spec,
                                               const std::vector<at::Tensor>& masters) {
-  if (spec.kind == OptimizerKind::kAdamW) {
+  if (spec.kind != OptimizerKind::kSgd) {
     return std::make_unique<torch::optim::AdamW>(masters, torch::optim::AdamWOptions(spec.lr)
                                                               .betas({spec.beta1, spec.beta2})
                                                               .eps(spec.eps)
@@ -44,12 +45,24 @@ std::unique_ptr<ParamState> copy_of(const ParamState& state) {
 
 }  // namespace
 
-WitnessOptimizer::WitnessOptimizer(const sim::OptimizerSpec& spec, std::vector<at::Tensor> masters)
-    : max_norm_(spec.max_norm > 0 ? spec.max_norm : std::numeric_limits<double>::infinity()),
+WitnessOptimizer::WitnessOptimizer(const sim::OptimizerSpec& spec, std::vector<at::Tensor> masters,
+                                   std::vector<std::string> names)
+    : spec_(spec),
+      max_norm_(spec.max_norm > 0 ? spec.max_norm : std::numeric_limits<double>::infinity()),
       norm_type_(spec.norm_type == "inf" ? std::numeric_limits<double>::infinity()
                                          : std::stod(spec.norm_type)),
       masters_(std::move(masters)),
-      optimizer_(make(spec, masters_)) {}
+      names_(std::move(names)),
+      momenta_(masters_.size()),
+      directions_(masters_.size()) {
+  std::vector<at::Tensor> others;
+  for (size_t i = 0; i < masters_.size(); ++i) {
+    has_muon_.push_back(spec.kind == OptimizerKind::kMuon &&
+                        is_hidden_matrix(names_[i], masters_[i]));
+    if (!has_muon_[i]) others.push_back(masters_[i]);
+  }
+  optimizer_ = make(spec, others);
+}
 
 WitnessOptimizer::~WitnessOptimizer() = default;
 
@@ -61,17 +74,34 @@ double WitnessOptimizer::step(std::vector<at::Tensor> grads, double learning_rat
   const double norm = torch::nn::utils::clip_grad_norm_(masters_, max_norm_, norm_type_);
   for (auto& group : optimizer_->param_groups()) group.options().set_lr(learning_rate);
   optimizer_->step();
+  for (size_t i = 0; i < masters_.size(); ++i) {
+    if (has_muon_[i] && masters_[i].grad().defined()) step_of_muon(i, learning_rate);
+  }
   for (at::Tensor& master : masters_) master.mutable_grad() = at::Tensor();
   return norm;
 }
 
+void WitnessOptimizer::step_of_muon(size_t index, double learning_rate) {
+  const at::NoGradGuard no_grad;
+  const double share = spec_.momentum;
+  const at::Tensor& grad = masters_[index].grad();
+  at::Tensor& momentum = momenta_[index];
+  const at::Tensor fresh = grad * (1 - share);
+  momentum = momentum.defined() ? momentum * share + fresh : fresh;
+  directions_[index] = spec_.nesterov ? momentum * share + fresh : momentum;
+  const at::Tensor decayed = masters_[index] * (1 - learning_rate * spec_.weight_decay);
+  masters_[index].copy_(decayed - muon_update(names_[index], directions_[index]) * learning_rate);
+}
+
 struct WitnessOptimizer::Saved {
   std::vector<at::Tensor> masters;
-  std::vector<std::unique_ptr<ParamState>> states;  // null: no step yet
+  std::vector<std::unique_ptr<ParamState>> states;  // null: no step yet, or Muon
+  std::vector<at::Tensor> momenta;                  // of Muon; no step changes them in place
 };
 
 std::shared_ptr<const WitnessOptimizer::Saved> WitnessOptimizer::save() const {
   auto saved = std::make_shared<Saved>();
+  saved->momenta = momenta_;
   for (const at::Tensor& master : masters_) {
     saved->masters.push_back(master.detach().clone());
     const auto found = optimizer_->state().find(master.unsafeGetTensorImpl());
@@ -82,6 +112,7 @@ std::shared_ptr<const WitnessOptimizer::Saved> WitnessOptimizer::save() const {
 
 void WitnessOptimizer::load(const Saved& saved) {
   const at::NoGradGuard no_grad;
+  momenta_ = saved.momenta;
   for (size_t i = 0; i < masters_.size(); ++i) {
     masters_[i].copy_(saved.masters[i]);
     void* key = masters_[i].unsafeGetTensorImpl();
@@ -91,6 +122,7 @@ void WitnessOptimizer::load(const Saved& saved) {
 }
 
 std::vector<std::pair<ObservationKind, at::Tensor>> WitnessOptimizer::state_of(size_t index) const {
+  if (momenta_[index].defined()) return {{ObservationKind::kMomentumBuffer, momenta_[index]}};
   const auto& states = optimizer_->state();
   const auto found = states.find(masters_[index].unsafeGetTensorImpl());
   if (found == states.end()) return {};

@@ -207,35 +207,42 @@ const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&) {
           "Learning-rate scheduler, or a list of schedulers that ends with {milestones: ..}"),
       member<&Spec::schedulers>(),
       member<&Spec::milestones>(),
-      row<&Spec::kind>("run.optimizer.name", "Optimizer; torch.optim.AdamW is the same as AdamW",
-                       ShortName{"optimizer"}),
+      row<&Spec::kind>(
+          "run.optimizer.name",
+          "Optimizer; torch.optim.AdamW is the same as AdamW. Muon: for the matrices of "
+          "hidden layers, and AdamW for the other parameters",
+          ShortName{"optimizer"}),
       row<&Spec::lr>("run.optimizer.kwargs.lr", "Learning rate", constant),
       member<&Spec::beta1>(),
       member<&Spec::beta2>(),
       key("run.optimizer.kwargs.betas", kNumberPair,
-          nlohmann::json::array({plain.beta1, plain.beta2}), "AdamW: decay rates of both moments",
-          Range{0, 0.9999999999}),
+          nlohmann::json::array({plain.beta1, plain.beta2}),
+          "AdamW, Muon: decay rates of AdamW's moments", Range{0, 0.9999999999}),
       // With 0, AdamW divides 0 by 0 wherever a gradient is 0, as that of every padded row is.
-      row<&Spec::eps>("run.optimizer.kwargs.eps", "AdamW: added to the root of the second moment",
+      row<&Spec::eps>("run.optimizer.kwargs.eps",
+                      "AdamW, Muon: added to the root of AdamW's second moment",
                       Range{1e-30, constant.high}),
-      row<&Spec::weight_decay>("run.optimizer.kwargs.weight_decay",
-                               "Weight decay of every parameter, with SGD too", constant),
-      row<&Spec::momentum>("run.optimizer.kwargs.momentum",
-                           "SGD: share of the previous step that is kept", constant),
+      row<&Spec::weight_decay>(
+          "run.optimizer.kwargs.weight_decay",
+          "Weight decay of every parameter, with SGD too; Muon: 0.1 if not given", constant),
+      row<&Spec::momentum>(
+          "run.optimizer.kwargs.momentum",
+          "SGD, Muon: share of the previous step that is kept; Muon: 0.95 if not given", constant),
       row<&Spec::dampening>("run.optimizer.kwargs.dampening",
                             "SGD with momentum: share of the gradient that is left out",
                             Range{0, 1}),
-      row<&Spec::nesterov>("run.optimizer.kwargs.nesterov",
-                           "SGD with momentum: make Nesterov's step"),
+      row<&Spec::nesterov>(
+          "run.optimizer.kwargs.nesterov",
+          "SGD with momentum, Muon: make Nesterov's step; Muon: true if not given"),
       // Options that change how PyTorch makes a step, or that no step here supports. null: PyTorch
       // chooses.
       key("run.optimizer.kwargs.foreach", kBool, nullptr,
           "PyTorch's loop over parameters; the values do not change", Null::kAllowed),
       key("run.optimizer.kwargs.fused", kBool, nullptr,
           "PyTorch's fused step, which excludes foreach; the values do not change", Null::kAllowed),
-      key("run.optimizer.kwargs.amsgrad", kBool, false, "AdamW: only false is supported"),
+      key("run.optimizer.kwargs.amsgrad", kBool, false, "AdamW, Muon: only false is supported"),
       key("run.optimizer.kwargs.maximize", kBool, false, "Only false is supported"),
-      key("run.optimizer.kwargs.capturable", kBool, false, "AdamW: only false is supported"),
+      key("run.optimizer.kwargs.capturable", kBool, false, "AdamW, Muon: only false is supported"),
       key("run.optimizer.kwargs.differentiable", kBool, false, "Only false is supported"),
   };
   return rows;

@@ -199,7 +199,7 @@ double activation_bytes(const CaseSpec& spec, const ModelConfig& config) {
 }
 
 double states_per_parameter(const OptimizerSpec& optimizer) {
-  if (optimizer.kind == OptimizerKind::kAdamW) return 2;
+  if (optimizer.kind != OptimizerKind::kSgd) return 2;
   return optimizer.momentum > 0 ? 1 : 0;
 }
 
@@ -245,7 +245,7 @@ double world_bytes(const CaseSpec& spec, const ModelConfig& config) {
 // of the whole batch.
 double golden_bytes(const CaseSpec& spec, const ModelConfig& config) {
   constexpr double kFloat64 = 8;
-  const double states = spec.optimizer.kind == OptimizerKind::kAdamW ? 2 : 0;
+  const double states = spec.optimizer.kind != OptimizerKind::kSgd ? 2 : 0;
   const double copies = spec.is(ModelWorkload::kTrain) ? 2 + states : 1;
   const double parameters = parameter_count(config) * kFloat64 * copies;
   if (spec.is(ModelWorkload::kPolicy)) return parameters;

@@ -94,7 +94,7 @@ int64_t PiecesFolder::bytes() const {
 double reference_bytes(const CaseSpec& spec, bool measured) {
   constexpr double kOfElement = 9;  // its float64 value and who gave it
   if (!spec.is(ModelWorkload::kTrain)) return 0;
-  const double kinds = spec.optimizer.kind == OptimizerKind::kAdamW ? 4 : 2;
+  const double kinds = spec.optimizer.kind != OptimizerKind::kSgd ? 4 : 2;
   CaseSpec one = spec;
   one.precision = Precision::kFloat64;
   // The exact run, and one of the others at a time.

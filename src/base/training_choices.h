@@ -34,8 +34,9 @@ struct LossScaleOptions {
   int64_t growth_interval = 2000;  // the scale grows after so many steps without an overflow
 };
 
-enum class OptimizerKind { kAdamW, kSgd };
-constexpr std::array<const char*, 2> names_of(OptimizerKind) { return {"AdamW", "SGD"}; }
+// kMuon: Muon for the matrices of hidden layers (Parameter::matrix_rows), AdamW for the others.
+enum class OptimizerKind { kAdamW, kSgd, kMuon };
+constexpr std::array<const char*, 3> names_of(OptimizerKind) { return {"AdamW", "SGD", "Muon"}; }
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
@@ -43,11 +44,11 @@ struct OptimizerOptions {
   double beta1 = 0.9;    // AdamW
   double beta2 = 0.999;  // AdamW
   double eps = 1e-8;     // AdamW
-  double weight_decay =
-      0.01;                // AdamW: decoupled (Loshchilov and Hutter); SGD: added to the gradient
-  double momentum = 0.0;   // SGD
+  // AdamW, Muon: decoupled (Loshchilov and Hutter); SGD: added to the gradient.
+  double weight_decay = 0.01;
+  double momentum = 0.0;   // SGD, Muon
   double dampening = 0.0;  // SGD: of the gradient that joins the momentum, from the second step on
-  // SGD: a step ahead along the momentum; requires dampening 0, as in PyTorch.
+  // SGD, Muon: a step ahead along the momentum; SGD requires dampening 0, as in PyTorch.
   bool nesterov = false;
 };
 

@@ -74,8 +74,17 @@ ParameterPtr Decoder::parameter(const std::string& name) const {
       .name = name, .tensor = found->second, .global_shape = found->second.sizes().vec()});
 }
 
+// A weight that joins so many matrices of equal size.
+ParameterPtr Decoder::hidden_matrix(const std::string& name, int64_t joined) const {
+  ParameterPtr weight = parameter(name);
+  const std::vector<int64_t>& shape = weight->global_shape;
+  const int64_t rows = shape.size() < 2 ? 0 : shape[shape.size() - 2];
+  weight->matrix_rows.assign(static_cast<size_t>(joined), rows / joined);
+  return weight;
+}
+
 std::unique_ptr<Layer> Decoder::linear(const std::string& name, bool bias) const {
-  return std::make_unique<Linear>(parameter(name + ".weight"),
+  return std::make_unique<Linear>(hidden_matrix(name + ".weight"),
                                   bias ? parameter(name + ".bias") : nullptr);
 }
 
@@ -96,9 +105,9 @@ std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std:
     case SlotKind::kActivation:
       return std::make_unique<GatedActivation>(config_.activation);
     case SlotKind::kRouter:
-      return std::make_unique<Router>(parameter(name + ".weight"), config_.traits().router_bias
-                                                                       ? parameter(name + ".bias")
-                                                                       : nullptr);
+      return std::make_unique<Router>(
+          hidden_matrix(name + ".weight"),
+          config_.traits().router_bias ? parameter(name + ".bias") : nullptr);
     case SlotKind::kSelection:
       return std::make_unique<ExpertSelection>(config_.router);
     case SlotKind::kRouteWeights:
@@ -117,9 +126,9 @@ std::unique_ptr<Layer> Decoder::make_experts(const std::string& name) const {
   const auto bias = [&](const char* part) {
     return form.columns_in_turn ? parameter(name + part) : nullptr;
   };
-  return std::make_unique<Experts>(parameter(name + ".gate_up_proj"),
-                                   parameter(name + ".down_proj"), form, bias(".gate_up_proj_bias"),
-                                   bias(".down_proj_bias"));
+  return std::make_unique<Experts>(hidden_matrix(name + ".gate_up_proj", /*joined=*/2),
+                                   hidden_matrix(name + ".down_proj"), form,
+                                   bias(".gate_up_proj_bias"), bias(".down_proj_bias"));
 }
 
 Decoder::Block Decoder::make_block(int64_t index) {

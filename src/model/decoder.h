@@ -79,6 +79,7 @@ class Decoder {
   struct Block;
   Slot* add(std::string name, SlotRole role, std::unique_ptr<Layer> layer);
   ParameterPtr parameter(const std::string& name) const;
+  ParameterPtr hidden_matrix(const std::string& name, int64_t joined = 1) const;
   std::unique_ptr<Layer> linear(const std::string& name, bool bias) const;
   std::unique_ptr<Layer> make_layer(const std::string& prefix, const std::string& part,
                                     int64_t index, SlotKind kind) const;

@@ -47,6 +47,9 @@ struct Parameter {
   Layout layout = {};      // the plan sets it
   GradientRule rule = {};  // a style sets it
   bool trainable = true;
+  // For a weight [.., rows, columns] of a hidden layer: the rows of each matrix that it joins, one
+  // for a linear, two for gate|up. Empty for embeddings, the head, norms and biases.
+  std::vector<int64_t> matrix_rows = {};
   std::shared_ptr<MainGradient> main_gradient = {};  // null: gradients go to .grad
 };
 using ParameterPtr = std::shared_ptr<Parameter>;

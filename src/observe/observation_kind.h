@@ -24,6 +24,7 @@ enum class ObservationKind : uint8_t {
   kExpAvg,          // "exp_avg.<parameter>"
   kExpAvgSq,        // "exp_avg_sq.<parameter>"
   kMomentumBuffer,  // "momentum_buffer.<parameter>"
+  kWholeMatrix,     // "whole.<parameter>": the matrix that Muon makes orthogonal
   kOtherState,      // "<state>.<parameter>" of an optimizer
   kStepCount,       // "step.<parameter>": an optimizer's count of steps
   kBuffer,          // "buffer.<name>"
@@ -68,6 +69,7 @@ inline constexpr KindPrefix kKindPrefixes[] = {
     {ObservationKind::kExpAvg, "exp_avg."},
     {ObservationKind::kExpAvgSq, "exp_avg_sq."},
     {ObservationKind::kMomentumBuffer, "momentum_buffer."},
+    {ObservationKind::kWholeMatrix, "whole."},
     {ObservationKind::kStepCount, "step."},
     {ObservationKind::kBuffer, "buffer."},
     {ObservationKind::kRandomState, "random."},

@@ -50,10 +50,10 @@ void optimizer_step(const at::Tensor& parameter, const at::Tensor& grad, Optimiz
                     "a gradient has its (master) parameter's dtype");
   const at::NoGradGuard no_grad;
   ++state.step;
-  if (options.kind == OptimizerKind::kAdamW) {
-    adamw_step(parameter, grad, state, options);
-  } else {
+  if (options.kind == OptimizerKind::kSgd) {
     sgd_step(parameter, grad, state, options);
+  } else {
+    adamw_step(parameter, grad, state, options);
   }
 }
 

@@ -267,7 +267,7 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
     observe_scalar(ObservationKind::kGradNorm, "grad_norm", Phase::kStep, step_, metrics.grad_norm);
     clip_grads(grads, norm, options_.max_norm);
   }
-  update(grads);
+  update(grads, muon_steps(grads));
   unfinished.finish();  // an exception after this leaves the step done
   if (!metrics.skipped && !options_.schedule.stages.empty()) {
     observe_scalar(ObservationKind::kRate, "lr", Phase::kStep, step_,
@@ -336,13 +336,18 @@ void Trainer::set_batching(const BatchingOptions& batching, int64_t micro_batch_
 
 void Trainer::observe_step(ObservationKind kind, const Parameter& parameter,
                            const at::Tensor& tensor) {
+  observe_step(kind, parameter, tensor, parameter.layout);
+}
+
+void Trainer::observe_step(ObservationKind kind, const Parameter& parameter,
+                           const at::Tensor& tensor, const Layout& layout) {
   if (!tensor.defined() || !setup_.probe.listens(Phase::kStep)) return;
   setup_.probe.observe({.kind = kind,
                         .name = observed_name(kind, parameter.name),
                         .phase = Phase::kStep,
                         .step = step_,
                         .tensor = tensor,
-                        .layout = parameter.layout});
+                        .layout = layout});
 }
 
 void Trainer::observe_scalar(ObservationKind kind, const std::string& name, Phase phase,

@@ -16,6 +16,7 @@
 #include "model/batch.h"
 #include "model/decoder.h"
 #include "observe/probe.h"
+#include "optim/muon.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "parallel/style/style.h"
@@ -82,7 +83,7 @@ class Trainer {
   // Forward   those of the model; all_gather of the logprobs over the position axes;
   //           all_reduce(sum) of the counts and the loss over the sample axes
   // Backward  those of the model and of the store; those of apply_gradient_rules; the store's
-  //           average; those of grad_norm
+  //           average; those of grad_norm; with Muon those of WholeMatrix::gather
   //
   // A step that throws before its update leaves parameters, optimizer, scheduler and loss scale
   // unchanged, and the trainer ready for another step: it drops gradients and frees gathered
@@ -179,8 +180,12 @@ class Trainer {
   void observe_metrics(const StepMetrics& metrics, int64_t step);
   void observe_routers();
   std::vector<at::Tensor> finish_gradients();
-  void update(const std::vector<at::Tensor>& grads);
+  bool has_muon(size_t index) const;
+  std::vector<MuonStep> muon_steps(const std::vector<at::Tensor>& grads);
+  void update(const std::vector<at::Tensor>& grads, const std::vector<MuonStep>& matrices);
   void observe_step(ObservationKind kind, const Parameter& parameter, const at::Tensor& tensor);
+  void observe_step(ObservationKind kind, const Parameter& parameter, const at::Tensor& tensor,
+                    const Layout& layout);
   void observe_scalar(ObservationKind kind, const std::string& name, Phase phase, int64_t step,
                       double value);
   double grad_factor() const;

@@ -1,28 +1,63 @@
 // The state of a trainer between steps: masters and optimizer state, and how it changes.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 #include "tensor/memory.h"
 #include "train/trainer.h"
+#include "train/whole_matrices.h"
 
 namespace shardproof {
 namespace {
 
-// AdamW has moments after its first step, and SGD never.
-void check_of_optimizer(const OptimizerState& state, OptimizerKind kind) {
+// After its first step AdamW has moments and Muon momentum; SGD never has moments.
+bool is_of(const OptimizerState& state, OptimizerKind kind) {
+  const bool moments = state.exp_avg.defined(), momentum = state.momentum_buffer.defined();
+  if (kind == OptimizerKind::kSgd) return !moments;
   const bool adamw = kind == OptimizerKind::kAdamW;
-  const bool moments = state.exp_avg.defined();
-  if (adamw ? !state.momentum_buffer.defined() && (moments || state.step == 0) : !moments) return;
-  throw_bad_input(std::string("the saved optimizer state is ") +
-                      (adamw ? "SGD's, the trainer has AdamW" : "AdamW's, the trainer has SGD"),
-                  "train on with the optimizer that saved it");
+  return (adamw ? !momentum : !moments) && (moments || momentum || state.step == 0);
+}
+
+OptimizerKind owner_of(const std::vector<OptimizerState>& states) {
+  const auto any = [&](at::Tensor OptimizerState::*tensor) {
+    return std::any_of(states.begin(), states.end(),
+                       [&](const OptimizerState& state) { return (state.*tensor).defined(); });
+  };
+  if (!any(&OptimizerState::exp_avg)) return OptimizerKind::kSgd;
+  return any(&OptimizerState::momentum_buffer) ? OptimizerKind::kMuon : OptimizerKind::kAdamW;
 }
 
 }  // namespace
 
+// Whether Muon updates this parameter.
+bool Trainer::has_muon(size_t index) const {
+  return options_.optimizer.kind == OptimizerKind::kMuon &&
+         !parameters_[index]->matrix_rows.empty();
+}
+
+// The momentum and the update of each matrix of Muon, as shards; empty for other parameters, and
+// all of them without gradients. Nothing is changed.
+std::vector<MuonStep> Trainer::muon_steps(const std::vector<at::Tensor>& grads) {
+  const at::NoGradGuard no_grad;
+  std::vector<MuonStep> steps(grads.size());
+  for (size_t i = 0; i < grads.size(); ++i) {
+    const Parameter& parameter = *parameters_[i];
+    if (!has_muon(i) || !parameter.trainable) continue;
+    steps[i] = muon_direction(grads[i], states_[i], options_.optimizer);
+    const WholeMatrix matrix(parameter, setup_.comm, setup_.device);
+    const at::Tensor whole = matrix.gather(steps[i].update);
+    observe_step(ObservationKind::kWholeMatrix, parameter, whole, matrix.layout());
+    if (whole.numel() == 0) continue;
+    steps[i].update = matrix.shard(muon_update(whole, parameter.matrix_rows));
+  }
+  return steps;
+}
+
 // Updates in place, so that no second copy of masters and states is held. Only missing memory can
 // stop it half way: it waits for no rank and calls no probe.
-void Trainer::update(const std::vector<at::Tensor>& grads) {
+void Trainer::update(const std::vector<at::Tensor>& grads, const std::vector<MuonStep>& matrices) {
   const at::NoGradGuard no_grad;
   const bool skipped = grads.empty();
   loss_scale_.update(/*overflow=*/skipped);
@@ -31,7 +66,11 @@ void Trainer::update(const std::vector<at::Tensor>& grads) {
   optimizer.lr = schedule_.after(schedule_steps_);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!parameters_[i]->trainable) continue;
-    optimizer_step(masters_[i], grads[i], states_[i], optimizer);
+    if (has_muon(i)) {
+      muon_step(masters_[i], matrices[i], states_[i], optimizer);
+    } else {
+      optimizer_step(masters_[i], grads[i], states_[i], optimizer);
+    }
   }
   store_->refresh();
   gradient_bytes_ = memory_of(grads);
@@ -50,7 +89,14 @@ void Trainer::observe_state() {
 void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
                       int64_t step, std::optional<int64_t> schedule_steps) {
   SHARDPROOF_ASSERT(states.size() == states_.size(), "a state for each parameter");
-  for (const OptimizerState& state : states) check_of_optimizer(state, options_.optimizer.kind);
+  const OptimizerKind kind = options_.optimizer.kind;
+  for (size_t i = 0; i < states.size(); ++i) {
+    const bool adamw = kind == OptimizerKind::kMuon && !has_muon(i);
+    if (is_of(states[i], adamw ? OptimizerKind::kAdamW : kind)) continue;
+    throw_bad_input(fmt::format("the saved optimizer state is {}'s, the trainer has {}",
+                                owner_of(states), kind),
+                    "train on with the optimizer that saved it");
+  }
   set_masters(masters);
   states_ = std::move(states);
   step_ = step;

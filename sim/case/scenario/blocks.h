@@ -26,6 +26,8 @@ void set_batching(const Settings& settings, CaseSpec& spec);
 
 // Refuses a constant that the optimizer does not have, and constants that exclude each other.
 void set_optimizer(const Settings& settings, OptimizerSpec& optimizer);
+// Those of torch.optim.Muon.
+void set_muon_defaults(OptimizerSpec& optimizer);
 // Refuses an unknown norm.
 void set_norm_type(const Settings& settings, OptimizerSpec& optimizer);
 // Sets `schedulers` and `milestones`. Refuses an unknown name or constant (with the nearest known

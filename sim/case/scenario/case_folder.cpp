@@ -12,6 +12,7 @@
 #include "base/read_text.h"
 #include "base/utf8.h"
 #include "sim/case/names.h"
+#include "sim/case/scenario/blocks.h"
 #include "sim/case/scenario/problems.h"
 
 namespace shardproof::sim {
@@ -172,6 +173,7 @@ void read_optimizer(WrongConstants& wrong, const json& object, CaseSpec& spec) {
       {"kind", "lr", "betas", "eps", "weight_decay", "momentum", "max_norm", "steps"});
   OptimizerSpec& optimizer = spec.optimizer;
   constants.kind(optimizer.kind);
+  if (optimizer.kind == OptimizerKind::kMuon) set_muon_defaults(optimizer);
   constants.number("lr", optimizer.lr, 0, 1e6);
   constants.pair("betas", optimizer.beta1, optimizer.beta2);
   constants.number("eps", optimizer.eps, 0, 1e6);

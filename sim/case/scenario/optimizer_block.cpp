@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "sim/case/scenario/blocks.h"
 
@@ -21,15 +22,16 @@ constexpr const char* kKwargs = "run.optimizer.kwargs.";
 std::vector<std::string> constants_of_optimizer(OptimizerKind kind) {
   std::vector<std::string> names = {"lr",      "weight_decay", "maximize",
                                     "foreach", "fused",        "differentiable"};
-  const std::vector<std::string> own =
-      kind == OptimizerKind::kSgd
-          ? std::vector<std::string>{"momentum", "dampening", "nesterov"}
-          : std::vector<std::string>{"betas", "eps", "amsgrad", "capturable"};
-  names.insert(names.end(), own.begin(), own.end());
+  const std::map<OptimizerKind, std::vector<std::string>> own = {
+      {OptimizerKind::kAdamW, {"betas", "eps", "amsgrad", "capturable"}},
+      {OptimizerKind::kSgd, {"momentum", "dampening", "nesterov"}},
+      {OptimizerKind::kMuon, {"momentum", "nesterov", "betas", "eps", "amsgrad", "capturable"}}};
+  names.insert(names.end(), own.at(kind).begin(), own.at(kind).end());
   return names;
 }
 
-// PyTorch's optimizers take the same constants.
+// PyTorch's optimizers take the same constants; Muon has those of AdamW for the parameters that are
+// not matrices of hidden layers.
 void check_constants(const Settings& settings, OptimizerKind kind) {
   const std::vector<std::string> known = constants_of_optimizer(kind);
   std::vector<std::string> allowed;
@@ -59,6 +61,7 @@ void check_ways(const Settings& settings) {
 }
 
 void check_momentum(const Settings& settings, const OptimizerSpec& optimizer) {
+  if (optimizer.kind == OptimizerKind::kMuon) return;  // no momentum: it is the same step
   if (!optimizer.nesterov || (optimizer.momentum > 0 && optimizer.dampening == 0)) return;
   settings.fail(std::string(kKwargs) + "nesterov",
                 fmt::format("nesterov is true with momentum {} and dampening {}",
@@ -81,6 +84,12 @@ void set_norm_type(const Settings& settings, OptimizerSpec& optimizer) {
   optimizer.norm_type = fmt::format("{}", type);
 }
 
+void set_muon_defaults(OptimizerSpec& optimizer) {
+  optimizer.momentum = 0.95;
+  optimizer.nesterov = true;
+  optimizer.weight_decay = 0.1;
+}
+
 void set_optimizer(const Settings& settings, OptimizerSpec& optimizer) {
   check_constants(settings, optimizer.kind);
   check_ways(settings);
@@ -88,6 +97,16 @@ void set_optimizer(const Settings& settings, OptimizerSpec& optimizer) {
   optimizer.beta1 = betas[0].get<double>();
   optimizer.beta2 = betas[1].get<double>();
   if (settings.value("run.max_grad_norm").is_null()) optimizer.max_norm = 0;
+  if (optimizer.kind == OptimizerKind::kMuon) {
+    const auto given = [&](const char* name) {
+      return settings.given(std::string(kKwargs) + name);
+    };
+    OptimizerSpec muon;
+    set_muon_defaults(muon);
+    if (!given("momentum")) optimizer.momentum = muon.momentum;
+    if (!given("nesterov")) optimizer.nesterov = muon.nesterov;
+    if (!given("weight_decay")) optimizer.weight_decay = muon.weight_decay;
+  }
   check_momentum(settings, optimizer);
   set_schedulers(settings, optimizer);
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "sim/case/policy_stages.h"
+#include "sim/judge/diff/muon.h"
 
 namespace shardproof::sim::judge {
 namespace {
@@ -12,7 +13,8 @@ namespace {
 // Parameters and optimizer state. A low-precision run holds them in the wider type
 // (model/precision.h), so rounding them down is a fault.
 bool is_optimizer_state(const GoldenTensor& golden) {
-  return golden.kind == ObservationKind::kParameter || is_moment(golden.kind);
+  return golden.kind == ObservationKind::kParameter || is_moment(golden.kind) ||
+         golden.kind == ObservationKind::kWholeMatrix;
 }
 
 }  // namespace
@@ -71,6 +73,7 @@ std::optional<FreeRunningAllowance> FreeRunningAllowance::of(
   const std::string gradient =
       observed_name(ObservationKind::kGradient, parameter_of(tensor.kind, tensor.name));
   const GoldenTensor* first = nullptr;
+  std::vector<int64_t> made;
   for (const int64_t step : steps_behind(spec, tensor.step)) {
     const GoldenTensor* grad = golden.find(Phase::kStep, step, gradient);
     const GoldenTensor* norm = golden.find(Phase::kStep, step, "grad_norm");
@@ -89,8 +92,40 @@ std::optional<FreeRunningAllowance> FreeRunningAllowance::of(
     if (step <= std::ssize(rates)) lr = rates[static_cast<size_t>(step - 1)];
     const double* values = is_known ? grad->value.data<double>() : nullptr;
     out.steps_.push_back({values, lr, clip, tolerance.allowance(*grad)});
+    made.push_back(step);
+  }
+  if (has_muon(spec.optimizer, parameter_of(tensor.kind, tensor.name), tensor.value.sizes())) {
+    out.follow_muon(golden, tensor, made);
   }
   return out;
+}
+
+void FreeRunningAllowance::follow_muon(const GoldenRecord& golden, const GoldenTensor& tensor,
+                                       const std::vector<int64_t>& steps) {
+  const std::string parameter = parameter_of(tensor.kind, tensor.name);
+  const MuonMatrices matrices = muon_matrices(parameter, tensor.value.sizes());
+  matrix_size_ = std::max<int64_t>(1, matrices.size());
+  muon_param_.assign(static_cast<size_t>(tensor.value.numel() / matrix_size_), 0.0);
+  const double share = optimizer_.momentum;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Step& step = steps_[i];
+    const double fresh = (1 - share) * step.clip * step.grad_allowance;
+    muon_.momentum = share * muon_.momentum + fresh;
+    muon_.whole = optimizer_.nesterov ? share * muon_.momentum + fresh : muon_.momentum;
+    const GoldenTensor* whole = golden.find(
+        Phase::kStep, steps[i], observed_name(ObservationKind::kWholeMatrix, parameter));
+    const double* values = whole ? whole->value.data<double>() : step.grad;
+    const double error = 2 * kSteepestOfMuon * muon_.whole * std::sqrt(matrix_size_);
+    for (size_t matrix = 0; matrix < muon_param_.size(); ++matrix) {
+      double square = 0;
+      for (int64_t j = 0; values != nullptr && j < matrix_size_; ++j) {
+        const double value = values[static_cast<int64_t>(matrix) * matrix_size_ + j];
+        square += value * value;
+      }
+      muon_param_[matrix] += step.lr * matrices.scale() *
+                             std::min(kLargestOfMuon, error / std::max(std::sqrt(square), 1e-7));
+    }
+  }
 }
 
 double FreeRunningAllowance::clipped(const Step& step, int64_t offset) {
@@ -113,6 +148,11 @@ double FreeRunningAllowance::adam_param(int64_t offset) const {
 
 double FreeRunningAllowance::at(int64_t offset) const {
   using enum ObservationKind;
+  if (!muon_param_.empty()) {
+    const auto matrix = static_cast<size_t>(offset / matrix_size_);
+    if (kind_ == kParameter) return muon_param_[std::min(matrix, muon_param_.size() - 1)];
+    return kind_ == kWholeMatrix ? muon_.whole : muon_.momentum;
+  }
   const bool adam = optimizer_.kind != OptimizerKind::kSgd;
   if (kind_ == kParameter && adam) return adam_param(offset);
   const double undamped = 1 / (1 - std::min(optimizer_.momentum, 0.999));

@@ -75,6 +75,10 @@ class Tolerance {
 //   exp_avg_sq        the largest (2 |g| + d) * d so far: exp_avg_sq is a mean of squares
 //   momentum_buffer   d / (1 - momentum), the largest so far
 //
+//   of Muon           e: the same mean of d as the tensor is of gradients (muon.h)
+//     momentum_buffer, whole   e
+//     param           lr * min(2.6, 2 * 485 * e * sqrt(elements) / |whole|), for each matrix alone
+//
 // Gradients are the golden's after clipping; d is clipped with them.
 enum class KnownGradients {
   kEveryStep,
@@ -101,12 +105,21 @@ class FreeRunningAllowance {
     double clip;            // min(1, max_norm / (norm + 1e-6))
     double grad_allowance;  // before clipping
   };
+  // The error of Muon's momentum and of what it makes orthogonal, after each step.
+  struct MuonError {
+    double momentum = 0, whole = 0;
+  };
+  void follow_muon(const GoldenRecord& golden, const GoldenTensor& tensor,
+                   const std::vector<int64_t>& steps);
   double adam_param(int64_t offset) const;
   static double clipped(const Step& step, int64_t offset);
 
   ObservationKind kind_ = ObservationKind::kParameter;  // or a moment
   OptimizerSpec optimizer_;
   std::vector<Step> steps_;
+  MuonError muon_;                  // after the last step
+  std::vector<double> muon_param_;  // by matrix; empty: Muon does not update the parameter
+  int64_t matrix_size_ = 0;
 };
 
 }  // namespace shardproof::sim::judge

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "sim/case/policy_stages.h"
+#include "sim/judge/diff/muon.h"
 #include "sim/judge/diff/tolerance.h"
 
 namespace shardproof::sim::judge {
@@ -23,8 +24,9 @@ double held_in(at::ScalarType dtype, double value) {
 
 }  // namespace
 
-OwnOptimizer::OwnOptimizer(const CaseSpec& spec, const GoldenRecord& golden)
-    : spec_(spec), golden_(golden) {}
+OwnOptimizer::OwnOptimizer(const CaseSpec& spec, const GoldenRecord& golden, const Mesh& mesh,
+                           int64_t rank)
+    : spec_(spec), golden_(golden), mesh_(mesh), rank_(rank) {}
 
 OwnOptimizer::Values OwnOptimizer::copy_of(const at::Tensor& tensor) {
   Values values{.bytes = std::vector<std::byte>(tensor.nbytes()), .dtype = tensor.scalar_type()};
@@ -77,6 +79,9 @@ std::string OwnOptimizer::see(const Observation& observation, const at::Tensor& 
     Tracked& tracked = parameters_[name];
     tracked.gradient = copy_of(local);
     tracked.gradient_step = step;
+    tracked.layout = observation.layout;
+  } else if (kind == kWholeMatrix) {
+    return see_whole(observation, local);
   } else if (kind == kParameter) {
     return see_parameter(name, step, local);
   } else if (is_moment(kind)) {
@@ -91,8 +96,10 @@ std::string OwnOptimizer::see_parameter(const std::string& name, int64_t step,
   tracked.expected.clear();
   const auto count = static_cast<size_t>(local.numel());
   const bool known = tracked.value.bytes.size() == local.nbytes() && !tracked.value.empty();
-  const bool stepped = tracked.gradient_step == step && norm_step_ == step &&
-                       tracked.gradient.bytes.size() == local.nbytes();
+  // A matrix of Muon has no step without what the rank has collected.
+  const bool collected =
+      !has_muon(spec_.optimizer, name, local.sizes().vec()) || !tracked.update.value.empty();
+  const bool stepped = collected && has_step(tracked, step, local.nbytes());
   std::string finding;
   if (known && stepped) {
     const Expected expected = take_step(tracked, name, step, count);
@@ -137,18 +144,33 @@ std::string OwnOptimizer::share_of_step(const Tracked& tracked, const Expected& 
   return fmt::format("; it moved by {:.2f} of that step", product / due);
 }
 
-OwnOptimizer::Expected OwnOptimizer::take_step(Tracked& tracked, const std::string& name,
-                                               int64_t step, size_t count) {
+bool OwnOptimizer::has_step(const Tracked& tracked, int64_t step, size_t bytes) const {
+  return tracked.gradient_step == step && norm_step_ == step &&
+         tracked.gradient.bytes.size() == bytes;
+}
+
+std::vector<double> OwnOptimizer::clipped_gradient(const Tracked& tracked, size_t count) const {
   std::vector<double> gradient = doubles(tracked.gradient, count);
   const double max_norm = spec_.optimizer.max_norm;
   // NaN for a norm that is NaN, as in clip_grads: min gives its first argument then.
   const double clip = max_norm > 0 ? std::min(max_norm / (norm_ + kClipEps), 1.0) : 1.0;
   for (double& value : gradient) value *= clip;
+  return gradient;
+}
+
+double OwnOptimizer::rate_of(int64_t step) const {
   const GoldenTensor* rate = golden_.find(Phase::kStep, step, "lr");
   const auto own_rate = rates_.find(step);  // of a step that the golden skips
-  const double lr = rate                       ? *rate->value.data<double>()
-                    : own_rate != rates_.end() ? own_rate->second
-                                               : spec_.optimizer.lr;
+  return rate                       ? *rate->value.data<double>()
+         : own_rate != rates_.end() ? own_rate->second
+                                    : spec_.optimizer.lr;
+}
+
+OwnOptimizer::Expected OwnOptimizer::take_step(Tracked& tracked, const std::string& name,
+                                               int64_t step, size_t count) {
+  const double lr = rate_of(step);
+  if (!tracked.update.value.empty()) return muon_step(tracked, lr);
+  const std::vector<double> gradient = clipped_gradient(tracked, count);
   // Without those that an overflow skipped: on this rank, which may skip others than the golden.
   double steps = 0;
   for (const int64_t before : steps_behind(spec_, step)) {

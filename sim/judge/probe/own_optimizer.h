@@ -9,6 +9,10 @@
 //   SGD (torch.optim.SGD)
 //     d = g' + decay w             b' = momentum b + (1 - dampening) d; d in the first step
 //     w' = w - lr (d + momentum b' with nesterov, b' with momentum, else d)
+//   Muon (torch.optim.Muon), of the matrices of hidden layers
+//     b' = momentum b + (1 - momentum) g'
+//     the rank's own part of the whole matrix is (1 - momentum) g' + momentum b' with nesterov,
+//     else b' w' = w (1 - lr decay) - lr, times its part of what the rank's own whole matrix gives
 //
 // A value is wrong when its error exceeds kOwnRoundings eps of its dtype times the sum of the
 // magnitudes of its terms. NaN and infinity are right where they are due; what float32 cannot hold
@@ -23,6 +27,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/mesh.h"
 #include "observe/probe.h"
 #include "sim/case/case_spec.h"
 #include "sim/case/record/golden_record.h"
@@ -33,8 +38,8 @@ inline constexpr double kOwnRoundings = 16;
 
 class OwnOptimizer {
  public:
-  // Both must outlive it.
-  OwnOptimizer(const CaseSpec& spec, const GoldenRecord& golden);
+  // Both must outlive it. `mesh` is that of a case without stages.
+  OwnOptimizer(const CaseSpec& spec, const GoldenRecord& golden, const Mesh& mesh, int64_t rank);
 
   // Starts a parameter at its value before the first step of a run or a policy; forgets its state.
   void begin(const std::string& parameter, const at::Tensor& value);
@@ -60,6 +65,8 @@ class OwnOptimizer {
     std::map<ObservationKind, Values> state;
     int64_t gradient_step = -1;
     std::map<ObservationKind, Expected> expected;  // of the state, until it is observed
+    Layout layout;                                 // of the parameter
+    Expected update, momentum;                     // of Muon; the update without the learning rate
   };
 
   static Values copy_of(const at::Tensor& tensor);
@@ -68,6 +75,14 @@ class OwnOptimizer {
   static std::vector<double> doubles(const Values& values, size_t count);
   std::string see_parameter(const std::string& name, int64_t step, const at::Tensor& local);
   std::string see_state(ObservationKind kind, const std::string& name, const at::Tensor& local);
+  std::string see_whole(const Observation& observation, const at::Tensor& whole);
+  // The indices that the rank's shard has in the whole matrices that it has collected.
+  std::vector<at::Tensor> own_places(const Tracked& tracked, const Observation& whole,
+                                     const std::vector<int64_t>& shape) const;
+  bool has_step(const Tracked& tracked, int64_t step, size_t bytes) const;
+  std::vector<double> clipped_gradient(const Tracked& tracked, size_t count) const;
+  double rate_of(int64_t step) const;
+  Expected muon_step(Tracked& tracked, double rate) const;
   Expected take_step(Tracked& tracked, const std::string& name, int64_t step, size_t count);
   Expected adamw_step(Tracked& tracked, const std::vector<double>& gradient, double rate,
                       double steps) const;
@@ -78,6 +93,8 @@ class OwnOptimizer {
 
   const CaseSpec& spec_;
   const GoldenRecord& golden_;
+  Mesh mesh_;
+  int64_t rank_;
   std::map<std::string, Tracked> parameters_;
   double norm_ = 0;
   int64_t norm_step_ = -1;

@@ -113,7 +113,7 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
   if (golden_) {
     rows_.emplace(spec_, *golden_, kAddendBytes / static_cast<size_t>(mesh.world_size()));
     census_.emplace(*golden_);
-    own_optimizer_.emplace(spec_, *golden_);
+    own_optimizer_.emplace(spec_, *golden_, mesh_, rank_);
     parted_.emplace(*golden_);
     if (spec_.precision != Precision::kFloat64) gradient_addends_.emplace(*golden_);
   }

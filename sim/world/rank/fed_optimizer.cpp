@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "optim/muon.h"
 #include "tensor/aten_view.h"
 #include "tensor/shard.h"
 
@@ -18,10 +19,13 @@ class GoldenShards {
   // This rank's shard of the golden's tensor of this kind after `step`; undefined: it has none, or
   // only some rows of it.
   at::Tensor get(ObservationKind kind, const Parameter& parameter, int64_t step) const {
+    const at::Tensor full = whole(kind, parameter, step);
+    return full.defined() ? shard(full, parameter) : full;
+  }
+  at::Tensor whole(ObservationKind kind, const Parameter& parameter, int64_t step) const {
     const GoldenTensor* tensor =
         golden_.find(Phase::kStep, step, observed_name(kind, parameter.name));
-    const bool is_whole = tensor && tensor->rows.empty();
-    return is_whole ? shard(tensor_of(tensor->value), parameter) : at::Tensor();
+    return tensor && tensor->rows.empty() ? tensor_of(tensor->value) : at::Tensor();
   }
   at::Tensor shard(const at::Tensor& full, const Parameter& parameter) const {
     return cut(full, parameter.layout, setup_.mesh, setup_.rank)
@@ -49,10 +53,19 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
   if (const GoldenTensor* rate = golden.find(Phase::kStep, step, "lr")) {
     at_rate.lr = *rate->value.data<double>();
   }
+  const auto observe = [&](const Parameter& parameter, const at::Tensor& value) {
+    setup.probe.observe({.kind = ObservationKind::kFed,
+                         .name = observed_name(ObservationKind::kFed, parameter.name),
+                         .phase = Phase::kStep,
+                         .step = step,
+                         .tensor = value,
+                         .layout = parameter.layout,
+                         .part = Part::kRedundant});
+  };
   const std::vector<ParameterPtr>& parameters = trainer.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = *parameters[i];
-    at::Tensor grad = shards.get(ObservationKind::kGradient, parameter, step);
+    at::Tensor grad = shards.whole(ObservationKind::kGradient, parameter, step);
     if (!grad.defined()) continue;
     if (max_norm > 0) {
       const double factor = max_norm / (*norm->value.data<double>() + 1e-6);
@@ -61,19 +74,22 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
     const at::Tensor value =
         (taken == 1 ? initial(i) : shards.get(ObservationKind::kParameter, parameter, before))
             .to(setup.device);
+    if (options.kind == OptimizerKind::kMuon && !parameter.matrix_rows.empty()) {
+      OptimizerState state;
+      state.momentum_buffer = shards.whole(ObservationKind::kMomentumBuffer, parameter, before);
+      MuonStep made = muon_direction(grad, state, at_rate);
+      made.update = shards.shard(muon_update(made.update, parameter.matrix_rows), parameter);
+      muon_step(value, made, state, at_rate);
+      observe(parameter, value);
+      continue;
+    }
     OptimizerState state{
         .step = taken - 1,
         .exp_avg = shards.get(ObservationKind::kExpAvg, parameter, before),
         .exp_avg_sq = shards.get(ObservationKind::kExpAvgSq, parameter, before),
         .momentum_buffer = shards.get(ObservationKind::kMomentumBuffer, parameter, before)};
-    optimizer_step(value, grad, state, at_rate);
-    setup.probe.observe({.kind = ObservationKind::kFed,
-                         .name = observed_name(ObservationKind::kFed, parameter.name),
-                         .phase = Phase::kStep,
-                         .step = step,
-                         .tensor = value,
-                         .layout = parameter.layout,
-                         .part = Part::kRedundant});
+    optimizer_step(value, shards.shard(grad, parameter), state, at_rate);
+    observe(parameter, value);
   }
 }
 

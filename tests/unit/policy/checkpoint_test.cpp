@@ -77,6 +77,14 @@ TEST_CASE("a checkpoint of another optimizer is refused; before a step it is nob
   CHECK_THROWS_WITH(go_on(plain, of_adamw, ""), Catch::Contains("AdamW's, the trainer has SGD"));
   CHECK_THROWS_WITH(go_on(adamw, of_sgd, ""), Catch::Contains("SGD's, the trainer has AdamW"));
   CHECK_THROWS_WITH(go_on(adamw, of_plain, ""), Catch::Contains("SGD's, the trainer has AdamW"));
+  const Trial muon = trial_with(OptimizerKind::kMuon);
+  const std::string of_muon = saved_after(muon, 1, root.path() + "/muon");
+  CHECK_THROWS_WITH(go_on(sgd, of_muon, ""), Catch::Contains("Muon's, the trainer has SGD"));
+  CHECK_THROWS_WITH(go_on(adamw, of_muon, ""), Catch::Contains("Muon's, the trainer has AdamW"));
+  CHECK_THROWS_WITH(go_on(muon, of_adamw, ""), Catch::Contains("AdamW's, the trainer has Muon"));
+  CHECK_THROWS_WITH(go_on(muon, of_sgd, ""), Catch::Contains("SGD's, the trainer has Muon"));
+  CHECK_NOTHROW(go_on(muon, of_muon, ""));
+  CHECK_NOTHROW(go_on(muon, fresh, ""));
   CHECK_NOTHROW(go_on(adamw, fresh, ""));
   CHECK_NOTHROW(go_on(sgd, of_plain, ""));
 }

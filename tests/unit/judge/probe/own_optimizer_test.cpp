@@ -44,7 +44,7 @@ template <class Spoil>
 std::vector<std::string> findings(const CaseSpec& spec, at::ScalarType dtype, const Spoil& spoil,
                                   int64_t first = 1, double third = 1e-9) {
   const GoldenRecord golden = golden_of_steps(first);
-  OwnOptimizer own(spec, golden);
+  OwnOptimizer own(spec, golden, Mesh(), 0);
   const at::Tensor w = at::linspace(-1, 1, 6, at::kDouble).to(dtype);
   own.begin("w", w);
   std::unique_ptr<torch::optim::Optimizer> optimizer;
@@ -197,7 +197,7 @@ TEST_CASE("A step that an overflow skips moves nothing", "[own_optimizer]") {
   const CaseSpec spec = spec_with(OptimizerKind::kAdamW);
   const GoldenRecord golden = golden_of_steps();
   for (const double moved : {0.0, 1e-6}) {
-    OwnOptimizer own(spec, golden);
+    OwnOptimizer own(spec, golden, Mesh(), 0);
     const at::Tensor w = at::ones({4}, at::kFloat), after = w + moved;
     own.begin("w", w);
     const at::Tensor yes = at::scalar_tensor(1.0, at::kDouble);
