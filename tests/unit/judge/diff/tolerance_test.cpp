@@ -217,3 +217,31 @@ TEST_CASE("gradients and unknown tensors get nothing added", "[tolerance]") {
   const auto lonely = golden_from({seen("param.w", numbered({3}))});
   CHECK_FALSE(FreeRunningAllowance::of(steps.spec, lonely, lonely.tensors()[0]));
 }
+
+TEST_CASE("a free-running step of Muon adds what the iteration can make of the gradient's error",
+          "[tolerance][PW-13]") {
+  const std::string w = "model.layers.0.mlp.experts.gate_up_proj";
+  CaseSpec spec = spec_of(1, 1);
+  spec.optimizer.kind = OptimizerKind::kMuon;
+  spec.optimizer.lr = 0.1;
+  spec.optimizer.momentum = 0.5;
+  spec.optimizer.nesterov = true;
+  spec.optimizer.max_norm = 0;
+  // Two matrices of one row: the update of the first, which is small, is the less certain one.
+  const at::Tensor grad = at::tensor({3e-6, 4e-6, 3.0, 4.0}, at::kDouble).view({1, 2, 2});
+  const GoldenRecord golden =
+      golden_from({seen("grad." + w, grad), seen("whole." + w, grad * 0.75),
+                   seen("param." + w, grad), seen("momentum_buffer." + w, grad)});
+  const auto added = [&](const std::string& name, int64_t offset) {
+    const auto allowance =
+        FreeRunningAllowance::of(spec, golden, *golden.find(Phase::kStep, 1, name + w));
+    REQUIRE(allowance);
+    return allowance->at(offset);
+  };
+  const double d = Tolerance(spec).allowance(*golden.find(Phase::kStep, 1, "grad." + w));
+  CHECK(added("momentum_buffer.", 0) == Approx(0.5 * d));
+  CHECK(added("whole.", 3) == Approx(0.75 * d));
+  const double error = 2 * 485 * 0.75 * d * std::sqrt(2.0);
+  CHECK(added("param.", 1) == Approx(0.1 * std::min(2.6, error / (0.75 * 5e-6))));
+  CHECK(added("param.", 2) == Approx(0.1 * error / (0.75 * 5)));
+}

@@ -225,3 +225,72 @@ TEST_CASE("The recorder makes a row wrong whose values do not follow", "[own_opt
     CHECK(report.rows[2].is_wrong() == (lost != 0));
   }
 }
+
+namespace {
+
+constexpr const char* kMatrix = "model.layers.0.self_attn.q_proj.weight";
+
+// Tells an OwnOptimizer two steps of Muon, written out here. `spoil` may change the tensors.
+template <class Spoil>
+std::vector<std::string> findings_of_muon(at::ScalarType dtype, const Spoil& spoil) {
+  CaseSpec spec = spec_with(OptimizerKind::kMuon, 0.9);
+  spec.optimizer.nesterov = true;
+  const at::Tensor gradient = at::sin(at::arange(1, 13, at::kDouble)).view({4, 3}).mul(0.1);
+  std::vector<Observation> of_golden;
+  for (int64_t step = 1; step <= 2; ++step) {
+    for (const char* kind : {"grad.", "whole."}) {
+      of_golden.push_back(seen(kind + std::string(kMatrix), gradient, Phase::kStep, step));
+    }
+  }
+  const GoldenRecord golden = golden_from(of_golden);
+  OwnOptimizer own(spec, golden, Mesh(), 0);
+  at::Tensor w = at::linspace(-1, 1, 12, at::kDouble).view({4, 3}).to(dtype);
+  at::Tensor buffer = at::zeros({4, 3}, dtype);
+  own.begin(kMatrix, w);
+  std::vector<std::string> found;
+  const auto tell = [&](const std::string& name, int64_t step, at::Tensor value) {
+    spoil(name, step, value);
+    const std::string finding = own.see(seen(name, value, Phase::kStep, step), value);
+    if (!finding.empty()) found.push_back(name.substr(0, name.find('.')) + " " + finding);
+    return value;
+  };
+  for (int64_t step = 1; step <= 2; ++step) {
+    const at::Tensor g = gradient.mul(step).to(dtype);
+    tell("grad." + std::string(kMatrix), step, g.clone());
+    tell("grad_norm", step,
+         at::scalar_tensor(g.to(at::kDouble).norm().item<double>(), at::kDouble));
+    buffer = buffer * 0.9 + g * 0.1;
+    const at::Tensor whole =
+        tell("whole." + std::string(kMatrix), step, buffer * 0.9 + g * 0.1).to(dtype);
+    // The iteration as PyTorch writes it, on the transposed matrix.
+    at::Tensor x = whole.t() / whole.norm();
+    for (int i = 0; i < 5; ++i) {
+      const at::Tensor gram = x.mm(x.t());
+      x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram.mm(gram)).mm(x);
+    }
+    w = w * (1 - kRate * kDecay) - x.t() * (kRate * std::sqrt(4.0 / 3.0));
+    tell("param." + std::string(kMatrix), step, w.clone());
+    tell("momentum_buffer." + std::string(kMatrix), step, buffer.clone());
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("Muon's step follows from the matrix that the rank has collected", "[own_optimizer]") {
+  const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble);
+  CHECK(findings_of_muon(dtype, kAsItIs).empty());
+  const auto of = [&](const std::string& prefix, double factor) {
+    return findings_of_muon(dtype, [=](const std::string& name, int64_t step, at::Tensor& value) {
+      if (step == 2 && name.starts_with(prefix)) value[3][1] *= factor;
+    });
+  };
+  for (const char* wrong : {"whole.", "param.", "momentum_buffer."}) {
+    INFO(wrong);
+    const auto found = of(wrong, 1.01);
+    REQUIRE(found.size() == 1);
+    CHECK_THAT(found[0],
+               Catch::StartsWith(std::string(wrong).substr(0, std::string(wrong).size() - 1) +
+                                 " does not follow"));
+  }
+}
