@@ -1,7 +1,7 @@
 """ZeRO-2: of the gradients of accumulated micro-batches only the last one's count.
 
-deepspeed 0.18.2 (so from 0.17.6 on), one rank on the CPU. Each micro-batch puts its gradients in the place of those before,
-where ZeRO-1 adds them before it reduces. Exit status 1 while it is there.
+deepspeed 0.17.6 to 0.18.2 (0.17.5 and 0.18.3 are right), one rank on the CPU. Each micro-batch puts its gradients
+in the place of those before, where ZeRO-1 adds them before it reduces. Exit status 1 while it is there.
 """
 
 import os

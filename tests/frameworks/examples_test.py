@@ -115,6 +115,37 @@ class ExamplesTest(unittest.TestCase):
         self.in_stages("1f1b", unscaled, status=1, texts=["grad.head.bias", "every element is 4.00 x golden"])
         self.in_stages("1f1b", last_microbatch_alone, status=1, texts=["grad.layers.3.", "on rank 0 (pp 0)", "a part of the batch does not count, such as a microbatch"])
 
+    def test_muon_and_a_resume_at_another_number_of_ranks(self):
+        """The commands of its README, with each bug and without one."""
+        script = example("muon_resume")
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        golden, run, checkpoint, codes = (f"{scratch.name}/{name}" for name in ("golden", "run", "checkpoint", "codes"))
+
+        def rank_main(_, *words):
+            script.main(script.options_of(words))
+
+        def judged(world_size, *words):
+            ranks.run(world_size, rank_main, "--out", run, *words)
+            done = subprocess.run([PROGRAM, "judge", run, "--golden", golden], text=True, capture_output=True, timeout=120,
+                                  check=False)
+            return done.returncode, done.stdout + done.stderr
+
+        ranks.run(1, rank_main, "--out", golden, "--steps", "4")
+        trained = (2, "--golden", golden, "--steps", "4")
+        resumed = (4, "--load", checkpoint, "--from-step", "2")
+        ranks.run(2, rank_main, "--out", f"{scratch.name}/first", "--golden", golden, "--save", checkpoint)
+        for given, text in ((trained, ""), ((*trained, "--bug", "shard"), "the rank makes its own part orthogonal alone"),
+                            ((*trained, "--bug", "rate"), "moved by 2 x"), (resumed, "resumed after step 2"),
+                            ((*resumed, "--bug", "lost"), "momentum_buffer.qkv.weight")):
+            status, found = judged(*given)
+            self.assertEqual(status, 1 if "--bug" in given else 0, found)
+            self.assertIn(text, found)
+        ranks.run(2, rank_main, "--coded", "--save", codes)
+        ranks.run(4, rank_main, "--coded", "--load", codes)
+        with self.assertRaisesRegex(AssertionError, "param.qkv.weight holds param.qkv.weight"):
+            ranks.run(4, rank_main, "--coded", "--load", codes, "--bug", "rows")
+
     @unittest.skipUnless(is_installed("transformers"), "transformers is not installed")
     def test_transformers(self):
         self.check_in_float64("transformers_tp", dict(tp=2, dp=2))
