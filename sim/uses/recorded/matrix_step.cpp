@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "base/digest.h"
 #include "base/enum_names.h"
@@ -61,11 +60,6 @@ Values direction_of(const Values& state, const Values& gradient, double clip,
   for (size_t i = 0; i < made.size(); ++i)
     made[i] = rule.momentum * made[i] + share_of_gradient(rule) * clip * gradient[i];
   return made;
-}
-
-// Whether a matrix optimizer moves the piece's parameter, or keeps the piece as its momentum.
-std::string parameter_name(const RecordedPiece& piece) {
-  return observed_name(ObservationKind::kParameter, parameter_of(piece.kind, piece.name));
 }
 
 std::string state_name(const RecordedPiece& piece, const MatrixRule& rule) {
