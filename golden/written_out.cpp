@@ -120,11 +120,17 @@ class WrittenOutRouter : public Layer {
 
 class WrittenOutSelection : public Layer {
  public:
-  WrittenOutSelection(std::string name, const RouterRule& rule)
-      : name_(std::move(name)), rule_(rule) {}
+  WrittenOutSelection(std::string name, const ExpertSelection& plain)
+      : name_(std::move(name)), rule_(plain.rule), bias_(plain.bias) {}
+
+  std::vector<ParameterPtr> parameters() const override {
+    if (!bias_) return {};
+    return {bias_};
+  }
 
   at::Tensor forward(at::TensorList inputs, const StepContext&) override {
-    const DenseRoutes routes = choose_experts(inputs[0].flatten(0, 1), /*bias=*/{}, rule_);
+    const DenseRoutes routes =
+        choose_experts(inputs[0].flatten(0, 1), bias_ ? bias_->tensor : at::Tensor(), rule_);
     refuse_small_margin(name_, routes.margin);
     return routes.chosen.nonzero().select(1, 1).view(
         {inputs[0].size(0), inputs[0].size(1), rule_.num_chosen});
@@ -133,6 +139,7 @@ class WrittenOutSelection : public Layer {
  private:
   std::string name_;
   RouterRule rule_;
+  ParameterPtr bias_;
 };
 
 class WrittenOutRouteWeights : public Layer {
@@ -174,6 +181,7 @@ class WrittenOutExperts : public Layer {
 class WrittenOutSharedSum : public Layer {
  public:
   at::Tensor forward(at::TensorList inputs, const StepContext&) override {
+    if (inputs.size() < 3) return inputs[1] + inputs[0];
     return inputs[0] + inputs[1] / (1 + (-inputs[2]).exp());
   }
 };
@@ -198,7 +206,8 @@ void write_out(Decoder& model) {
     } else if (slot->kind() == SlotKind::kRouter) {
       slot->layer = std::make_unique<WrittenOutRouter>(plain_layer<Router>(*slot));
     } else if (slot->kind() == SlotKind::kSelection) {
-      slot->layer = std::make_unique<WrittenOutSelection>(slot->name, model.config().router);
+      slot->layer =
+          std::make_unique<WrittenOutSelection>(slot->name, plain_layer<ExpertSelection>(*slot));
     } else if (slot->kind() == SlotKind::kRouteWeights) {
       slot->layer = std::make_unique<WrittenOutRouteWeights>(model.config().router);
     } else if (slot->kind() == SlotKind::kExperts) {

@@ -102,6 +102,15 @@ def experts(kind, **changes):
     return base | changes
 
 
+def deepseek(**changes):
+    """DeepSeek-V3, small."""
+    base = experts("DeepseekV3", model_type="deepseek_v3", num_key_value_heads=4, n_routed_experts=8, n_group=4,
+                   topk_group=2, num_experts_per_tok=4, moe_intermediate_size=6, n_shared_experts=1,
+                   first_k_dense_replace=1, routed_scaling_factor=1.7, q_lora_rank=10, kv_lora_rank=7,
+                   qk_nope_head_dim=5, qk_rope_head_dim=4, v_head_dim=6)
+    return base | changes
+
+
 ADAMW = {"kind": "AdamW", "lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01,
          "max_norm": 0.1, "steps": 3}
 SGD = {"kind": "SGD", "lr": 0.1, "weight_decay": 0.0, "max_norm": 0.1, "steps": 3}
@@ -193,6 +202,15 @@ CASES = [
                  head_dim=4, sliding_window=3, layer_types=["full_attention", "sliding_attention", "sliding_attention"],
                  attention_bias=False, tie_word_embeddings=True, rope_scaling=YARN | {"beta_fast": 4.0, "truncate": True}),
          NLL, SGD, [12, 1, 7], as_saved=True),
+    Case("deepseek_v3", 23,
+         deepseek(num_hidden_layers=3, first_k_dense_replace=1,
+                  rope_theta=None, rope_parameters=YARN | {"rope_theta": 500.0, "truncate": True, "mscale": 1.0,
+                                                           "mscale_all_dim": 0.7}),
+         CLIPPED, ADAMW, [11, 12, 2], dropped=[2], as_saved=True),
+    Case("deepseek_v3_without_q_lora", 24,
+         deepseek(q_lora_rank=None, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2,
+                  n_shared_experts=2, norm_topk_prob=False, v_head_dim=10, rope_interleave=False,
+                  first_k_dense_replace=0, tie_word_embeddings=True, rope_scaling=None), NLL, SGD, [12, 1, 7]),
 ]
 
 
@@ -262,16 +280,21 @@ def seeded(case, name):
     return torch.Generator().manual_seed(case.seed * 1000 + sum(name.encode()) % 997)
 
 
+def selection_biases(model):
+    return [(name, bias) for name, bias in model.named_buffers() if name.endswith("e_score_correction_bias")]
+
+
 def draw_weights(case):
     """Every element different, norms around 1, biases around 0, attention far from uniform."""
     c = AutoConfig.for_model(**case.config)
     weights = {}
     norm_center = 0 if is_gemma(case) else 1
-    for name, like in model_class(case)(c).named_parameters():
+    model = model_class(case)(c)
+    for name, like in [*model.named_parameters(), *selection_biases(model)]:
         normal = torch.randn(like.shape, generator=seeded(case, name), dtype=torch.float64)
         if name.endswith("norm.weight"):
             value = norm_center + 0.2 * normal
-        elif name.endswith(".bias"):
+        elif name.endswith((".bias", "correction_bias")):
             value = 0.2 * normal
         else:
             value = 1.5 * normal / math.sqrt(like.shape[-1])
@@ -450,6 +473,8 @@ def truth(case, folder):
             optimizer.step()
         for name, parameter in text_parameters(model):
             expected[f"step{step}.param.{name}"] = parameter.detach().clone()
+        for name, bias in selection_biases(model):
+            expected[f"step{step}.param.{name}"] = bias.clone()
     pad = pad_token(case)
     tied = text_of(case).get("tie_word_embeddings", is_gemma(case))
     if pad is not None and not tied:

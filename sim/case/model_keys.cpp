@@ -31,8 +31,8 @@ OptionRows<CaseSpec> model_keys() {
       key("model.rope_theta", kNumber, none,
           "Base of the rotary frequencies (gemma3 1e6, others 10000)", Range{1e-6, 1e12}),
       key("model.rope_scaling", kMap, none,
-          "Rotary scaling in the spelling of transformers 4: rope_type linear or llama3, factor, "
-          "..",
+          "Rotary scaling in the spelling of transformers 4: rope_type linear, llama3 or "
+          "yarn, factor, ..",
           Null::kAllowed),
       key("model.rope_parameters", kMap, none,
           "Rotary base and scaling in the spelling of transformers 5", Null::kAllowed),

@@ -57,6 +57,10 @@ at::Tensor GatedActivation::forward(at::TensorList inputs, const StepContext&) {
                                               : GateFunction<Silu>::apply(inputs[0], inputs[1]);
 }
 
+at::Tensor RotaryKey::forward(at::TensorList inputs, const StepContext&) {
+  return at::alias(inputs[0]);
+}
+
 at::Tensor Residual::forward(at::TensorList inputs, const StepContext&) {
   return inputs[0] + inputs[1];
 }

@@ -141,7 +141,22 @@ int64_t size_of_family(const ConfigFields& config, const char* key, int64_t defa
   return default_of_family > 0 ? config.size_or(key, default_of_family) : config.size(key);
 }
 
+LatentSizes read_latent(const ConfigFields& config) {
+  LatentSizes sizes{.kv_rank = config.size_or("kv_lora_rank", 512),
+                    .nope = config.size_or("qk_nope_head_dim", 128),
+                    .rope = config.size_or("qk_rope_head_dim", 64),
+                    .value = config.size_or("v_head_dim", 128),
+                    .interleaved = config.flag_or("rope_interleave", true)};
+  if (!config.is_null("q_lora_rank")) sizes.q_rank = config.size_or("q_lora_rank", 1536);
+  if (sizes.rope % 2 != 0) {
+    config.bad({"qk_rope_head_dim"}, fmt::format("qk_rope_head_dim={} is odd", sizes.rope),
+               "rotary embeddings turn pairs: make it even");
+  }
+  return sizes;
+}
+
 int64_t read_head_dim(const ConfigFields& config, const ModelConfig& model) {
+  if (model.traits().latent_attention) return model.latent.nope + model.latent.rope;
   const int64_t of_family = model.traits().head_dim;
   if (config.has("head_dim") || of_family > 0) return config.size_or("head_dim", of_family);
   if (model.hidden_size % model.num_attention_heads != 0) {
@@ -166,8 +181,18 @@ void read_heads(const ConfigFields& config, ModelConfig& model) {
                            model.num_attention_heads, model.num_key_value_heads),
                "each kv head serves the same number of query heads");
   }
+  if (family.latent_attention) {
+    model.latent = read_latent(config);
+    if (model.num_key_value_heads != model.num_attention_heads) {
+      config.refuse(
+          {"num_key_value_heads"},
+          fmt::format("num_key_value_heads={}, but every one of {} heads has its own keys",
+                      model.num_key_value_heads, model.num_attention_heads),
+          "set it to num_attention_heads");
+    }
+  }
   model.head_dim = read_head_dim(config, model);
-  if (model.head_dim % 2 != 0) {
+  if (!family.latent_attention && model.head_dim % 2 != 0) {
     config.bad({"head_dim", "hidden_size", "num_attention_heads"},
                fmt::format("head_dim={} is odd", model.head_dim),
                "rotary embeddings turn pairs: make it even");
@@ -257,7 +282,7 @@ bool ModelConfig::has_shared_expert(int64_t layer) const {
 }
 
 int64_t ModelConfig::mlp_width(const std::string& slot) const {
-  return slot.find("mlp.shared_expert.") == std::string::npos ? intermediate_size : shared_width;
+  return slot.find("mlp.shared_expert") == std::string::npos ? intermediate_size : shared_width;
 }
 
 ExpertForm ModelConfig::expert_form() const {
@@ -268,7 +293,7 @@ ExpertForm ModelConfig::expert_form() const {
 double ModelConfig::score_scale() const {
   const double size =
       query_pre_attn_scalar > 0 ? query_pre_attn_scalar : static_cast<double>(head_dim);
-  return 1.0 / std::sqrt(size);
+  return (traits().latent_attention ? rope_scaling.score_factor : 1.0) / std::sqrt(size);
 }
 
 double ModelConfig::embedding_scale() const {

@@ -26,6 +26,7 @@ struct RopeScaling {
   int64_t original_max_position_embeddings = 8192;  // llama3, yarn
   double beta_fast = 32.0, beta_slow = 1.0;         // yarn: turns within the original context
   bool truncate = true;                             // yarn: whether the ramp has whole bounds
+  double score_factor = 1.0;                        // yarn: of scores of latent attention
   double attention_factor = 1.0;                    // yarn: of cosines and sines
 };
 
@@ -47,6 +48,15 @@ struct ExpertForm {
   bool columns_in_turn = false;
 };
 
+// Attention over a latent of keys and values: queries, with a latent too if q_rank > 0, and keys
+// have nope + rope elements per head. The last ones turn by the position, and those of keys are
+// shared by all heads.
+struct LatentSizes {
+  int64_t q_rank = 0, kv_rank = 0;
+  int64_t nope = 0, rope = 0, value = 0;
+  bool interleaved = true;  // neighbors turn together, not the two halves
+};
+
 struct ModelConfig {
   std::string family = "llama";  // family.h
   int64_t vocab_size = 0;
@@ -55,7 +65,8 @@ struct ModelConfig {
   int64_t num_hidden_layers = 0;
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;       // of queries and keys
+  LatentSizes latent = {};    // of families with latent attention
   int64_t pad_token_id = -1;  // >= 0: the embedding row gets no gradient
   double rms_norm_eps = 1e-6;
   Activation activation = Activation::kSilu;
@@ -88,6 +99,8 @@ struct ModelConfig {
   // The inner size of the MLP to which a slot belongs: a shared expert's, or that of dense layers.
   int64_t mlp_width(const std::string& slot) const;
   ExpertForm expert_form() const;
+  int64_t rotary_dim() const { return latent.rope > 0 ? latent.rope : head_dim; }
+  int64_t value_dim() const { return latent.value > 0 ? latent.value : head_dim; }
   double score_scale() const;      // of q k^T
   double embedding_scale() const;  // of the embedding's output
 

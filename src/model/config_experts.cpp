@@ -27,7 +27,9 @@ void refuse_options(const ConfigFields& config) {
 
 // transformers 5 writes num_local_experts for every family, 4 wrote num_experts for qwen3_moe.
 int64_t read_num_experts(const ConfigFields& config, const FamilyTraits& family) {
-  const int64_t local = config.size_or("num_local_experts", family.num_experts);
+  const bool routed = config.has("n_routed_experts");
+  const int64_t local =
+      config.size_or(routed ? "n_routed_experts" : "num_local_experts", family.num_experts);
   const int64_t experts = config.size_or("num_experts", local);
   if (config.has("num_local_experts") && experts != local) {
     config.bad({"num_experts", "num_local_experts"},
@@ -47,6 +49,21 @@ std::vector<int64_t> read_dense_layers(const ConfigFields& config) {
   return list->get<std::vector<int64_t>>();
 }
 
+void read_group_rule(const ConfigFields& config, RouterRule& rule) {
+  rule.scores = RouterScores::kSigmoid;
+  rule.normalized = config.flag_or("norm_topk_prob", true);
+  rule.scaling = config.positive_or("routed_scaling_factor", 2.5);
+  rule.num_groups = config.size_or("n_group", 8);
+  rule.chosen_groups = config.size_or("topk_group", 4);
+  rule.selection_bias = true;
+  if (config.text_or("scoring_func", "sigmoid") != "sigmoid") {
+    config.refuse(
+        {"scoring_func"},
+        fmt::format("scoring_func \"{}\" is not supported", config.text_or("scoring_func", "")),
+        "supported: sigmoid");
+  }
+}
+
 }  // namespace
 
 void read_experts(const ConfigFields& config, ModelConfig& model) {
@@ -54,30 +71,35 @@ void read_experts(const ConfigFields& config, ModelConfig& model) {
   if (family.experts == ExpertLayers::kNone) return;
   refuse_options(config);
   const bool by_steps = family.experts == ExpertLayers::kBySteps;
+  const bool last = family.experts == ExpertLayers::kLast;
   model.router = {.num_experts = read_num_experts(config, family),
                   .num_chosen = config.size_or("num_experts_per_tok", family.num_experts_per_tok),
                   .scores = by_steps ? RouterScores::kSoftmaxOfAll : RouterScores::kSoftmaxOfChosen,
                   .normalized = by_steps && config.flag_or("norm_topk_prob", false)};
+  if (last) read_group_rule(config, model.router);
   try {
     check_router_rule(model.router);
   } catch (const Error& error) {
-    const std::vector<std::string> keys = {"num_experts_per_tok", "num_experts",
-                                           "num_local_experts"};
+    const std::vector<std::string> keys = {
+        "num_experts_per_tok", "num_experts", "num_local_experts",
+        "n_routed_experts",    "n_group",     "topk_group"};
     if (error.kind() == ErrorKind::kRefused) config.refuse(keys, error.fact(), error.fix());
     config.bad(keys, error.fact(), error.fix());
   }
-  model.expert_width = by_steps
+  model.expert_width = by_steps || last
                            ? config.size_or("moe_intermediate_size", family.moe_intermediate_size)
                            : model.intermediate_size;
+  if (last) model.shared_width = model.expert_width * config.size_or("n_shared_experts", 1);
   if (family.shared_expert_intermediate_size > 0) {
     model.shared_width =
         config.size_or("shared_expert_intermediate_size", family.shared_expert_intermediate_size);
   }
   const int64_t step = by_steps ? config.size_or("decoder_sparse_step", 1) : 1;
+  const int64_t first = last ? config.integer_or("first_k_dense_replace", 3) : 0;
   const std::vector<int64_t> dense = by_steps ? read_dense_layers(config) : std::vector<int64_t>();
   for (int64_t layer = 0; layer < model.num_hidden_layers; ++layer) {
     const bool is_dense = std::find(dense.begin(), dense.end(), layer) != dense.end();
-    model.expert_layers.push_back(!is_dense && (layer + 1) % step == 0);
+    model.expert_layers.push_back(!is_dense && layer >= first && (layer + 1) % step == 0);
   }
 }
 

@@ -34,21 +34,46 @@ const std::vector<std::string>& keys_of_experts() {
   return keys;
 }
 
+// Of families with latent attention alone.
+const std::vector<std::string>& keys_of_latents() {
+  static const std::vector<std::string> keys = {
+      "n_routed_experts",      "n_shared_experts",      "n_group",          "topk_group",
+      "routed_scaling_factor", "first_k_dense_replace", "scoring_func",     "kv_lora_rank",
+      "q_lora_rank",           "qk_nope_head_dim",      "qk_rope_head_dim", "v_head_dim",
+      "rope_interleave"};
+  return keys;
+}
+
+bool is_key_of_latents(const std::string& key) {
+  const auto& keys = keys_of_latents();
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
 bool is_key_of_experts(const std::string& key) {
   const auto& keys = keys_of_experts();
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-// Whether a config names a family with experts, before anything else of it is read.
-bool names_experts(const Json& config) {
+// Whether a config names a family that has something, before anything else of it is read.
+template <class Has>
+bool names_family(const Json& config, const Has& has) {
   const Json type = config.value("model_type", Json()),
              named = config.value("architectures", Json());
   const Json first = named.is_array() && !named.empty() ? named[0] : Json();
   for (const Architecture& known : known_architectures()) {
-    if (family_traits(known.family).experts == ExpertLayers::kNone) continue;
+    if (!has(family_traits(known.family))) continue;
     if (type == known.model_type || first == known.name) return true;
   }
   return false;
+}
+
+bool names_experts(const Json& config) {
+  return names_family(
+      config, [](const FamilyTraits& family) { return family.experts != ExpertLayers::kNone; });
+}
+
+bool names_latents(const Json& config) {
+  return names_family(config, [](const FamilyTraits& family) { return family.latent_attention; });
 }
 
 const std::vector<std::string>& keys_of_decoders() {
@@ -77,6 +102,8 @@ std::vector<std::string> read_keys(const Json& config) {
   std::vector<std::string> keys = keys_of_decoders();
   if (!names_experts(config)) return keys;
   keys.insert(keys.end(), keys_of_experts().begin(), keys_of_experts().end());
+  if (!names_latents(config)) return keys;
+  keys.insert(keys.end(), keys_of_latents().begin(), keys_of_latents().end());
   return keys;
 }
 
@@ -162,10 +189,11 @@ void refuse_misspelt(const ConfigFields& fields, const std::vector<std::string>&
 }  // namespace
 
 void check_config_keys(const ConfigFields& decoder) {
-  const bool experts = names_experts(decoder.object());
+  const bool experts = names_experts(decoder.object()), latents = names_latents(decoder.object());
   refuse_misspelt(decoder, read_keys(decoder.object()));
   for (const auto& [key, neutral] : keys_of_other_models()) {
     if (experts && is_key_of_experts(key)) continue;
+    if (latents && is_key_of_latents(key)) continue;
     const auto found = decoder.object().find(key);
     if (found == decoder.object().end() || changes_nothing(*found, neutral)) continue;
     decoder.refuse(

@@ -55,6 +55,10 @@ void read_yarn(const ConfigFields& rope, RopeScaling& scaling) {
              "beta_slow must be the smaller one");
   }
   scaling.truncate = rope.flag_or("truncate", true);
+  if (given("mscale_all_dim")) {
+    const double scale = magnitude(scaling.factor, rope.number("mscale_all_dim"));
+    scaling.score_factor = scale * scale;
+  }
   if (rope.has("attention_factor")) {
     scaling.attention_factor = rope.number("attention_factor");
   } else if (given("mscale") && given("mscale_all_dim")) {

@@ -7,23 +7,11 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "model/experts.h"
+#include "model/decoder_block.h"
 #include "model/rope.h"
 #include "tensor/shard.h"
 
 namespace shardproof {
-
-// A null slot is one that the layer does not have.
-struct Decoder::Block {
-  bool sliding;
-  Slot *input_layernorm, *q_proj, *k_proj, *v_proj, *q_norm, *k_norm, *attention, *o_proj;
-  Slot *attention_norm, *attention_residual;
-  Slot *mlp_input_norm, *gate_proj, *up_proj, *activation, *down_proj, *mlp_norm, *mlp_residual;
-  // In place of gate_proj to down_proj, or beside them if they are a shared MLP.
-  Slot *router, *selection, *route_weights, *experts, *shared_gate, *shared_sum;
-  std::vector<Slot*> slots;  // all of them
-  Region region, mlp_region;
-};
 
 namespace {
 
@@ -62,114 +50,6 @@ Slot* Decoder::add(std::string name, SlotRole role, std::unique_ptr<Layer> layer
       std::make_unique<Slot>(Slot{.name = name, .role = role, .layer = std::move(layer)}));
   by_name_[name] = slots_.back().get();
   return slots_.back().get();
-}
-
-ParameterPtr Decoder::parameter(const std::string& name) const {
-  const auto found = weights_->find(name);
-  if (found == weights_->end()) {
-    throw_bad_input(fmt::format("the weights have no tensor '{}'", name),
-                    "add it, or mend the config that asks for it");
-  }
-  return std::make_shared<Parameter>(Parameter{
-      .name = name, .tensor = found->second, .global_shape = found->second.sizes().vec()});
-}
-
-// A weight that joins so many matrices of equal size.
-ParameterPtr Decoder::hidden_matrix(const std::string& name, int64_t joined) const {
-  ParameterPtr weight = parameter(name);
-  const std::vector<int64_t>& shape = weight->global_shape;
-  const int64_t rows = shape.size() < 2 ? 0 : shape[shape.size() - 2];
-  weight->matrix_rows.assign(static_cast<size_t>(joined), rows / joined);
-  return weight;
-}
-
-std::unique_ptr<Layer> Decoder::linear(const std::string& name, bool bias) const {
-  return std::make_unique<Linear>(hidden_matrix(name + ".weight"),
-                                  bias ? parameter(name + ".bias") : nullptr);
-}
-
-std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std::string& part,
-                                           int64_t index, SlotKind kind) const {
-  const std::string name = prefix + part;
-  switch (kind) {
-    case SlotKind::kLinear:
-      return linear(name, config_.has_bias(part));
-    case SlotKind::kNorm:
-      return std::make_unique<RmsNorm>(parameter(name + ".weight"), config_.rms_norm_eps,
-                                       config_.traits().unit_offset_norm);
-    case SlotKind::kAttention:
-      return std::make_unique<CausalAttention>(
-          AttentionOptions{.scale = config_.score_scale(),
-                           .window = config_.window_of_layer(index)},
-          config_.traits().sinks ? parameter(prefix + "self_attn.sinks") : nullptr);
-    case SlotKind::kActivation:
-      return std::make_unique<GatedActivation>(config_.activation);
-    case SlotKind::kRouter:
-      return std::make_unique<Router>(
-          hidden_matrix(name + ".weight"),
-          config_.traits().router_bias ? parameter(name + ".bias") : nullptr);
-    case SlotKind::kSelection:
-      return std::make_unique<ExpertSelection>(config_.router);
-    case SlotKind::kRouteWeights:
-      return std::make_unique<RouteWeights>(config_.router);
-    case SlotKind::kExperts:
-      return make_experts(name);
-    case SlotKind::kSharedSum:
-      return std::make_unique<SharedSum>();
-    default:
-      return std::make_unique<Residual>();
-  }
-}
-
-std::unique_ptr<Layer> Decoder::make_experts(const std::string& name) const {
-  const ExpertForm form = config_.expert_form();
-  const auto bias = [&](const char* part) {
-    return form.columns_in_turn ? parameter(name + part) : nullptr;
-  };
-  return std::make_unique<Experts>(hidden_matrix(name + ".gate_up_proj", /*joined=*/2),
-                                   hidden_matrix(name + ".down_proj"), form,
-                                   bias(".gate_up_proj_bias"), bias(".down_proj_bias"));
-}
-
-Decoder::Block Decoder::make_block(int64_t index) {
-  const std::string layer = fmt::format("model.layers.{}.", index);
-  Block block{};
-  for (const auto& [part, role] : layer_slots(config_, index)) {
-    block.slots.push_back(add(layer + part, role, make_layer(layer, part, index, kind_of(role))));
-  }
-  const auto part = [&](const std::string& name) {
-    const auto found = by_name_.find(layer + name);
-    return found == by_name_.end() ? nullptr : found->second;
-  };
-  const bool output_norms = config_.traits().output_norms;
-  block.sliding = config_.window_of_layer(index) > 0;
-  block.input_layernorm = part("input_layernorm");
-  block.q_proj = part("self_attn.q_proj");
-  block.k_proj = part("self_attn.k_proj");
-  block.v_proj = part("self_attn.v_proj");
-  block.q_norm = part("self_attn.q_norm");
-  block.k_norm = part("self_attn.k_norm");
-  block.attention = part("self_attn.attention");
-  block.o_proj = part("self_attn.o_proj");
-  block.attention_norm = output_norms ? part("post_attention_layernorm") : nullptr;
-  block.attention_residual = part("attention_residual");
-  block.mlp_input_norm =
-      part(output_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm");
-  const std::string mlp = config_.has_shared_expert(index) ? "mlp.shared_expert." : "mlp.";
-  block.gate_proj = part(mlp + "gate_proj");
-  block.up_proj = part(mlp + "up_proj");
-  block.activation = part(mlp + "activation");
-  block.down_proj = part(mlp + "down_proj");
-  const std::string router = config_.traits().router;
-  block.router = part(router);
-  block.selection = part(router + ".ids");
-  block.route_weights = part(router + ".weights");
-  block.experts = part("mlp.experts");
-  block.shared_gate = part("mlp.shared_expert_gate");
-  block.shared_sum = part("mlp.shared_expert_sum");
-  block.mlp_norm = part("post_feedforward_layernorm");
-  block.mlp_residual = part("mlp_residual");
-  return block;
 }
 
 std::vector<Slot*> Decoder::slots() {
@@ -343,6 +223,7 @@ at::Tensor Decoder::run_chunk(int64_t chunk, at::Tensor x, const StepContext& co
 // projections give the number of tokens that attention sees.
 at::Tensor Decoder::run_attention(const Block& block, const at::Tensor& x,
                                   const StepContext& context, const at::Tensor& rotary) const {
+  if (block.kv_down != nullptr) return run_latent_attention(block, x, context, rotary);
   const auto heads = [&](const at::Tensor& projected) {  // [b, s, H*D] -> [b, s, H, D]
     return projected.view({projected.size(0), projected.size(1),
                            projected.size(2) / config_.head_dim, config_.head_dim});
@@ -355,6 +236,39 @@ at::Tensor Decoder::run_attention(const Block& block, const at::Tensor& x,
   const at::Tensor mixed =
       (*block.attention)({rotate(normed_q, rotary), rotate(normed_k, rotary), v}, context);
   return (*block.o_proj)({mixed}, context);
+}
+
+// As run_attention. The core of attention has one width: shorter keys, or values, get zeros, which
+// change nothing.
+at::Tensor Decoder::run_latent_attention(const Block& block, const at::Tensor& x,
+                                         const StepContext& context,
+                                         const at::Tensor& rotary) const {
+  const LatentSizes& sizes = config_.latent;
+  const int64_t width = std::max(config_.head_dim, sizes.value);
+  const auto heads = [](const at::Tensor& projected, int64_t dim) {
+    return projected.view({projected.size(0), projected.size(1), projected.size(2) / dim, dim});
+  };
+  const auto widened = [width](const at::Tensor& part) {
+    return at::constant_pad_nd(part, {0, width - part.size(-1)});
+  };
+  const at::Tensor q_in = through(block.q_down_norm, through(block.q_down, x, context), context);
+  const at::Tensor q = heads((*block.q_proj)({q_in}, context), config_.head_dim);
+  const at::Tensor down = (*block.kv_down)({x}, context);
+  const at::Tensor latent =
+      (*block.kv_down_norm)({down.narrow(-1, 0, sizes.kv_rank).contiguous()}, context);
+  const at::Tensor up = heads((*block.kv_up)({latent}, context), sizes.nope + sizes.value);
+  const at::Tensor shared_key =
+      (*block.rotary_key)({down.narrow(-1, sizes.kv_rank, sizes.rope).contiguous()}, context);
+  const at::Tensor turned_key =
+      rotate(shared_key.unsqueeze(2), rotary, sizes.interleaved).expand({-1, -1, up.size(2), -1});
+  const at::Tensor turned_q =
+      rotate(q.narrow(-1, sizes.nope, sizes.rope), rotary, sizes.interleaved);
+  const at::Tensor whole_q = at::cat({q.narrow(-1, 0, sizes.nope), turned_q}, -1);
+  const at::Tensor whole_k = at::cat({up.narrow(-1, 0, sizes.nope), turned_key}, -1);
+  const at::Tensor v = up.narrow(-1, sizes.nope, sizes.value);
+  const at::Tensor mixed =
+      (*block.attention)({widened(whole_q), widened(whole_k), widened(v)}, context);
+  return (*block.o_proj)({heads(mixed, width).narrow(-1, 0, sizes.value).flatten(2)}, context);
 }
 
 at::Tensor Decoder::run_block(const Block& block, const at::Tensor& x, const StepContext& context,
@@ -386,6 +300,7 @@ at::Tensor Decoder::run_mlp(const Block& block, const at::Tensor& x,
   const at::Tensor gated = (*block.activation)({gate, up}, context);
   const at::Tensor out = (*block.down_proj)({gated}, context);
   if (block.shared_sum == nullptr) return out;
+  if (block.shared_gate == nullptr) return (*block.shared_sum)({routed, out}, context);
   return (*block.shared_sum)({routed, out, (*block.shared_gate)({x}, context)}, context);
 }
 

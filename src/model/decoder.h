@@ -83,11 +83,15 @@ class Decoder {
   std::unique_ptr<Layer> linear(const std::string& name, bool bias) const;
   std::unique_ptr<Layer> make_layer(const std::string& prefix, const std::string& part,
                                     int64_t index, SlotKind kind) const;
+  double norm_eps(const std::string& part) const;
+  ParameterPtr selection_bias(const std::string& prefix) const;
   std::unique_ptr<Layer> make_experts(const std::string& name) const;
   Block make_block(int64_t index);
   at::Tensor run_chunk(int64_t chunk, at::Tensor x, const StepContext& context) const;
   at::Tensor run_attention(const Block& block, const at::Tensor& x, const StepContext& context,
                            const at::Tensor& rotary) const;
+  at::Tensor run_latent_attention(const Block& block, const at::Tensor& x,
+                                  const StepContext& context, const at::Tensor& rotary) const;
   at::Tensor run_block(const Block& block, const at::Tensor& x, const StepContext& context,
                        const at::Tensor& rotary) const;
   at::Tensor run_mlp(const Block& block, const at::Tensor& x, const StepContext& context) const;
@@ -103,7 +107,7 @@ class Decoder {
   std::vector<std::vector<Segment>> chunks_;
   std::vector<Region> chunk_regions_;
   bool materialised_ = false;
-  // [head_dim / 2], in the wider type; those of sliding layers only if there are any.
+  // [rotary_dim / 2], in the wider type; those of sliding layers only if there are any.
   at::Tensor inverse_frequencies_, sliding_inverse_frequencies_;
 };
 
@@ -161,6 +165,11 @@ class CausalAttention : public Layer {
 
  private:
   AttentionOptions options_;
+};
+
+class RotaryKey : public Layer {  // x -> x
+ public:
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
 };
 
 class Residual : public Layer {  // x, y -> x + y

@@ -21,7 +21,12 @@ std::vector<ParameterPtr> Router::parameters() const {
 at::Tensor ExpertSelection::forward(at::TensorList inputs, const StepContext& context) {
   at::Tensor real;
   if (context.token_map.defined()) real = context.token_map.ge(0).to(inputs[0].device());
-  return select_experts(inputs[0], /*bias=*/{}, rule, real).ids;
+  return select_experts(inputs[0], bias ? bias->tensor : at::Tensor(), rule, real).ids;
+}
+
+std::vector<ParameterPtr> ExpertSelection::parameters() const {
+  if (!bias) return {};
+  return {bias};
 }
 
 at::Tensor RouteWeights::forward(at::TensorList inputs, const StepContext&) {
@@ -29,6 +34,7 @@ at::Tensor RouteWeights::forward(at::TensorList inputs, const StepContext&) {
 }
 
 at::Tensor SharedSum::forward(at::TensorList inputs, const StepContext&) {
+  if (inputs.size() < 3) return inputs[0] + inputs[1];
   return inputs[0] + at::sigmoid(inputs[2]) * inputs[1];
 }
 

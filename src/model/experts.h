@@ -20,12 +20,16 @@ class Router : public Layer {  // weight [N, E], bias [N] or null
   ParameterPtr weight, bias;
 };
 
-// Tokens whose entry in the context's token_map is -1 are padding, which has no route.
+// Tokens whose entry in the context's token_map is -1 are padding, which has no route. The bias
+// [N], if there is one, is not trained.
 class ExpertSelection : public Layer {
  public:
-  explicit ExpertSelection(const RouterRule& rule) : rule(rule) {}
+  explicit ExpertSelection(const RouterRule& rule, ParameterPtr bias = nullptr)
+      : rule(rule), bias(std::move(bias)) {}
+  std::vector<ParameterPtr> parameters() const override;
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;
   RouterRule rule;
+  ParameterPtr bias;
 };
 
 class RouteWeights : public Layer {
@@ -35,7 +39,8 @@ class RouteWeights : public Layer {
   RouterRule rule;
 };
 
-// routed and shared [B, S, E], gate [B, S, 1] -> routed + sigmoid(gate) * shared.
+// routed and shared [B, S, E], gate [B, S, 1] -> routed + sigmoid(gate) * shared; without a gate
+// their sum.
 class SharedSum : public Layer {
  public:
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override;

@@ -89,8 +89,17 @@ constexpr FamilyTraits kGptOss{.name = "gpt_oss",
                                .clamped_experts = true,
                                .yarn_by_default = true};
 
-constexpr std::array<const FamilyTraits*, 8> kFamilies = {
-    &kLlama, &kQwen2, &kQwen3, &kGemma3, &kMixtral, &kQwen2Moe, &kQwen3Moe, &kGptOss};
+constexpr FamilyTraits kDeepseekV3{.name = "deepseek_v3",
+                                   .experts = ExpertLayers::kLast,
+                                   .num_experts = 256,
+                                   .num_experts_per_tok = 8,
+                                   .shared_expert = "mlp.shared_experts",
+                                   .shared_gate = false,
+                                   .latent_attention = true,
+                                   .moe_intermediate_size = 2048};
+
+constexpr std::array<const FamilyTraits*, 9> kFamilies = {
+    &kLlama, &kQwen2, &kQwen3, &kGemma3, &kMixtral, &kQwen2Moe, &kQwen3Moe, &kGptOss, &kDeepseekV3};
 
 }  // namespace
 
@@ -111,6 +120,7 @@ std::vector<Architecture> known_architectures() {
       {"Qwen2MoeForCausalLM", "qwen2_moe", "qwen2_moe"},
       {"Qwen3MoeForCausalLM", "qwen3_moe", "qwen3_moe"},
       {"GptOssForCausalLM", "gpt_oss", "gpt_oss"},
+      {"DeepseekV3ForCausalLM", "deepseek_v3", "deepseek_v3"},
       {"Gemma3ForCausalLM", "gemma3_text", "gemma3"},
       {"Gemma3ForConditionalGeneration", "gemma3", "gemma3", /*text_inside=*/true},
   };
@@ -120,13 +130,25 @@ std::vector<SlotName> layer_slots(const ModelConfig& config, int64_t layer) {
   SHARDPROOF_ASSERT(layer >= 0 && layer < config.num_hidden_layers, "the model has this layer");
   using Role = SlotRole;
   const FamilyTraits& family = config.traits();
-  std::vector<SlotName> slots = {{"input_layernorm", Role::kStreamNorm},
-                                 {"self_attn.q_proj", Role::kQuery},
-                                 {"self_attn.k_proj", Role::kKey},
-                                 {"self_attn.v_proj", Role::kValue}};
+  std::vector<SlotName> slots = {{"input_layernorm", Role::kStreamNorm}};
   const auto add = [&](std::initializer_list<SlotName> more) {
     slots.insert(slots.end(), more.begin(), more.end());
   };
+  if (config.latent.q_rank > 0) {
+    add({{"self_attn.q_a_proj", Role::kQueryDown},
+         {"self_attn.q_a_layernorm", Role::kLatentNorm},
+         {"self_attn.q_b_proj", Role::kQuery}});
+  } else {
+    add({{"self_attn.q_proj", Role::kQuery}});
+  }
+  if (family.latent_attention) {
+    add({{"self_attn.kv_a_proj_with_mqa", Role::kKeyValueDown},
+         {"self_attn.kv_a_layernorm", Role::kLatentNorm},
+         {"self_attn.kv_b_proj", Role::kKeyValueUp},
+         {"self_attn.rotary_key", Role::kRotaryKey}});
+  } else {
+    add({{"self_attn.k_proj", Role::kKey}, {"self_attn.v_proj", Role::kValue}});
+  }
   if (family.qk_norm) {
     add({{"self_attn.q_norm", Role::kQueryNorm}, {"self_attn.k_norm", Role::kKeyNorm}});
   }
@@ -144,15 +166,15 @@ std::vector<SlotName> layer_slots(const ModelConfig& config, int64_t layer) {
   }
   const bool shared = config.has_shared_expert(layer);
   if (shared || !config.has_experts(layer)) {
-    const std::string mlp = shared ? "mlp.shared_expert." : "mlp.";
+    const std::string mlp = shared ? family.shared_expert + std::string(".") : "mlp.";
     add({{mlp + "gate_proj", Role::kGate},
          {mlp + "up_proj", Role::kUp},
          {mlp + "activation", Role::kActivation},
          {mlp + "down_proj", Role::kDown}});
   }
   if (shared) {
-    add({{"mlp.shared_expert_gate", Role::kSharedGate},
-         {"mlp.shared_expert_sum", Role::kSharedSum}});
+    if (family.shared_gate) add({{"mlp.shared_expert_gate", Role::kSharedGate}});
+    add({{"mlp.shared_expert_sum", Role::kSharedSum}});
   }
   if (family.output_norms) add({{"post_feedforward_layernorm", Role::kStreamNorm}});
   add({{"mlp_residual", Role::kResidual}});

@@ -18,7 +18,9 @@
 // (experts.h). qwen2_moe has a shared MLP beside them, times the sigmoid of one number per token;
 // its biases of q, k and v are an option. None of them has windows here. gpt_oss has windows in
 // every other layer, biases wherever there is a product, a sink for each head of attention, and
-// experts with a clamped gate, whose weights are transposed. Everything else has one definition
+// experts with a clamped gate, whose weights are transposed. deepseek_v3 attends over a latent of
+// keys and values (LatentSizes), and has groups of experts with a selection bias in its last
+// layers, beside a shared MLP without a gate. Everything else has one definition
 // (decoder.h).
 #pragma once
 
@@ -41,6 +43,7 @@ enum class ExpertLayers {
   kNone,
   kAll,
   kBySteps,  // every decoder_sparse_step-th layer that mlp_only_layers does not name
+  kLast,     // from layer first_k_dense_replace on
 };
 
 struct ModelConfig;  // config.h
@@ -72,6 +75,9 @@ struct FamilyTraits {
   int64_t num_experts = 0, num_experts_per_tok = 0;
   const char* router = "mlp.gate";  // the name of its slot
   bool router_bias = false;
+  const char* shared_expert = "mlp.shared_expert";  // the slots of the shared MLP begin with it
+  bool shared_gate = true;
+  bool latent_attention = false;      // ModelConfig::latent
   bool sinks = false;                 // a logit of each head in the denominator of its softmax
   bool clamped_experts = false;       // ExpertForm: kClampedSwiglu, and columns in turn with biases
   bool yarn_by_default = false;       // 32 times 4096 positions, with a ramp that is not truncated

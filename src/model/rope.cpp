@@ -54,13 +54,13 @@ at::Tensor inverse_frequencies(const ModelConfig& config, bool sliding) {
   const bool local = sliding && config.traits().local_rope;
   const double theta = local ? config.rope_local_theta : config.rope_theta;
   const RopeScaling& scaling = local ? config.rope_local_scaling : config.rope_scaling;
-  at::Tensor frequencies = at::empty({config.head_dim / 2}, at::kDouble);
+  at::Tensor frequencies = at::empty({config.rotary_dim() / 2}, at::kDouble);
   double* out = frequencies.data_ptr<double>();
-  for (int64_t i = 0; i < config.head_dim / 2; ++i) {
-    const double exponent = static_cast<double>(2 * i) / static_cast<double>(config.head_dim);
+  for (int64_t i = 0; i < config.rotary_dim() / 2; ++i) {
+    const double exponent = static_cast<double>(2 * i) / static_cast<double>(config.rotary_dim());
     const double frequency = 1.0 / std::pow(theta, exponent);
     out[i] = scaling.kind == RopeKind::kYarn
-                 ? yarn_frequency(frequency, i, config.head_dim, theta, scaling)
+                 ? yarn_frequency(frequency, i, config.rotary_dim(), theta, scaling)
                  : scaled(frequency, scaling);
   }
   return frequencies;
@@ -73,9 +73,11 @@ at::Tensor rotary_table(const at::Tensor& positions, const at::Tensor& frequenci
   return factor == 1.0 ? table : table * factor;
 }
 
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& table) {
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& table, bool interleaved) {
   const at::Tensor cosine = table.select(0, 0), sine = table.select(0, 1);
-  const std::vector<at::Tensor> halves = x.to(table.scalar_type()).chunk(2, -1);
+  const at::Tensor wide = x.to(table.scalar_type());
+  const std::vector<at::Tensor> halves =
+      interleaved ? wide.unflatten(-1, {-1, 2}).unbind(-1) : wide.chunk(2, -1);
   return at::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1)
       .to(x.scalar_type());
 }

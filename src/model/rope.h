@@ -8,7 +8,7 @@
 
 namespace shardproof {
 
-// [head_dim / 2] float64 on CPU, after the config's scaling (default, linear, llama3, yarn).
+// [rotary_dim / 2] float64 on CPU, after the config's scaling (default, linear, llama3, yarn).
 // `sliding` selects the layers with a sliding window, which have their own base in some families.
 at::Tensor inverse_frequencies(const ModelConfig& config, bool sliding = false);
 
@@ -18,6 +18,8 @@ at::Tensor rotary_table(const at::Tensor& positions, const at::Tensor& frequenci
                         double factor = 1.0);
 
 // x [b, s, H, D], rotated by the table of its tokens in the table's dtype, then cast to x's.
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& table);
+// `interleaved`: neighbors of x turn together; the result has their first elements, then the
+// second.
+at::Tensor rotate(const at::Tensor& x, const at::Tensor& table, bool interleaved = false);
 
 }  // namespace shardproof

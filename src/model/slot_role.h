@@ -17,7 +17,9 @@ enum class SlotKind {
   kSelection,     // logits -> ids [B, S, K] int64, ascending; -1 for padding
   kRouteWeights,  // logits, ids -> weights [B, S, K] in the wider type
   kExperts,       // x [B, S, E], ids, weights -> [B, S, E]
-  kSharedSum,     // routed, shared [B, S, E], gate [B, S, 1] -> routed + sigmoid(gate) * shared
+  kSharedSum,  // routed, shared [B, S, E], gate [B, S, 1] -> routed + sigmoid(gate) * shared; or no
+               // gate -> routed + shared
+  kRotaryKey,  // x [B, S, R] -> x, of all tokens that attention sees
 };
 
 // A slot's place in the computation. Plans of parallel styles go by it, not by the slot's name.
@@ -27,6 +29,11 @@ enum class SlotRole {
   kQuery,
   kKey,
   kValue,
+  kQueryDown,  // this and the next four: of latent attention, which has no kKey and kValue
+  kLatentNorm,
+  kKeyValueDown,
+  kRotaryKey,
+  kKeyValueUp,
   kQueryNorm,
   kKeyNorm,
   kAttention,
@@ -53,7 +60,10 @@ constexpr SlotKind kind_of(SlotRole role) {
     case SlotRole::kStreamNorm:
     case SlotRole::kQueryNorm:
     case SlotRole::kKeyNorm:
+    case SlotRole::kLatentNorm:
       return SlotKind::kNorm;
+    case SlotRole::kRotaryKey:
+      return SlotKind::kRotaryKey;
     case SlotRole::kAttention:
       return SlotKind::kAttention;
     case SlotRole::kResidual:

@@ -56,6 +56,15 @@ bool ignorable(const std::string& name) {
          own.starts_with("multi_modal_projector.");
 }
 
+// Layers behind the last one, of which deepseek_v3 has some to predict further tokens.
+bool predicts_further_tokens(const std::string& name, const ModelConfig& config) {
+  const std::string layers = "model.layers.";
+  if (!config.traits().latent_attention || !name.starts_with(layers)) return false;
+  const std::string number =
+      name.substr(layers.size(), name.find('.', layers.size()) - layers.size());
+  return number == std::to_string(config.num_hidden_layers);
+}
+
 // A model that also reads images keeps its text part under a prefix: transformers 4 writes
 // "language_model.model." and "language_model.lm_head.", 5 writes "model.language_model.".
 std::string text_name(const std::string& name) {
@@ -122,19 +131,28 @@ void check_names(const WeightMap& weights, const Shapes& shapes, const std::stri
 std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& config) {
   const int64_t hidden = config.hidden_size, mlp = config.intermediate_size,
                 shared = config.shared_width;
-  const int64_t q_size = config.num_attention_heads * config.head_dim;
+  const int64_t heads = config.num_attention_heads, q_size = heads * config.head_dim;
+  const LatentSizes& latent = config.latent;
   const int64_t kv_size = config.num_key_value_heads * config.head_dim;
-  const Shapes linears = {{"self_attn.q_proj", {q_size, hidden}},
-                          {"self_attn.k_proj", {kv_size, hidden}},
-                          {"self_attn.v_proj", {kv_size, hidden}},
-                          {"self_attn.o_proj", {hidden, q_size}},
-                          {"mlp.gate_proj", {mlp, hidden}},
-                          {"mlp.up_proj", {mlp, hidden}},
-                          {"mlp.down_proj", {hidden, mlp}},
-                          {"mlp.shared_expert.gate_proj", {shared, hidden}},
-                          {"mlp.shared_expert.up_proj", {shared, hidden}},
-                          {"mlp.shared_expert.down_proj", {hidden, shared}},
-                          {"mlp.shared_expert_gate", {1, hidden}}};
+  const Shapes linears = {
+      {"self_attn.q_proj", {q_size, hidden}},
+      {"self_attn.k_proj", {kv_size, hidden}},
+      {"self_attn.v_proj", {kv_size, hidden}},
+      {"self_attn.o_proj", {hidden, heads * config.value_dim()}},
+      {"self_attn.q_a_proj", {latent.q_rank, hidden}},
+      {"self_attn.q_b_proj", {q_size, latent.q_rank}},
+      {"self_attn.kv_a_proj_with_mqa", {latent.kv_rank + latent.rope, hidden}},
+      {"self_attn.kv_b_proj", {heads * (latent.nope + latent.value), latent.kv_rank}},
+      {"mlp.gate_proj", {mlp, hidden}},
+      {"mlp.up_proj", {mlp, hidden}},
+      {"mlp.down_proj", {hidden, mlp}},
+      {"mlp.shared_expert.gate_proj", {shared, hidden}},
+      {"mlp.shared_expert.up_proj", {shared, hidden}},
+      {"mlp.shared_expert.down_proj", {hidden, shared}},
+      {"mlp.shared_experts.gate_proj", {shared, hidden}},
+      {"mlp.shared_experts.up_proj", {shared, hidden}},
+      {"mlp.shared_experts.down_proj", {hidden, shared}},
+      {"mlp.shared_expert_gate", {1, hidden}}};
   Shapes shapes;
   shapes["model.embed_tokens.weight"] = {config.vocab_size, hidden};
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
@@ -146,6 +164,8 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
       } else if (role == SlotRole::kRouter) {
         shapes[name + ".weight"] = {config.router.num_experts, hidden};
         if (config.traits().router_bias) shapes[name + ".bias"] = {config.router.num_experts};
+        if (!config.router.selection_bias) continue;
+        shapes[name + ".e_score_correction_bias"] = {config.router.num_experts};
       } else if (role == SlotRole::kExperts) {
         const int64_t experts = config.router.num_experts, width = config.expert_width;
         const bool in_turn = config.expert_form().columns_in_turn;
@@ -158,6 +178,9 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
       } else if (role == SlotRole::kAttention) {
         if (!config.traits().sinks) continue;
         shapes[fmt::format("model.layers.{}.self_attn.sinks", i)] = {config.num_attention_heads};
+      } else if (role == SlotRole::kLatentNorm) {
+        shapes[name + ".weight"] = {part == "self_attn.q_a_layernorm" ? latent.q_rank
+                                                                      : latent.kv_rank};
       } else if (kind_of(role) == SlotKind::kNorm && !is_on_stream(role)) {
         shapes[name + ".weight"] = {config.head_dim};
       } else if (is_on_stream(role) && role != SlotRole::kResidual) {
@@ -183,7 +206,7 @@ std::shared_ptr<const WeightMap> load_weights(const std::string& folder,
   for (const std::string& path : weight_files(folder)) {
     const SafetensorsFile file = SafetensorsFile::open(path);
     for (const std::string& name : file.names()) {
-      if (ignorable(name)) continue;
+      if (ignorable(name) || predicts_further_tokens(name, config)) continue;
       if (!weights->emplace(text_name(name), file.get(name)).second) {
         throw_bad_input(fmt::format("'{}' stores tensor '{}' in two files", folder, name),
                         "save the model again");

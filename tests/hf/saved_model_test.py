@@ -29,6 +29,7 @@ MESHES = {  # a case of golden/hf: the mesh that saves it, and the largest file
     "mixtral": ("dp=2,cp=2", 20000),
     "qwen3_moe_dense_layer": ("dp=2", 5 << 30),
     "qwen2_moe_shared_expert": ("dp=2,ep=2", 20000),
+    "deepseek_v3": ("dp=2,cp=2", 20000),
     "gpt_oss": ("dp=2,cp=2,ep=2,etp=2", 20000),
 }
 

@@ -59,15 +59,19 @@ Width width_of(const ModelConfig& config, const SlotStyle& slot) {
     case SlotRole::kValue:
       return {config.num_key_value_heads * config.head_dim, true};
     case SlotRole::kQuery:
-    case SlotRole::kAttentionOut:
       return {config.num_attention_heads * config.head_dim, false};
+    case SlotRole::kKeyValueUp:
+      return {config.num_attention_heads * (config.latent.nope + config.latent.value), false};
+    case SlotRole::kAttentionOut:
+      return {config.num_attention_heads * config.value_dim(), false};
     default:
       return {config.mlp_width(slot.slot), false};
   }
 }
 
 bool has_heads(SlotRole role) {
-  return role == SlotRole::kQuery || role == SlotRole::kKey || role == SlotRole::kValue;
+  return role == SlotRole::kQuery || role == SlotRole::kKey || role == SlotRole::kValue ||
+         role == SlotRole::kKeyValueUp;
 }
 
 // Whether a linear's input is the residual stream: q, k, v, gate and up projections, lm_head.
@@ -169,6 +173,11 @@ struct Placer {
     return {.inputs = {stream()}, .output = stream(), .weight = on_stream()};
   }
 
+  SlotPlacement of_latent(SlotRole role) const {
+    if (role == SlotRole::kRotaryKey) return {.inputs = {stream()}};  // gathered
+    return on_sequence();
+  }
+
   SlotPlacement replicate(SlotRole role) const {
     if (opens_stream(role)) return {.output = stream()};
     if (reads_stream(role)) return {.inputs = {stream()}};
@@ -200,6 +209,13 @@ SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequen
                               tp_size, slot.slot),
                   "set tp = 1, or sequence_parallel: true");
   }
+  if (slot.role == SlotRole::kRotaryKey && !sequence_parallel) {
+    throw_refused(
+        fmt::format("without sequence_parallel {} is the same on all {} ranks of tp, which "
+                    "is not supported",
+                    slot.slot, tp_size),
+        "set tp = 1, or sequence_parallel: true");
+  }
   const Placer placer{config, tp_size, sequence_parallel};
   switch (slot.style) {
     case TpStyle::kReplicate:
@@ -222,6 +238,8 @@ SlotPlacement place_slot(const ModelConfig& config, int64_t tp_size, bool sequen
       return placer.head_parallel_norm(slot.role);
     case TpStyle::kHiddenParallelActivation:
       return placer.hidden_parallel_activation(slot);
+    case TpStyle::kSequenceLatent:
+      return placer.of_latent(slot.role);
     case TpStyle::kSequenceNorm:
     case TpStyle::kSequenceResidual:
     case TpStyle::kSequenceExperts:

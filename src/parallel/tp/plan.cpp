@@ -140,6 +140,7 @@ TpStyle style_of(SlotRole role, bool sequence_parallel) {
     case SlotRole::kQuery:
     case SlotRole::kKey:
     case SlotRole::kValue:
+    case SlotRole::kKeyValueUp:
     case SlotRole::kGate:
     case SlotRole::kUp:
       return TpStyle::kColumnParallel;
@@ -160,6 +161,11 @@ TpStyle style_of(SlotRole role, bool sequence_parallel) {
     case SlotRole::kSharedGate:
     case SlotRole::kSharedSum:
       return sequence_parallel ? TpStyle::kSequenceExperts : TpStyle::kReplicate;
+    case SlotRole::kQueryDown:
+    case SlotRole::kLatentNorm:
+    case SlotRole::kKeyValueDown:
+    case SlotRole::kRotaryKey:
+      return sequence_parallel ? TpStyle::kSequenceLatent : TpStyle::kReplicate;
     case SlotRole::kLmHead:
       return TpStyle::kVocabParallelLmHead;
     default:

@@ -16,6 +16,8 @@
 //   *.mlp_residual              Replicate                SequenceResidual
 //   model.norm                  Replicate                SequenceNorm
 //   *.mlp.{gate,experts}        Replicate                SequenceExperts
+//   *.self_attn.*_a_*           Replicate                SequenceLatent
+//   *.self_attn.rotary_key      Replicate                SequenceLatent
 //   lm_head                     VocabParallelLmHead
 //
 // The architecture's plan goes by the slots' roles (model/slot_role.h): Qwen3 and Gemma3 have q and
@@ -53,8 +55,9 @@ enum class TpStyle {
   kSequenceNorm,              // on this rank's part of the sequence
   kSequenceResidual,          // on this rank's part of the sequence
   kSequenceExperts,           // a router or experts, on this rank's part of the sequence
+  kSequenceLatent,            // latents of attention, on this rank's part of the sequence
 };
-constexpr std::array<const char*, 13> names_of(TpStyle) {
+constexpr std::array<const char*, 14> names_of(TpStyle) {
   return {"Replicate",
           "ColumnParallel",
           "ColumnParallelGathered",
@@ -67,7 +70,8 @@ constexpr std::array<const char*, 13> names_of(TpStyle) {
           "HiddenParallelActivation",
           "SequenceNorm",
           "SequenceResidual",
-          "SequenceExperts"};
+          "SequenceExperts",
+          "SequenceLatent"};
 }
 
 struct SlotStyle {

@@ -78,8 +78,19 @@ void check_stream(const SlotStyle& slot, bool sequence_parallel) {
 void check_layer(const SlotStyles& styles, bool sequence_parallel) {
   using Role = SlotRole;
   for (const SlotStyle* slot : styles.all()) check_stream(*slot, sequence_parallel);
-  check_region(styles, {Role::kQuery, Role::kKey, Role::kValue}, Role::kAttention,
-               TpStyle::kHeadParallelAttention, Role::kAttentionOut);
+  const bool latent = styles.find(Role::kKeyValueUp) != nullptr;
+  for (const SlotStyle* slot : styles.all()) {
+    const bool of_latent = slot->role == Role::kQuery || slot->role == Role::kKeyValueUp ||
+                           slot->role == Role::kQueryDown || slot->role == Role::kKeyValueDown ||
+                           slot->role == Role::kLatentNorm || slot->role == Role::kRotaryKey;
+    if (!latent || !of_latent) continue;
+    demand(*slot, {style_of(slot->role, sequence_parallel)},
+           "attention over latents is cut along its heads alone");
+  }
+  const std::vector<Role> openers = latent ? std::vector{Role::kQuery, Role::kKeyValueUp}
+                                           : std::vector{Role::kQuery, Role::kKey, Role::kValue};
+  check_region(styles, openers, Role::kAttention, TpStyle::kHeadParallelAttention,
+               Role::kAttentionOut);
   const bool cut = leaves_cut(styles.at(Role::kQuery));
   for (const Role role : {Role::kQueryNorm, Role::kKeyNorm}) {
     if (styles.find(role) == nullptr) continue;

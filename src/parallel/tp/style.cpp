@@ -86,6 +86,20 @@ class OwnTokens : public WrappedLayer {
   const Communicator& tp_;
 };
 
+// The rotary key, which all heads of all ranks share. The backward adds the gradients of the ranks'
+// heads.
+class GatheredKey : public Layer {
+ public:
+  GatheredKey(Communicator& tp, std::string label) : tp_(tp), label_(std::move(label)) {}
+  at::Tensor forward(at::TensorList inputs, const StepContext&) override {
+    return all_gather_with_reduce_scatter_backward(inputs[0], tp_, 1, label_);
+  }
+
+ private:
+  Communicator& tp_;
+  std::string label_;
+};
+
 // Makes the layer of `style` for a slot; null: the plain layer stays.
 class LayerMaker {
  public:
@@ -113,6 +127,9 @@ class LayerMaker {
       case TpStyle::kSequenceExperts:
         if (slot.kind() != SlotKind::kSelection) return nullptr;
         return std::make_unique<OwnTokens>(std::move(slot.layer), tp_);
+      case TpStyle::kSequenceLatent:
+        if (slot.kind() != SlotKind::kRotaryKey) return nullptr;
+        return std::make_unique<GatheredKey>(tp_, slot.name);
       case TpStyle::kReplicate:
         return sequence_parallel_ ? whole(slot) : nullptr;
       // Layers that compute on any part of their input.

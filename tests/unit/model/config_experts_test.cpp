@@ -108,4 +108,45 @@ TEST_CASE("Qwen2-MoE and GPT-OSS are read, with their defaults", "[model][FM-3][
              Contains("is not between 0 and beta_fast=1"));
 }
 
+TEST_CASE("DeepSeek-V3 is read, with its defaults", "[model][FM-4][FM-5][FM-8]") {
+  const Json json = family("deepseek_v3", R"({"num_key_value_heads": 4, "n_routed_experts": 16,
+    "n_group": 4, "topk_group": 2, "num_experts_per_tok": 4, "moe_intermediate_size": 6,
+    "n_shared_experts": 2, "first_k_dense_replace": 1, "q_lora_rank": null, "kv_lora_rank": 9,
+    "qk_nope_head_dim": 5, "qk_rope_head_dim": 4, "v_head_dim": 6, "head_dim": 4,
+    "scoring_func": "sigmoid", "rope_scaling": {"type": "yarn", "factor": 40.0, "mscale": 1.0,
+    "mscale_all_dim": 1.0, "original_max_position_embeddings": 32}})");
+  const ModelConfig config = ModelConfig::from_json(json);
+  CHECK(config.router.num_experts == 16);
+  CHECK(config.router.num_groups == 4);
+  CHECK(config.router.chosen_groups == 2);
+  CHECK(config.router.scores == RouterScores::kSigmoid);
+  CHECK(config.router.normalized);
+  CHECK(config.router.scaling == 2.5);
+  CHECK(config.router.selection_bias);
+  CHECK(config.shared_width == 12);
+  CHECK(config.expert_layers == std::vector<bool>{false, true, true, true});
+  CHECK(config.latent.q_rank == 0);
+  CHECK(config.latent.kv_rank == 9);
+  CHECK(config.latent.interleaved);
+  CHECK(config.head_dim == 9);
+  CHECK(config.rotary_dim() == 4);
+  CHECK(config.value_dim() == 6);
+  CHECK(config.rope_scaling.attention_factor == 1);
+  const double magnitude = 0.1 * std::log(40.0) + 1;
+  CHECK(config.score_scale() == Approx(magnitude * magnitude / 3));
+  CHECK(ModelConfig::from_json(family("deepseek_v3", R"({"num_key_value_heads": 4})"))
+            .latent.q_rank == 1536);
+
+  using Catch::Contains;
+  CHECK_THAT(complaint(family("deepseek_v3", "{}")), Contains("every one of 4 heads"));
+  CHECK_THAT(complaint(family("qwen3_moe", R"({"kv_lora_rank": 4})")),
+             Contains("'kv_lora_rank' is not supported"));
+  CHECK_THAT(complaint(family("deepseek_v3", R"({"num_key_value_heads": 4,
+    "scoring_func": "softmax"})")),
+             Contains("supported: sigmoid"));
+  CHECK_THAT(complaint(family("deepseek_v3", R"({"num_key_value_heads": 4,
+    "num_experts_per_tok": 3})")),
+             Contains("so that both agree"));
+}
+
 }  // namespace shardproof::config_experts_test

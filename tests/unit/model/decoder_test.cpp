@@ -32,6 +32,19 @@ ModelConfig small_of(const std::string& family) {
     config.expert_width = 5;
     config.expert_layers = {true, family != "qwen3_moe"};
     if (family == "qwen2_moe") config.shared_width = 7;
+    if (family == "deepseek_v3") {
+      config.router = {.num_experts = 4,
+                       .num_chosen = 2,
+                       .scores = RouterScores::kSigmoid,
+                       .normalized = true,
+                       .num_groups = 2,
+                       .chosen_groups = 1,
+                       .selection_bias = true};
+      config.shared_width = 7;
+      config.num_key_value_heads = config.num_attention_heads;
+      config.latent = {.q_rank = 5, .kv_rank = 4, .nope = 3, .rope = 2, .value = 7};
+      config.head_dim = 5;
+    }
     if (family != "gpt_oss") return config;
     config.activation = Activation::kClampedSwiglu;
     config.attention_bias = true;
@@ -103,6 +116,7 @@ TEST_CASE("Each family's slots are called in the order in which they stand", "[m
                                                                     {"gemma3", 17},
                                                                     {"mixtral", 13},
                                                                     {"qwen2_moe", 19},
+                                                                    {"deepseek_v3", 22},
                                                                     {"gpt_oss", 13}}));
   INFO(family);
   const ModelConfig config = small_of(family);
@@ -293,6 +307,32 @@ TEST_CASE("A layer with a shared MLP has its slots behind the experts", "[model]
   const at::Tensor sum =
       out("experts") + out("shared_expert.down_proj") * out("shared_expert_gate").sigmoid();
   CHECK(at::allclose(out("shared_expert_sum"), sum, 0, 1e-14));
+}
+
+TEST_CASE("Latent attention has the weights of its latents, and shares a key among heads",
+          "[model][FM-4][FM-5]") {
+  Decoder model = ready(small_of("deepseek_v3"));
+  const std::string attention = "model.layers.0.self_attn.";
+  const auto shape = [&](const char* slot) {
+    return model.slot(attention + slot).layer->parameters().at(0)->global_shape;
+  };
+  CHECK(shape("q_b_proj") == std::vector<int64_t>{30, 5});
+  CHECK(shape("kv_a_proj_with_mqa") == std::vector<int64_t>{6, 12});
+  CHECK(shape("kv_b_proj") == std::vector<int64_t>{60, 4});
+  CHECK(shape("kv_a_layernorm") == std::vector<int64_t>{4});
+  CHECK(shape("o_proj") == std::vector<int64_t>{12, 42});
+  const auto bias = model.slot("model.layers.1.mlp.gate.ids").layer->parameters();
+  REQUIRE(bias.size() == 1);
+  CHECK(bias[0]->name == "model.layers.1.mlp.gate.e_score_correction_bias");
+  Recorder recorder;
+  run(model, some_ids(), recorder).square().sum().backward();
+  CHECK_FALSE(bias[0]->tensor.requires_grad());
+  const at::Tensor k = recorder.find(attention + "attention.grad_input.1")->tensor;
+  CHECK(k.sizes() == at::IntArrayRef({3, 5, 6, 7}));
+  const at::Tensor shared = recorder.find(attention + "rotary_key.grad_input")->tensor;
+  CHECK(shared.sizes() == at::IntArrayRef({3, 5, 2}));
+  // At position 0 nothing turns: the gradient of the shared key is the sum over the heads.
+  CHECK(at::allclose(shared.select(1, 0), k.select(1, 0).narrow(-1, 3, 2).sum(1), 0, 1e-12));
 }
 
 TEST_CASE("Sinks and the biases of routers and experts are parameters", "[model][FM-9]") {
