@@ -20,7 +20,7 @@ from wheel import ROOT, Wheel, platform_tag
 
 PACKAGE = ROOT / "python"
 WORK = ROOT / "build/wheel"
-GLIBC = "2.31"  # of Debian 11
+GLIBC = "2.28"  # what the wheels of PyTorch need
 TOOLS = ("ziglang==0.17.1", "auditwheel==6.8.2")
 YAML = ("http://deb.debian.org/debian/pool/main/y/yaml-cpp/yaml-cpp_0.7.0+dfsg.orig.tar.xz",
         "dc63708605404e0b963e0ca3a9619d1c8270eda2839603e6fa0384e5e51e5312")
