@@ -166,7 +166,7 @@ void PlainModel::observe_routers(const SideTerms::Terms& side, int64_t dropped, 
   for (const auto& [layer, bias] : router_biases_.by_layer()) {
     observe(ObservationKind::kBuffer,
             observed_name(ObservationKind::kBuffer,
-                          fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer)),
+                          model_.config().router_of(layer) + ".e_score_correction_bias"),
             Phase::kStep, step, at::tensor(bias, at::kDouble));
   }
 }

@@ -36,7 +36,7 @@ RouterBiases::RouterBiases(const sim::CaseSpec& spec, Decoder& model)
   for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
     if (!model.config().has_experts(layer)) continue;
     biases_->of_layers[layer].resize(static_cast<size_t>(biases_->router.num_experts));
-    Slot& slot = model.slot(fmt::format("model.layers.{}.mlp.gate.ids", layer));
+    Slot& slot = model.slot(model.config().router_of(layer) + ".ids");
     slot.layer = std::make_unique<Biased>(slot.name, layer, biases_);
   }
 }

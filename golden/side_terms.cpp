@@ -75,7 +75,7 @@ SideTerms::SideTerms(const sim::CaseSpec& spec, Decoder& model)
       logits_(std::make_shared<Logits>()) {
   for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
     if (!options_.any() || !model.config().has_experts(layer)) continue;
-    Slot& slot = model.slot(fmt::format("model.layers.{}.mlp.gate.weights", layer));
+    Slot& slot = model.slot(model.config().router_of(layer) + ".weights");
     slot.layer = std::make_unique<KeptLogits>(std::move(slot.layer), layer, logits_);
   }
 }

@@ -273,6 +273,10 @@ bool ModelConfig::has_experts(int64_t layer) const {
   return index < expert_layers.size() && expert_layers[index];
 }
 
+std::string ModelConfig::router_of(int64_t layer) const {
+  return fmt::format("model.layers.{}.{}", layer, traits().router);
+}
+
 bool ModelConfig::has_experts() const {
   return std::find(expert_layers.begin(), expert_layers.end(), true) != expert_layers.end();
 }

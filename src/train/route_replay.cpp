@@ -29,7 +29,7 @@ RouteReplay::RouteReplay(Decoder& model, MeshComm& comm, at::Device device)
   for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
     if (!model.config().has_experts(layer)) continue;
     layers_.push_back(layer);
-    Slot& slot = model.slot(fmt::format("model.layers.{}.mlp.gate.ids", layer));
+    Slot& slot = model.slot(model.config().router_of(layer) + ".ids");
     slot.layer = std::make_unique<KeptSelection>(std::move(slot.layer), layer, *this);
   }
 }

@@ -33,7 +33,7 @@ SelectionBiases::SelectionBiases(Decoder& model, const BiasRule& rule, MeshComm&
   for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
     if (!model.config().has_experts(layer)) continue;
     biases_[layer] = at::zeros({rule_.num_experts}, at::TensorOptions().dtype(wide).device(device));
-    Slot& slot = model.slot(fmt::format("model.layers.{}.mlp.gate.ids", layer));
+    Slot& slot = model.slot(model.config().router_of(layer) + ".ids");
     slot.layer = std::make_unique<BiasedSelection>(std::move(slot.layer), layer, *this);
   }
 }

@@ -45,7 +45,7 @@ SideLosses::SideLosses(Decoder& model, const SideLossOptions& options, const Tok
   for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
     if (!model.config().has_experts(layer)) continue;
     layers_.push_back(layer);
-    Slot& slot = model.slot(fmt::format("model.layers.{}.mlp.gate.weights", layer));
+    Slot& slot = model.slot(model.config().router_of(layer) + ".weights");
     slot.layer = std::make_unique<WithSideLosses>(std::move(slot.layer), layer, *this);
   }
 }
@@ -79,7 +79,7 @@ at::Tensor SideLosses::attach(int64_t layer, const at::Tensor& logits, const at:
   const at::Tensor groups =
       groups_of(tokens_of_router(context.token_map, logits.size(1), comm_)).to(logits.device());
   const int64_t group_count = options_.groups == LossGroups::kSequence ? samples_ : 1;
-  const std::string label = fmt::format("model.layers.{}.mlp.gate.counts", layer);
+  const std::string label = fmt::format("counts of the routes of layer {}", layer);
 
   const at::Tensor rows = logits.flatten(0, 1);
   const BalancingSums own = balancing_sums(rows, groups, group_count, rule_);

@@ -297,7 +297,7 @@ void Trainer::observe_routers() {
   }
   if (!setup_.probe.listens(Phase::kStep)) return;
   for (const auto& [layer, bias] : routers_->biases()) {
-    const std::string name = fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer);
+    const std::string name = model_.config().router_of(layer) + ".e_score_correction_bias";
     setup_.probe.observe({.kind = ObservationKind::kBuffer,
                           .name = observed_name(ObservationKind::kBuffer, name),
                           .phase = Phase::kStep,

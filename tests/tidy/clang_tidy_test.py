@@ -53,17 +53,18 @@ PLANTED = (  # file, what stands there, what stands there without the lock
 )
 
 
-def check_mutexes(program, root):
+def check_mutexes(program, root, pool):
     """Lines of what is wrong: findings in the sources, and planted faults that are not found."""
-    lines = [line for path in users_of_mutexes(root) for line in unlocked_uses(program, root, path)]
-    for path, right, wrong in PLANTED:
+    def planted(path, right, wrong):
         text = (root / path).read_text(encoding="utf-8")
         if text.count(right) != 1:
-            lines.append(f"{path}: {right!r} does not stand there once")
-        elif not any("requires holding mutex" in line
-                     for line in unlocked_uses(program, root, path, text.replace(right, wrong))):
-            lines.append(f"{path}: a use without the lock is not found")
-    return lines
+            return f"{path}: {right!r} does not stand there once"
+        found = unlocked_uses(program, root, path, text.replace(right, wrong))
+        return None if any("requires holding mutex" in line for line in found) else f"{path}: a use without the lock is not found"
+
+    found = pool.map(lambda path: unlocked_uses(program, root, path), users_of_mutexes(root))
+    missed = pool.map(lambda plant: planted(*plant), PLANTED)
+    return [line for lines in found for line in lines] + [line for line in missed if line]
 
 
 def main():
@@ -75,7 +76,7 @@ def main():
     files = sorted(path for folder in FOLDERS for path in (root / folder).glob("*.cpp"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = [line for lines in pool.map(lambda path: findings(program, root, path), files) for line in lines]
-    found += check_mutexes(compiler, root)
+        found += check_mutexes(compiler, root, pool)
     print("\n".join([*found, f"{len(files)} files, {len(found)} findings"]))
     return 1 if found or not files else 0
 

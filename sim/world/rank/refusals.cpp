@@ -104,6 +104,15 @@ void refuse_beside_experts(const CaseSpec& spec, const ModelConfig& config) {
       "leave it at once");
 }
 
+// Gate and up are not rows of their own there.
+void refuse_parted_matrices(const CaseSpec& spec, const ModelConfig& config) {
+  if (spec.optimizer.kind != OptimizerKind::kMuon || !config.expert_form().columns_in_turn) return;
+  refuse(fmt::format("Muon makes gate and up orthogonal alone, but experts of family {} join them "
+                     "column by column",
+                     config.traits().name),
+         "choose another optimizer, or another family");
+}
+
 // Ranks take the experts of each token from the golden.
 void refuse_narrow_experts(const CaseSpec& spec, const ModelConfig& config) {
   if (!config.has_experts() || spec.precision == Precision::kFloat64) return;
@@ -136,6 +145,12 @@ void refuse_training_of_routers(const CaseSpec& spec, const ModelConfig& config)
     refuse(fmt::format("run.experts trains routers, which a model of family {} does not have",
                        config.traits().name),
            "leave it out, or choose a family with experts");
+  }
+  if (config.router.selection_bias) {
+    refuse(fmt::format("run.experts trains routers without a bias of their own, but those of "
+                       "family {} have one",
+                       config.traits().name),
+           "leave it out, or choose another family with experts");
   }
   if (spec.is(ModelWorkload::kLogprobs)) {
     refuse("run.experts acts on steps of training, which workload logprobs does not make",
@@ -233,6 +248,7 @@ void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t
   refuse_in_stages(spec, spec.parallel);
   refuse_beside_experts(spec, config);
   refuse_narrow_experts(spec, config);
+  refuse_parted_matrices(spec, config);
   refuse_training_of_routers(spec, config);
   refuse_side_losses(spec);
   for (const StageSpec& stage : spec.stages) {
