@@ -212,8 +212,9 @@ OTHERWISE = {
         "src/parallel/pp/layout.cpp": "count", "src/train/grad_norm.cpp": "coefficient", "src/train/loss.cpp": "rounding"},
     "the default of a key or option, which scenarios give": {
         "golden/golden_main.cpp": "kFirstMembers", "src/base/training_choices.h": "*", "src/model/batch.h": "seq_len",
-        "src/model/config.cpp": "from query_pre_attn_scalar sliding_window", "src/model/config.h": "*",
-        "src/model/config_experts.cpp": "kDefaultWidth", "src/model/family.cpp": "*", "src/model/family.h": "*",
+        "src/model/config.cpp": "kv_rank nope q_rank query_pre_attn_scalar rope value", "src/model/config.h": "*",
+        "src/model/config_rope.cpp": "attention_factor factor original_max_position_embeddings", "src/model/family.cpp": "*",
+        "src/model/config_windows.cpp": "4096 from sliding_window", "src/model/decoder_block.cpp": "1e-6", "src/model/family.h": "*",
         "src/parallel/hf/save_weights.h": "max_file_bytes"},
     "a share of a thread, whose rows are computed alone": {
         "src/logprob/row_softmax.cpp": "kRowsOfOneThread", "src/parallel/tp/add_rms_norm.cpp": "grain",
@@ -221,7 +222,7 @@ OTHERWISE = {
     "the number of a rank, dim, tag, type or format, or how many there are": {
         "src/base/call.h": "11", "src/model/slot.cpp": "kMostInputs", "src/parallel/cp/ring_attention.cpp": "*",
         "src/parallel/hf/save_weights.cpp": "kWriter", "src/parallel/hf/scatter_weights.cpp": "kRoot",
-        "src/parallel/reshard/held_tensor.cpp": "kCollector", "src/parallel/tp/plan.h": "13", "src/parallel/ulysses/style.cpp": "*",
+        "src/parallel/reshard/held_tensor.cpp": "kCollector", "src/parallel/tp/plan.h": "14", "src/parallel/ulysses/style.cpp": "*",
         "src/policy/checkpoint.cpp": "kFormat", "src/policy/refit.cpp": "kRoot", "src/tensor/safetensors_reader.cpp": "kLengthBytes",
         "src/tensor/safetensors_writer.cpp": "0666", "src/tensor/tensor_view.h": "*"},
     "bits of a number, digest or character": {
