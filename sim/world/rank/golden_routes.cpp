@@ -1,8 +1,10 @@
 #include "sim/world/rank/golden_routes.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include "base/error.h"
+#include "model/precision.h"
 #include "model/wrapped_layer.h"
 #include "tensor/aten_view.h"
 #include "train/router_tokens.h"
@@ -17,6 +19,13 @@ class GoldenSelection : public WrappedLayer {
       : WrappedLayer(std::move(inner)), name_(std::move(name)), golden_(golden), comm_(comm) {}
 
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
+    // The choice is not the rank's own, so nothing else shows what it would have been made from.
+    const at::ScalarType type = inputs[0].scalar_type();
+    if (type != wider_type(type)) {
+      throw Error({.kind = ErrorKind::kFailed,
+                   .what = fmt::format("{} chooses from logits in {}", name_, at::toString(type)),
+                   .fix = "compute routers in the wider type"});
+    }
     const GoldenTensor* chosen = golden_.find(Phase::kForward, context.step, name_ + ".output");
     SHARDPROOF_ASSERT(chosen != nullptr, "the golden has no " + name_);
     const at::Tensor all = tensor_of(chosen->value).flatten(0, 1);
