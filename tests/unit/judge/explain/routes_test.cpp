@@ -16,7 +16,7 @@ TEST_CASE("Tokens that chose other experts are named with both choices", "[expla
   actual[1][0] = at::tensor({0, 2}, at::kDouble);
   actual[1][2] = at::tensor({2, 3}, at::kDouble);
   const auto proposed = [&](const std::string& name, const at::Tensor& values) {
-    const Piece piece = piece_of(values, golden, name);
+    const Piece piece = judge::piece_of(values, golden, name);
     ResultRow row(Outcome::kMismatch);
     row.name = name;
     const Symptoms symptoms{
