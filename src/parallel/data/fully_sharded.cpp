@@ -21,6 +21,21 @@ std::vector<ParameterPtr> parameters_of(const std::vector<Slot*>& slots) {
   return parameters;
 }
 
+// A tied matrix is in two chunks of one rank where both ends of the pipeline lie there. All ranks
+// refuse it: if that one did alone, the others would wait for it.
+void check_ends(Decoder& model) {
+  if (model.chunk_count() == 1) return;
+  const auto head = parameters_of(model.slots_of(Segment{Segment::Part::kHead}));
+  for (const auto& parameter : parameters_of(model.slots_of(Segment{Segment::Part::kEmbed}))) {
+    if (std::find(head.begin(), head.end(), parameter) == head.end()) continue;
+    for (const Cut& cut : parameter->layout.cuts()) {
+      if (cut.kind != Cut::Kind::kHeldBy || cut.coordinates.size() > 1) continue;
+      throw_refused(parameter->name + " is used by two chunks of one rank",
+                    "set data_parallel to replicate, or tie_word_embeddings to false");
+    }
+  }
+}
+
 }  // namespace
 
 // Calls the store before and after the computation of a region, forward and backward.
@@ -55,6 +70,7 @@ class FullyShardedModel::RegionHooks : public RegionWrap {
 FullyShardedModel::FullyShardedModel(const StoreSetup& setup, const FsdpOptions& options)
     : options_(options) {
   Decoder& model = setup.model;
+  check_ends(model);
   const std::vector<ParameterPtr> all = model.parameters();
   places_.resize(all.size(), {SIZE_MAX, 0});
   for (int64_t chunk = 0; chunk < model.chunk_count(); ++chunk) {
@@ -106,10 +122,7 @@ std::vector<FsdpUnit*> FullyShardedModel::add_units(const StoreSetup& setup,
   for (const auto& [axes, group] : groups) {
     for (size_t i = 0; i < group.size(); ++i) {
       auto& place = places_[std::find(all.begin(), all.end(), group[i]) - all.begin()];
-      if (place.first != SIZE_MAX) {
-        throw_refused(group[i]->name + " is used by two chunks of one rank",
-                      "set data_parallel to replicate, or tie_word_embeddings to false");
-      }
+      SHARDPROOF_ASSERT(place.first == SIZE_MAX, group[i]->name + " is in two units");
       place = {units_.size(), i};
     }
     const bool dense = axes == setup.token_axes;
