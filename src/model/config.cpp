@@ -273,6 +273,11 @@ bool ModelConfig::has_experts(int64_t layer) const {
   return index < expert_layers.size() && expert_layers[index];
 }
 
+// transformers gives the norms of latents an eps of their own.
+double ModelConfig::eps_of_norm(const std::string& slot) const {
+  return slot.find("_a_layernorm") == std::string::npos ? rms_norm_eps : 1e-6;
+}
+
 std::string ModelConfig::router_of(int64_t layer) const {
   return fmt::format("model.layers.{}.{}", layer, traits().router);
 }

@@ -94,7 +94,8 @@ struct ModelConfig {
   int64_t window_of_layer(int64_t layer) const;
   bool has_sliding_layers() const;
   bool has_experts(int64_t layer) const;
-  bool has_experts() const;                    // in any layer
+  bool has_experts() const;                           // in any layer
+  double eps_of_norm(const std::string& slot) const;  // its name, or that of an observation there
   std::string router_of(int64_t layer) const;  // "model.layers.0.mlp.gate", a part of slots' names
   bool has_shared_expert(int64_t layer) const;
   // The inner size of the MLP to which a slot belongs: a shared expert's, or that of dense layers.

@@ -83,7 +83,6 @@ class Decoder {
   std::unique_ptr<Layer> linear(const std::string& name, bool bias) const;
   std::unique_ptr<Layer> make_layer(const std::string& prefix, const std::string& part,
                                     int64_t index, SlotKind kind) const;
-  double norm_eps(const std::string& part) const;
   ParameterPtr selection_bias(const std::string& prefix) const;
   std::unique_ptr<Layer> make_experts(const std::string& name) const;
   Block make_block(int64_t index);

@@ -39,7 +39,7 @@ std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std:
     case SlotKind::kLinear:
       return linear(name, config_.has_bias(part));
     case SlotKind::kNorm:
-      return std::make_unique<RmsNorm>(parameter(name + ".weight"), norm_eps(part),
+      return std::make_unique<RmsNorm>(parameter(name + ".weight"), config_.eps_of_norm(part),
                                        config_.traits().unit_offset_norm);
     case SlotKind::kAttention:
       return std::make_unique<CausalAttention>(
@@ -65,12 +65,6 @@ std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std:
     default:
       return std::make_unique<Residual>();
   }
-}
-
-// transformers gives the norms of latents an eps of their own.
-double Decoder::norm_eps(const std::string& part) const {
-  const bool of_latent = part == "self_attn.q_a_layernorm" || part == "self_attn.kv_a_layernorm";
-  return of_latent ? 1e-6 : config_.rms_norm_eps;
 }
 
 ParameterPtr Decoder::selection_bias(const std::string& prefix) const {

@@ -35,7 +35,10 @@ at::Tensor RouteWeights::forward(at::TensorList inputs, const StepContext&) {
 
 at::Tensor SharedSum::forward(at::TensorList inputs, const StepContext&) {
   if (inputs.size() < 3) return inputs[0] + inputs[1];
-  return inputs[0] + at::sigmoid(inputs[2]) * inputs[1];
+  // In the wider type: the gradient of the gate is a sum over E that may not fit the narrow one.
+  const at::ScalarType wide = wider_type(inputs[2].scalar_type());
+  const at::Tensor shared = inputs[1].to(wide), gate = inputs[2].to(wide);
+  return inputs[0] + (at::sigmoid(gate) * shared).to(inputs[0].scalar_type());
 }
 
 at::Tensor run_experts(const at::Tensor& x, const ExpertRows& rows, const ExpertTensors& experts,

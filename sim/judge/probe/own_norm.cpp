@@ -53,14 +53,14 @@ std::string own_norm_problem(const NormRule& rule, const Observation& observatio
   const double* x = input.const_data_ptr<double>();
   const double* w = weight.const_data_ptr<double>();
   const double* y = output.const_data_ptr<double>();
-  const double offset = rule.adds_one ? 1 : 0;
+  const double offset = rule.adds_one ? 1 : 0, eps = rule.eps(observation.name);
   const Format format = format_of(local.scalar_type());
   int64_t wrong = 0, worst = 0;
   double worst_error = -1, due_there = 0;
   for (int64_t row = 0; row < local.numel(); row += width) {
     double square = 0;
     for (int64_t i = row; i < row + width; ++i) square += x[i] * x[i];
-    const double inverse_root = 1 / std::sqrt(square / static_cast<double>(width) + rule.eps);
+    const double inverse_root = 1 / std::sqrt(square / static_cast<double>(width) + eps);
     for (int64_t i = row; i < row + width; ++i) {
       const double normed = x[i] * inverse_root, due = normed * (w[i - row] + offset);
       const double wide = std::fabs(normed) * (std::fabs(w[i - row]) + offset);

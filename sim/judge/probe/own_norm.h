@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 
 #include "observe/probe.h"
@@ -18,7 +19,7 @@ namespace shardproof::sim::judge {
 
 // What the model's configuration says of its norms.
 struct NormRule {
-  double eps = 1e-6;
+  std::function<double(const std::string& observation)> eps;
   bool adds_one = false;  // the stored weights are the distance from 1
 };
 

@@ -118,8 +118,10 @@ class CaseRun {
     inputs_ = env_.inputs ? env_.inputs->get(spec_, reads) : load_case_inputs(spec_, reads);
     const TensorMemory memory;  // of the rank's own tensors, without the shared inputs
     refuse_unsupported(spec_, inputs_->config, inputs_->batch.size());
-    recorder_->judge_norms({.eps = inputs_->config.rms_norm_eps,
-                            .adds_one = inputs_->config.traits().unit_offset_norm});
+    recorder_->judge_norms(
+        {.eps = [inputs =
+                     inputs_](const std::string& name) { return inputs->config.eps_of_norm(name); },
+         .adds_one = inputs_->config.traits().unit_offset_norm});
     if (!spec_.reference.folder.empty()) {
       reference_.emplace(spec_, mesh_, env_.rank, full_sizes(inputs_->config, inputs_->batch));
       noise_ = MemberNoise::of(spec_);
