@@ -217,7 +217,7 @@ TEST_CASE("one element that is one unit off does not follow", "[own norm]") {
 
 TEST_CASE("a norm with an eps of another size does not follow", "[own norm]") {
   Norm norm;
-  norm.rule.eps = 1e-2;
+  norm.rule.eps = [](const std::string&) { return 1e-2; };
   CHECK(norm.problem_of((norm.normed() * norm.weight()).to(at::kBFloat16)) != "");
 }
 
