@@ -48,12 +48,33 @@ TEST_CASE("each key of a scenario is drawn, or is one of those that no match can
       absent.push_back(key.path);
     }
   }
-  CHECK(absent == std::vector<std::string>{
-                      "name", "options", "judged", "tags", "model.folder",
-                      "parallel.expert_parallel_size", "parallel.expert_tensor_parallel_size",
-                      "parallel.experts.dispatch", "data.case", "run.stages[].expert_parallel_size",
-                      "run.stages[].expert_tensor_parallel_size", "run.grad_norm.counts",
-                      "world.backend", "world.device", "world.hang_s", "world.deadline_s"});
+  CHECK(absent == std::vector<std::string>{"name",
+                                           "options",
+                                           "judged",
+                                           "tags",
+                                           "model.folder",
+                                           "parallel.expert_parallel_size",
+                                           "parallel.expert_tensor_parallel_size",
+                                           "parallel.experts.dispatch",
+                                           "data.case",
+                                           "run.stages[].expert_parallel_size",
+                                           "run.stages[].expert_tensor_parallel_size",
+                                           "run.experts.balance.coefficient",
+                                           "run.experts.groups",
+                                           "run.experts.balance.form",
+                                           "run.experts.z_coefficient",
+                                           "run.experts.bias.rate",
+                                           "run.experts.bias.centered",
+                                           "run.experts.capacity.factor",
+                                           "run.experts.capacity.minimum",
+                                           "run.experts.capacity.policy",
+                                           "run.experts.capacity.scope",
+                                           "run.experts.replay",
+                                           "run.grad_norm.counts",
+                                           "world.backend",
+                                           "world.device",
+                                           "world.hang_s",
+                                           "world.deadline_s"});
 }
 
 TEST_CASE("each edge of the code has kinds of values, and keys that the same code reads") {
