@@ -25,7 +25,8 @@ from plant import Sources, plant
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "mutants"
-PARTS = ("CMakeLists.txt", "CMakePresets.json", "cmake", "src", "sim", "golden", "bench", "scenarios")
+PARTS = ("CMakeLists.txt", "CMakePresets.json", "cmake", "src", "sim", "golden", "bench", "scenarios",
+         "python/shardproof/__init__.py")  # the version
 LEFT_OUT = {"golden/hf", "golden/witness"}  # data: linked, and read where it is
 OUTPUTS = {".o", ".a", ".gch"}
 FEW = 40  # rows
