@@ -104,7 +104,6 @@ DenseRoutes choose_experts(const at::Tensor& logits, const at::Tensor& bias,
 }
 
 void refuse_small_margin(const std::string& name, const at::Tensor& margins) {
-  constexpr double kLeastMargin = 1e-8;
   for (int64_t t = 0; t < margins.size(0); ++t) {
     const double margin = margins.data_ptr<double>()[t];
     if (margin >= kLeastMargin) continue;

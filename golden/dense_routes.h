@@ -22,8 +22,11 @@ struct DenseRoutes {
 DenseRoutes choose_experts(const at::Tensor& logits, const at::Tensor& bias,
                            const RouterRule& rule);
 
-// Ranks may choose other experts where two scores are as near as roundings. Throws Error(kRefused)
-// when a margin is below 1e-8; `name` is that of the selection.
+// Ranks may choose otherwise where two scores or weights are nearer than this: such a case is
+// refused.
+inline constexpr double kLeastMargin = 1e-8;
+
+// Throws Error(kRefused) when a margin is below kLeastMargin; `name` is that of the selection.
 void refuse_small_margin(const std::string& name, const at::Tensor& margins);
 
 // [T, N], differentiable in the logits: 0 where an expert is not chosen.

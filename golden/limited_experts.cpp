@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "golden/dense_capacity.h"
+#include "golden/dense_routes.h"
 #include "golden/token_groups.h"
 #include "model/wrapped_layer.h"
 
@@ -46,7 +47,6 @@ class LimitedExperts::Limited : public WrappedLayer {
   }
 
  private:
-  static constexpr double kLeastMargin = 1e-8;
   std::string name_;
   std::shared_ptr<State> state_;
 };

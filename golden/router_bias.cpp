@@ -1,7 +1,6 @@
 #include "golden/router_bias.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include "golden/dense_routes.h"
 #include "golden/dense_side_losses.h"

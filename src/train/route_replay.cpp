@@ -1,7 +1,6 @@
 #include "train/route_replay.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include "model/wrapped_layer.h"
 #include "train/router_tokens.h"

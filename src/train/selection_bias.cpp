@@ -1,7 +1,6 @@
 #include "train/selection_bias.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include "model/moe/selection.h"
 #include "model/wrapped_layer.h"

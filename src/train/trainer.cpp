@@ -1,7 +1,6 @@
 #include "train/trainer.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <set>
 
