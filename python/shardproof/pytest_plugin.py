@@ -311,6 +311,7 @@ def sections(endings, layout: Layout, folder: Path) -> Iterator[tuple[str, str]]
 
 def failure_text(endings, layout: Layout, folder: Path, timeout: float) -> str:
     """What went wrong on the ranks, the first that failed first; empty if nothing did."""
+    from .pytest_ranks import what_happened
     failed = [ending for ending in endings if not ending.passed and not ending.gave_up]
     if not failed:
         return ""
@@ -322,20 +323,6 @@ def failure_text(endings, layout: Layout, folder: Path, timeout: float) -> str:
     # Those that failed later, often because the first one had left, need no traceback.
     traceback = (failed[0].result or {}).get("text", "")
     return f"{name}: " + "\n".join([*lines, traceback]).rstrip()
-
-
-def what_happened(ending, folder: Path, timeout: float) -> str:
-    """The end of a sentence about a rank that did not pass."""
-    from .pytest_ranks import GRACE_SECONDS, stack
-    if ending.result:
-        return f"raised {ending.result['line']} ({ending.result['place']})"
-    if ending.stopped == "timeout":
-        return f"did not end within {timeout:g} s, and was here:\n{stack(folder, ending.rank)}"
-    if ending.stopped:
-        return f"still ran {GRACE_SECONDS:g} s after the first failure, and was here:\n{stack(folder, ending.rank)}"
-    if ending.status < 0:
-        return f"was killed by signal {-ending.status} before the test ended"
-    return f"exited with status {ending.status} before the test ended"
 
 
 def ranks_of(ranks: list[int]) -> str:

@@ -334,3 +334,16 @@ def stack(folder: Path, rank: int) -> str:
             break
         calls.append(line)
     return "\n".join(calls)
+
+
+def what_happened(ending, folder: Path, timeout: float) -> str:
+    """The end of a sentence about a rank that did not pass."""
+    if ending.result:
+        return f"raised {ending.result['line']} ({ending.result['place']})"
+    if ending.stopped == "timeout":
+        return f"did not end within {timeout:g} s, and was here:\n{stack(folder, ending.rank)}"
+    if ending.stopped:
+        return f"still ran {GRACE_SECONDS:g} s after the first failure, and was here:\n{stack(folder, ending.rank)}"
+    if ending.status < 0:
+        return f"was killed by signal {-ending.status} before the test ended"
+    return f"exited with status {ending.status} before the test ended"

@@ -1,5 +1,9 @@
 """Models that tests/python/model_test.py gives to `shardproof model` as module:function."""
 
+import os
+import signal
+from pathlib import Path
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -66,3 +70,15 @@ def cut_with_statistic(layout):
 
 def raises():
     raise ValueError("no such size")
+
+
+def killed(layout):
+    """A rank that another process kills, as the system does when memory ends."""
+    if layout.world_size > 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Parts()
+
+
+def loses_the_program():
+    Path(os.environ["SHARDPROOF_PROGRAM"]).unlink(missing_ok=True)
+    return Parts()

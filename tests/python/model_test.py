@@ -24,10 +24,13 @@ from shardproof.model import command, results, tiny, weights  # noqa: E402
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 
 
-def run(*arguments):
+def run(*arguments, path="", program=PROGRAM):
     """A process of its own, because it forks its ranks."""
+    environment = dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}:{HERE}{path}")
+    if program:
+        environment["SHARDPROOF_PROGRAM"] = program
     return subprocess.run([sys.executable, "-B", "-m", "shardproof", "model", *arguments], cwd=HERE, text=True,
-                          env=dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}:{HERE}"), capture_output=True, check=False)
+                          env=environment, capture_output=True, check=False)
 
 
 @unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
@@ -67,6 +70,21 @@ class OfFunctions(unittest.TestCase):
         stamp = (self.folder / "results.jsonl").read_text()
         self.assertEqual(run(*arguments).returncode, 1)
         self.assertEqual((self.folder / "results.jsonl").read_text(), stamp)
+
+    def test_a_killed_rank_is_said_where_pytest_is_not_installed(self):
+        (self.folder / "pytest.py").write_text("raise ModuleNotFoundError('pytest is not installed')\n")
+        done = run("model_cases:killed", "--layouts", "dp2", path=f":{self.folder}")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"dp2 +raises +.*was killed by signal 9")
+
+    def test_a_part_of_the_results_is_not_called_all(self):
+        program = self.folder / "shardproof"
+        program.symlink_to(PROGRAM)
+        done = run("model_cases:loses_the_program", "--layouts", "dp2", "--json", str(self.folder / "all.json"),
+                   program=str(program))
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, "shardproof model: .*No such file or directory.*Not everything was run")
+        self.assertFalse((self.folder / "all.json").exists())
 
     def test_what_cannot_be_run(self):
         for arguments, text in (

@@ -62,11 +62,14 @@ def main(arguments) -> int:
             else [recipe.find(name) for name in options.names]
     except Error as error:
         return refuse(str(error))
-    if options.out is None:
-        with tempfile.TemporaryDirectory(prefix="shardproof-model-") as folder:
-            return Command(options, layouts, recipes, program, Path(folder)).run()
-    options.out.mkdir(parents=True, exist_ok=True)
-    return Command(options, layouts, recipes, program, options.out).run()
+    try:
+        if options.out is None:
+            with tempfile.TemporaryDirectory(prefix="shardproof-model-") as folder:
+                return Command(options, layouts, recipes, program, Path(folder)).run()
+        options.out.mkdir(parents=True, exist_ok=True)
+        return Command(options, layouts, recipes, program, options.out).run()
+    except OSError as error:
+        return refuse(f"{error}. Not everything was run. Free what is lacking, and start the command again")
 
 
 def refuse(reason: str) -> int:
@@ -100,6 +103,7 @@ class Command:
         self._options, self._layouts, self._recipes, self._program, self._folder = \
             options, layouts, recipes, program, folder
         self._results: list[Result] = []
+        self._failure: Exception | None = None
         self._lock = threading.Lock()
 
     def run(self) -> int:
@@ -125,6 +129,8 @@ class Command:
         finally:
             for one in templates:
                 one.stop()
+        if self._failure:
+            raise self._failure
         return self._end()
 
     def _versions(self) -> dict:
@@ -133,19 +139,25 @@ class Command:
         return {"torch": str(torch.__version__)} | ({"transformers": found.__version__} if found else {})
 
     def _work(self, todo, template, done) -> None:
-        while not todo.empty():
+        while not self._failure:
             try:
                 index = todo.get_nowait()
             except queue.Empty:
                 return
-            for result in ModelRun(self, index, template, self._layouts, done).results():
-                with self._lock:
-                    self._results.append(result)
-                    if self._options.out:
-                        results.add(self._folder, result, self._versions())
-                    print(result.line(), flush=True)
-                    if self._options.verbose and result.text:
-                        print(result.text, flush=True)
+            try:
+                for result in ModelRun(self, index, template, self._layouts, done).results():
+                    self._take(result)
+            except Exception as error:  # that of a thread would be lost, and what is there be taken for all
+                self._failure = error
+
+    def _take(self, result: Result) -> None:
+        with self._lock:
+            self._results.append(result)
+            if self._options.out:
+                results.add(self._folder, result, self._versions())
+            print(result.line(), flush=True)
+            if self._options.verbose and result.text:
+                print(result.text, flush=True)
 
     def _end(self) -> int:
         found = self._results
@@ -212,7 +224,7 @@ class ModelRun:
         return result, bool(failed)
 
     def _say_why(self, result: Result, ending, layout: Layout, folder: Path) -> None:
-        from ..pytest_plugin import what_happened
+        from ..pytest_ranks import what_happened
         stage = (ending.result or {}).get("place", "")
         result.verdict = "not built" if layout.world_size == 1 else "raises"
         result.detail = f"{stage}: {ending.result['line']}" if ending.result else \
