@@ -7,6 +7,7 @@
 """
 
 import argparse
+import gc
 import os
 
 import shardproof
@@ -124,4 +125,5 @@ if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     dist.init_process_group("gloo")
     main(options_of())
+    gc.collect()  # the groups of FSDP2 end with it here, and not while Python ends: torch 2.11 may abort then
     dist.destroy_process_group()
