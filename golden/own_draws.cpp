@@ -8,6 +8,8 @@
 #include <array>
 #include <cmath>
 
+#include "base/error.h"
+
 namespace shardproof::golden {
 namespace {
 
@@ -37,6 +39,12 @@ std::vector<Matrix> matrices_of(const ModelConfig& config) {
 
 std::shared_ptr<const WeightMap> with_own_draws(const WeightMap& weights, const ModelConfig& config,
                                                 int64_t tp, int64_t seed) {
+  if (config.has_experts()) {
+    throw_refused(fmt::format("model.init is own_stream, in which each of {} ranks of tp draws its "
+                              "own part, but routers of family {} are whole on every rank",
+                              tp, config.traits().name),
+                  "set model.init: master");
+  }
   std::vector<at::Generator> streams;
   for (int64_t rank = 0; rank < tp; ++rank) {
     streams.push_back(at::detail::createCPUGenerator(static_cast<uint64_t>(seed + 2718 + rank)));

@@ -12,7 +12,9 @@ OptionRows<CaseSpec> model_keys() {
       key("model.folder", kText, none,
           "Hugging Face folder with config.json and weights, instead of sizes; relative to the "
           "scenario"),
-      key("model.family", kText, "llama", "Architecture: llama, qwen2, qwen3, gemma3",
+      key("model.family", kText, "llama",
+          "Architecture: llama, qwen2, qwen3, gemma3, mixtral, qwen2_moe, qwen3_moe, gpt_oss, "
+          "deepseek_v3",
           ShortName{"family"}),
       key("model.vocab_size", kInteger, 96, "V, tokens of the vocabulary", size),
       key("model.hidden_size", kInteger, 48, "E, width of the model", size),
@@ -61,6 +63,9 @@ OptionRows<CaseSpec> model_keys() {
           "full_attention or sliding_attention for each layer, instead of the family's rule"),
       key("model.rope_local_base_freq", kNumber, none,
           "gemma3: base of the rotary frequencies of sliding layers (10000)", Range{1e-6, 1e12}),
+      key("model.config", kMap, none,
+          "Further keys of config.json, as those of experts: {num_experts: 6, "
+          "moe_intermediate_size: 8, ..}"),
   };
 }
 

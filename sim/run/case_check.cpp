@@ -51,6 +51,16 @@ ModelConfig config_of(const CaseSpec& spec) {
   }
 }
 
+// A scenario's model.config has keys for nothing else than the model.
+void check_further_keys(const CaseSpec& spec) {
+  if (!spec.weights_folder.empty()) return;
+  const std::vector<std::string> keys = unread_config_keys(spec.model);
+  if (keys.empty()) return;
+  throw_bad_input(fmt::format("nothing reads {} of model.config in family {}",
+                              fmt::join(keys, ", "), spec.model.value("model_type", "")),
+                  "remove it");
+}
+
 constexpr size_t kMaxNote = 300;  // bytes of the names that come from the file
 
 }  // namespace
@@ -78,6 +88,7 @@ void check_case(const CaseSpec& spec) {
   // Its options were checked when the scenario was read.
   if (!is_model_workload(spec.workload)) return;
   const ModelConfig config = config_of(spec);
+  check_further_keys(spec);
   check_plan(spec, config);
   for (const StageSpec& stage : spec.stages) stage.parallel.mesh();
 }

@@ -52,6 +52,20 @@ class Experts(cli_test.CommandTest):
                       text)
         self.assertIn("unknown mesh axis 'edp'", self.call("check", CASE, "--mesh", "edp=2", status=2))
 
+    def test_a_family_with_experts_is_given_by_sizes(self):
+        def run(config, status=0):
+            scenario = self.folder / "sizes.yaml"
+            scenario.write_text("model: {family: mixtral, hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, "
+                                f"config: {json.dumps(config)}}}\ndata: {{lengths: [3, 4]}}\n")
+            return self.call("run", str(scenario), "--backend", "emulated", "--out", str(self.folder / "sizes"), "--force",
+                             status=status).replace("\n", " ")
+
+        self.assertIn("1 match", run({"num_local_experts": 3}))
+        self.assertIn("4 of 3 experts cannot be chosen", run({"num_local_experts": 3, "num_experts_per_tok": 4}, status=2))
+        self.assertIn("nothing reads n_group of model.config in family mixtral", run({"n_group": 3}, status=2))
+        self.assertIn("did you mean num_local_experts?", run({"num_local_expert": 3}, status=2))
+        self.assertIn("model.config has 'hidden_size', which model.hidden_size sets", run({"hidden_size": 8}, status=2))
+
     def test_refused_sizes_come_with_those_that_work(self):
         text = self.call("check", CASE, "--mesh", "dp=4,ep=4", status=4)
         self.assertIn("ep=4 does not divide the 6 experts of a layer; ep = 1, 2 would work", text.replace("\n", " "))

@@ -45,13 +45,16 @@ NO_OPTION = {
     **{f"parallel.pp.{key}": "how stages are dealt and ordered, which no other option knows: scenarios/pp"
        for key in ("schedule", "chunks", "group", "first_layers", "last_layers", "count_embedding", "count_head", "layout",
                   "shapes")},
-    **{f"parallel.{key}": "of models with experts alone, which only folders bring: scenarios/ep"
+    **{f"parallel.{key}": "of models with experts alone: scenarios/ep, and `fuzz`"
        for key in ("expert_parallel_size", "expert_tensor_parallel_size", "experts.dispatch")},
-    **{f"run.experts.{key}": "of models with experts alone, which only folders bring: scenarios/ep"
+    **{f"run.experts.{key}": "of models with experts alone: scenarios/ep, and `fuzz`"
        for key in ("balance.coefficient", "balance.form", "groups", "z_coefficient", "bias.rate", "bias.centered", "replay",
                    "capacity.factor", "capacity.minimum", "capacity.policy", "capacity.scope")},
     "data.case": "a folder that brings its own model, data and optimizer",
 }
+# Values that are no part of a pair.
+NO_VALUE = {("model.family", family) for family in  # most keys of models are not theirs: scenarios/ep, and `fuzz`
+            ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v3")}
 WORKLOADS = {"train", "logprobs", "policy"}
 MORE = "more"  # a number that is not off
 GIVEN = "given"  # set, where null is possible
@@ -199,7 +202,7 @@ def in_effect(case, table):
         there |= {(key, value_of(schema, one)) for one in given}
     if not case["world.backend"]:
         there |= {("world.backend", one) for one in ("emulated", "gloo")}  # nccl is for machines with GPUs
-    there = {(key, value) for key, value in there if value is not None}
+    there = {(key, value) for key, value in there if value is not None} - NO_VALUE
     while True:
         kept = {(key, value) for key, value in there
                 if not needs_of(key) or any(set(way.items()) <= there for way in needs_of(key))}

@@ -41,6 +41,21 @@ void fill_sizes(json& model, bool gemma) {
   }
 }
 
+// Joins the further keys of config.json, none of which has a key of its own here.
+void add_config(const Settings& settings, json& model) {
+  const std::string path = "model.config";
+  if (!settings.given(path)) return;
+  const json further = settings.value(path);
+  for (const auto& [name, value] : further.items()) {
+    const std::string own = "model." + (name == "model_type" ? "family" : name);
+    if (model.contains(name) || settings.schema().find(own) != nullptr) {
+      settings.fail(path, fmt::format("{} has '{}', which {} sets", path, name, own),
+                    fmt::format("write {} instead", own));
+    }
+    model[name] = value;
+  }
+}
+
 json sizes_model(const Settings& settings) {
   json model = json::object();
   const std::string family = settings.get<std::string>("model.family");
@@ -48,12 +63,14 @@ json sizes_model(const Settings& settings) {
   model["model_type"] = gemma ? "gemma3_text" : family;  // the sizes are those of the text model
   for (const CaseOption& key : settings.schema().keys()) {
     // A key that sets a member of the case is none of the model's config.
-    if (!key.path.starts_with("model.") || key.path == "model.family" || key.set) continue;
+    const bool is_size = key.path.starts_with("model.") && !key.set;
+    if (!is_size || key.path == "model.family" || key.path == "model.config") continue;
     const json value = settings.value(key.path);
     const std::string name = key.path.substr(key.path.find('.') + 1);
     if (!value.is_null()) model[gemma ? gemma_name(name) : name] = value;
   }
   fill_sizes(model, gemma);
+  add_config(settings, model);
   return model;
 }
 

@@ -38,12 +38,6 @@ constexpr NotDrawn kNotDrawn[] = {
     {"world.device", "the command's --device"},
     {"world.hang_s", "a small one fails on purpose"},
     {"world.deadline_s", "a small one fails on purpose"},
-    {"parallel.expert_parallel_size", "a model with experts needs files"},
-    {"parallel.expert_tensor_parallel_size", "a model with experts needs files"},
-    {"parallel.experts", "a model with experts needs files"},
-    {"run.experts", "a model with experts needs files"},
-    {"run.stages[].expert_parallel_size", "a model with experts needs files"},
-    {"run.stages[].expert_tensor_parallel_size", "a model with experts needs files"},
     {"run.grad_norm.counts", "each_of_tp is wrong on purpose"},
     {"options.checkpointed_block.replays", "false is wrong on purpose"},
     {"options.dropout_regions.inference", "true is refused by every group, as it draws numbers"},
@@ -191,6 +185,7 @@ std::string label_of(const Option& option, const json& value) {
   if (value == option.default_value) return "default";
   if (value.is_null()) return "null";
   if (option.path == "parallel.pp.layout") return layout_label(value);
+  if (option.path == "model.config") return "given";  // fitted to its family (fit_experts.cpp)
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number()) return number_label(option, value);
   if (option.type == KeyType::kIntegers) return value.size() == 1 ? "one" : "several";

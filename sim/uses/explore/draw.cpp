@@ -346,7 +346,10 @@ bool is_small(const CaseSpec& spec) {
   if (!is_model_workload(spec.workload)) return true;
   const auto size = [&](const char* name) { return spec.model.value(name, 1.0); };
   const auto samples = static_cast<double>(spec.data.batch_size);
-  const double layer = size("hidden_size") * (3 * size("intermediate_size") +
+  // The golden computes all experts for all tokens.
+  const double experts =
+      std::max({size("num_experts"), size("num_local_experts"), size("n_routed_experts")});
+  const double layer = size("hidden_size") * (3 * experts * size("intermediate_size") +
                                               4 * size("num_attention_heads") * size("head_dim"));
   const auto passes = static_cast<double>(
       std::max(spec.steps, spec.lives * static_cast<int64_t>(spec.stages.size())));

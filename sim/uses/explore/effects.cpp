@@ -18,6 +18,24 @@ std::vector<Way> any_of_values(const std::string& path, const std::vector<std::s
   return ways;
 }
 
+// Numbers that draw a value other than 0 (catalog.cpp); scenarios use the one between.
+std::vector<Way> any_above_0(const std::string& path) {
+  return {{{path, 0.25}}, {{path, 0.5}}, {{path, 1.5}}};
+}
+
+// The ways of `ways`, each of a family with experts among `families`.
+std::vector<Way> with_experts(const std::vector<Way>& ways,
+                              const std::vector<std::string>& families) {
+  std::vector<Way> all;
+  for (const Way& way : ways) {
+    for (const std::string& family : families) {
+      all.push_back(way);
+      all.back().push_back({"model.family", family});
+    }
+  }
+  return all;
+}
+
 // By the beginning of the key; the longest one counts.
 std::map<std::string, std::vector<Way>> all_ways() {
   const NeededSetting dp{"parallel.data_parallel_size", {}};
@@ -34,6 +52,11 @@ std::map<std::string, std::vector<Way>> all_ways() {
   const NeededSetting exact{"precision", "float64"};
   const std::vector<Way> compared = {{train, exact}, {scores, exact}};
   const std::vector<Way> loads = of_stage("load");
+  const std::vector<std::string> families(kExpertFamilies.begin(), kExpertFamilies.end());
+  const std::vector<std::string> trained(families.begin(), families.end() - 1);
+  std::vector<Way> losses = any_above_0("run.experts.balance.coefficient");
+  const std::vector<Way> capacity = any_above_0("run.experts.capacity.factor"), forms = losses;
+  losses.push_back({{"run.experts.z_coefficient", 0.25}});
   const std::vector<Way> nodes = {{{"world.nodes", {}}}, {{"world.ranks_per_node", {}}}};
   const std::vector<Way> packs = {{{"run.sequence_packing.enabled", true}}};
   const std::vector<Way> groups = {{{"run.dynamic_batching.enabled", true}}};
@@ -55,10 +78,25 @@ std::map<std::string, std::vector<Way>> all_ways() {
       {"model.query_pre_attn_scalar", {{{"model.family", "gemma3"}}}},
       {"model.rope_local_base_freq", {{{"model.family", "gemma3"}}}},
       {"model.sliding_window",
-       {{{"model.family", "gemma3"}}, {{"model.use_sliding_window", true}}}},
+       {{{"model.family", "gemma3"}},
+        {{"model.use_sliding_window", true}},
+        {{"model.family", "gpt_oss"}}}},
       {"model.sliding_window_pattern", {{{"model.family", "gemma3"}}}},
       {"model.use_sliding_window", any_of_values("model.family", {"qwen2", "qwen3"})},
       {"model.max_window_layers", {{{"model.use_sliding_window", true}}}},
+      {"model.config", any_of_values("model.family", families)},
+      {"parallel.expert_", any_of_values("model.family", families)},
+      {"parallel.experts.dispatch",
+       {{{"parallel.expert_parallel_size", {}}}, {{"parallel.expert_tensor_parallel_size", {}}}}},
+      {"run.experts.", with_experts(trains, trained)},
+      {"run.experts.balance.form", forms},
+      {"run.experts.groups", losses},
+      {"run.experts.bias", with_experts({{train}}, {"qwen2_moe", "qwen3_moe"})},
+      {"run.experts.bias.centered", any_above_0("run.experts.bias.rate")},
+      {"run.experts.capacity.minimum", capacity},
+      {"run.experts.capacity.policy", capacity},
+      {"run.experts.capacity.scope", capacity},
+      {"run.experts.replay", with_experts(of_stage("train"), trained)},
       {"parallel.custom_parallel_plan", {{tp, train}, {tp, scores}, {tp, policy}}},
       {"parallel.sequence_parallel", {{tp}}},
       {"parallel.tp.", {{tp}}},
@@ -127,6 +165,9 @@ std::map<std::string, std::vector<Way>> all_ways() {
   };
   for (const TrainingAxis& axis : kTrainingAxes) {
     ways[std::string("run.stages[].") + axis.key] = loads;
+  }
+  for (const ExpertPart& part : kExpertParts) {
+    ways[std::string("run.stages[].") + part.key] = with_experts(loads, families);
   }
   return ways;
 }

@@ -2,6 +2,7 @@
 // one cp rank. A value that has no effect in a case was not tested by it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +11,10 @@
 #include "sim/uses/explore/scenario_text.h"
 
 namespace shardproof::sim::explore {
+
+// Families whose layers have experts.
+inline constexpr std::array<const char*, 5> kExpertFamilies = {"mixtral", "qwen2_moe", "qwen3_moe",
+                                                               "gpt_oss", "deepseek_v3"};
 
 struct NeededSetting {
   std::string path;

@@ -380,10 +380,10 @@ void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed, const
   fit.mesh();
   if (!is_model_workload(setting_of(settings, "workload"))) {
     fit_workload(settings, fixed, usual);
-    fit.mesh();  // it may have fewer ranks now
-    return;
+    return fit.mesh();  // it may have fewer ranks now
   }
   fit_pipeline(settings, fixed);
+  fit_experts(settings, fixed);
   fit.model();
   fit.weights();
   fit.frozen();
@@ -394,6 +394,7 @@ void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed, const
   fit.stages();
   fit.checkpoints();
   fit_pipeline(settings, fixed);  // of loads and the reference, too
+  fit_experts(settings, fixed);
 }
 
 }  // namespace shardproof::sim::explore

@@ -15,11 +15,10 @@ using nlohmann::json;
 namespace {
 
 constexpr const char *kPp = "parallel.pipeline_parallel_size", *kRefPp = "reference.mesh.pp",
-                     *kStageList = "run.stages", *kStagePp = "pipeline_parallel_size",
-                     *kSchedule = "parallel.pp.schedule", *kChunks = "parallel.pp.chunks",
-                     *kGroup = "parallel.pp.group", *kFirst = "parallel.pp.first_layers",
-                     *kLast = "parallel.pp.last_layers", *kLayout = "parallel.pp.layout",
-                     *kLayers = "model.num_hidden_layers", *kMicro = "run.train_micro_batch_size",
+                     *kStagePp = "pipeline_parallel_size", *kSchedule = "parallel.pp.schedule",
+                     *kChunks = "parallel.pp.chunks", *kGroup = "parallel.pp.group",
+                     *kFirst = "parallel.pp.first_layers", *kLast = "parallel.pp.last_layers",
+                     *kLayout = "parallel.pp.layout", *kMicro = "run.train_micro_batch_size",
                      *kDeferred = "parallel.tp.deferred_wgrad";
 constexpr const char* kCounts[] = {"parallel.pp.count_embedding", "parallel.pp.count_head"};
 constexpr int64_t kMostStages = 4;

@@ -12,6 +12,8 @@ inline constexpr const char* kDp = "parallel.data_parallel_size";
 inline constexpr const char* kCp = "parallel.context_parallel_size";
 inline constexpr const char* kUlysses = "parallel.ulysses_size";
 inline constexpr const char* kTp = "parallel.tensor_parallel_size";
+inline constexpr const char* kStageList = "run.stages";
+inline constexpr const char* kLayers = "model.num_hidden_layers";
 
 inline std::string path_of_size(const TrainingAxis& axis) {
   return std::string("parallel.") + axis.key;
@@ -33,7 +35,7 @@ class FittedSettings {
   int64_t size(const std::string& path, int64_t otherwise) const {
     return has(path) ? settings_[path].get<int64_t>() : otherwise;
   }
-  void set(const std::string& path, int64_t value) {
+  void set(const std::string& path, const nlohmann::json& value) {
     if (!is_fixed(path)) settings_[path] = value;
   }
   void drop(const std::string& path) {
@@ -53,6 +55,9 @@ class FittedSettings {
 // Of a registered workload: its options fit its mesh and each other.
 void fit_workload(CaseSettings& settings, const std::set<std::string>& fixed,
                   const nlohmann::json& usual);
+
+// Of a model: what families with experts need, and what others do not have.
+void fit_experts(CaseSettings& settings, const std::set<std::string>& fixed);
 
 // Of parallel.pp.layout.
 bool has_stage_without_layers(const std::string& layout);

@@ -175,7 +175,11 @@ void add_shorter_lists(const CaseSettings& settings, std::vector<Edit>& edits) {
   }
 }
 
-// The numbers among the options of a registered workload, and in their lists.
+// Maps of numbers that decide how much a case computes.
+constexpr const char* kMapsOfNumbers[] = {"options", "model.config"};
+
+// The numbers among the options of a registered workload or the further keys of a config, and in
+// their lists.
 std::vector<json::json_pointer> numbers_of_options(const json& options) {
   std::vector<json::json_pointer> places;
   const json flat = options.flatten();
@@ -186,15 +190,17 @@ std::vector<json::json_pointer> numbers_of_options(const json& options) {
 }
 
 void add_smaller_options(const CaseSettings& settings, std::vector<Edit>& edits) {
-  if (!settings.contains("options")) return;
-  const json& options = settings["options"];
-  for (const json::json_pointer& place : numbers_of_options(options)) {
-    const auto number = options.at(place).get<int64_t>();
-    for (const int64_t smaller : std::set<int64_t>{number / 4, number / 2, number - 1}) {
-      if (smaller < 1 || smaller >= number) continue;
-      Edit edit{fmt::format("options{}: {}", place.to_string(), smaller), {{"options", options}}};
-      edit.patch["options"][place] = smaller;
-      edits.push_back(edit);
+  for (const char* path : kMapsOfNumbers) {
+    if (!settings.contains(path)) continue;
+    const json& options = settings[path];
+    for (const json::json_pointer& place : numbers_of_options(options)) {
+      const auto number = options.at(place).get<int64_t>();
+      for (const int64_t smaller : std::set<int64_t>{number / 4, number / 2, number - 1}) {
+        if (smaller < 1 || smaller >= number) continue;
+        Edit edit{fmt::format("{}{}: {}", path, place.to_string(), smaller), {{path, options}}};
+        edit.patch[path][place] = smaller;
+        edits.push_back(edit);
+      }
     }
   }
 }
@@ -239,9 +245,11 @@ double size_of(const CaseSettings& settings) {
     if (!is_size(key)) continue;
     size += weight_of(key) * std::log2(1 + static_cast<double>(size_at(settings, key)));
   }
-  const json options = settings.value("options", json::object());
-  for (const json::json_pointer& place : numbers_of_options(options)) {
-    size += 0.1 * std::log2(2 + std::abs(options.at(place).get<double>()));
+  for (const char* map : kMapsOfNumbers) {
+    const json options = settings.value(map, json::object());
+    for (const json::json_pointer& place : numbers_of_options(options)) {
+      size += 0.1 * std::log2(2 + std::abs(options.at(place).get<double>()));
+    }
   }
   for (const auto& [path, value] : settings.items()) {
     const Option* key = case_schema().find(path);
@@ -292,8 +300,10 @@ Edit joined(const std::vector<Edit>& edits, size_t count) {
 
 std::vector<Edit> edits_without_axes(const CaseSettings& settings) {
   std::vector<Edit> edits;
-  for (const TrainingAxis& axis : kTrainingAxes) {
-    const std::string path = path_of_size(axis);
+  std::vector<std::string> paths;
+  for (const TrainingAxis& axis : kTrainingAxes) paths.push_back(path_of_size(axis));
+  for (const ExpertPart& part : kExpertParts) paths.push_back(std::string("parallel.") + part.key);
+  for (const std::string& path : paths) {
     const json size = setting_of(settings, path);
     if (!size.is_number() || size <= 1) continue;
     edits.push_back(with_fitted_sizes(settings, edit_of_axis(settings, path, 1), path));

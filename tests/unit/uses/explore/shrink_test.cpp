@@ -209,6 +209,25 @@ TEST_CASE("numbers of a registered workload's options become smaller, also in li
   CHECK(said.count("options/ranks: 2") == 1);
 }
 
+TEST_CASE("experts of a config become fewer, and their ranks go with an axis") {
+  const CaseSettings experts = {{"model.family", "qwen3_moe"},
+                                {"model.config", {{"num_experts", 8}, {"num_experts_per_tok", 2}}},
+                                {"parallel.data_parallel_size", 4},
+                                {"parallel.expert_parallel_size", 4}};
+  std::set<std::string> said;
+  for (const Edit& edit : smaller_cases(experts)) said.insert(edit.what);
+  CHECK(said.count("model.config/num_experts: 4") == 1);
+  CHECK(said.count("parallel.expert_parallel_size: 2") == 1);
+  bool without_ep = false;
+  for (const Edit& edit : edits_without_axes(experts)) {
+    const CaseSettings left = edited(experts, edit);
+    without_ep = without_ep || (size(left, "parallel.expert_parallel_size") == 1 &&
+                                size(left, "parallel.data_parallel_size") == 4);
+    CHECK(check_settings(left, "t/experts.yaml", {}).spec.has_value());
+  }
+  CHECK(without_ep);
+}
+
 TEST_CASE("every edit makes the case smaller") {
   for (const Edit& edit : smaller_cases(kLarge)) {
     INFO(edit.what);

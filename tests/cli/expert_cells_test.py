@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Trains small models with experts on meshes of at most 16 ranks and compares them with one device in float64: every
+legal (dp, cp, ulysses, tp, ep, etp) for Qwen3-MoE and all-to-all, and drawn ones for each other family and for
+all-gather. Fewer than one case of a hundred may be refused for near scores of its routers.
+
+  expert_cells_test.py PROGRAM [--all]    all cells, and 300 drawn ones each; default: a sample of a few seconds
+"""
+import itertools
+import json
+import math
+import random
+import subprocess
+import sys
+import tempfile
+import unittest
+from collections import Counter
+from pathlib import Path
+
+PROGRAM, ALL = Path("build/dev/shardproof-bin"), False
+SAMPLE, DRAWN, SEED = 5, 300, 36
+MOST_RANKS = 16
+LENGTHS = [6, 3, 5, 4, 6, 2, 5]
+MARGIN = "so that roundings could decide"
+SIZES = {"dp": "data_parallel_size", "cp": "context_parallel_size", "ulysses": "ulysses_size", "tp": "tensor_parallel_size",
+         "ep": "expert_parallel_size", "etp": "expert_tensor_parallel_size"}
+
+
+def config_of(family, ep, etp, tp, number):
+    """Experts that ep and etp cut: their number, how many of them a token gets, and their width vary with the cell."""
+    experts = ep * (1 + number % 3) if ep > 2 else 2 * ep * (1 + number % 2)
+    width = math.lcm(etp, tp) * (1 + number % 2)
+    chosen = min(experts, 2 + number % 3)
+    if family in ("mixtral", "gpt_oss"):
+        return {"num_local_experts": experts, "num_experts_per_tok": chosen}, width
+    if family == "deepseek_v3":
+        experts = math.lcm(experts, 4)
+        return {"n_routed_experts": experts, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "n_shared_experts": 1,
+                "moe_intermediate_size": width, "first_k_dense_replace": number % 2, "q_lora_rank": 6, "kv_lora_rank": 5,
+                "qk_nope_head_dim": 3, "qk_rope_head_dim": 2, "v_head_dim": 4}, tp * 3
+    config = {"num_experts": experts, "num_experts_per_tok": min(experts, 1 + number % 3), "moe_intermediate_size": width,
+              "decoder_sparse_step": 1 + number % 2, "norm_topk_prob": number % 4 == 0}
+    if family == "qwen2_moe":
+        config["shared_expert_intermediate_size"] = 3 * tp
+    return config, tp * 3
+
+
+def case_of(family, dispatch, mesh, number):
+    sizes = dict(zip(SIZES, mesh))
+    config, width = config_of(family, sizes["ep"], sizes["etp"], sizes["tp"], number)
+    heads = sizes["tp"] * sizes["ulysses"]
+    parallel = {SIZES[axis]: size for axis, size in sizes.items()}
+    parallel |= {"sequence_parallel": sizes["tp"] > 1, "experts": {"dispatch": dispatch},
+                 "data_parallel": "fsdp" if number % 3 == 0 else "replicate"}
+    samples = max(2, sizes["dp"])
+    model = {"family": family, "vocab_size": 29, "hidden_size": 12, "intermediate_size": width, "num_hidden_layers": 2,
+             "num_attention_heads": heads if heads > 2 else 2 * heads, "head_dim": 4, "config": config}
+    return {"name": "_".join([family, dispatch] + [f"{axis}{size}" for axis, size in sizes.items()] + [str(number)]),
+            "parallel": parallel, "model": model, "run": {"train_micro_batch_size": 1, "max_grad_norm": 0.4},
+            "data": {"lengths": [LENGTHS[i % len(LENGTHS)] for i in range(samples)], "sequence_length": 6, "uneven": True}}
+
+
+def meshes():
+    """Every (dp, cp, ulysses, tp, ep, etp) of at most 16 ranks: ep times etp divides the ranks."""
+    sizes = range(1, MOST_RANKS + 1)
+    for dense in itertools.product(sizes, repeat=4):
+        ranks = math.prod(dense)
+        if ranks <= MOST_RANKS:
+            yield from ((*dense, ep, etp) for ep in sizes for etp in sizes if ranks % (ep * etp) == 0)
+
+
+def run(cases):
+    """The results of a run of the cases."""
+    with tempfile.TemporaryDirectory() as folder:
+        scenario = Path(folder) / "cells.yaml"
+        scenario.write_text(json.dumps({"name": "cells", "workload": "train", "seed": SEED, "matrix": {"cell": cases}}))
+        done = subprocess.run([PROGRAM, "run", scenario, "--backend", "emulated", "--no-skips", "--out",
+                               Path(folder) / "out"], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        results = json.loads((Path(folder) / "out/results.json").read_text())["cases"]
+    return results, done.stdout[-3000:]
+
+
+class ExpertCells(unittest.TestCase):
+    def check(self, cases):
+        results, text = run(cases)
+        near = [result for result in results if result["verdict"] == "refused" and MARGIN in result["message"]]
+        wrong = [result["name"] for result in results if result["verdict"] != "match" and result not in near]
+        self.assertEqual(wrong, [], text)
+        self.assertEqual(len(results), len(cases))
+        self.assertLess(len(near), max(2, len(cases) / 100), text)
+        self.assertLessEqual(max(result["world_size"] for result in results), MOST_RANKS)
+        print(f"{self.id()}, seed {SEED}: {Counter(result['verdict'] for result in results)}")
+
+    def test_every_mesh_matches_one_device(self):
+        cells = list(meshes())
+        self.assertEqual(len(cells), 2214)
+        if not ALL:
+            cells = random.Random(SEED).sample(cells, 2 * SAMPLE)
+        self.check([case_of("qwen3_moe", "all_to_all", mesh, number) for number, mesh in enumerate(cells)])
+
+    def test_drawn_meshes_of_each_other_family_and_of_all_gather_match_one_device(self):
+        drawn = random.Random(SEED)
+        several = [mesh for mesh in meshes() if mesh[-1] * mesh[-2] > 1]
+        for family, dispatch in (("mixtral", "all_to_all"), ("qwen2_moe", "all_to_all"), ("gpt_oss", "all_to_all"),
+                                 ("deepseek_v3", "all_to_all"), ("qwen3_moe", "all_gather")):
+            with self.subTest(family=family, dispatch=dispatch):
+                cells = drawn.sample(several, DRAWN if ALL else SAMPLE)
+                self.check([case_of(family, dispatch, mesh, number) for number, mesh in enumerate(cells)])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        PROGRAM = Path(sys.argv.pop(1)).resolve()
+    if "--all" in sys.argv:
+        sys.argv.remove("--all")
+        ALL = True
+    unittest.main()
