@@ -17,7 +17,11 @@ def joined(literals):
 
 
 def test_cases():
-    """(name, (its folder, as a program is called after it, and its tags)) of every test."""
+    """(name, (its folder, as a program is called after it, and its tags)) of every test; those of the program's commands
+    are called after their file."""
+    for path in sorted((ROOT / "tests/cli").glob("*_test.py")):
+        for name in re.findall(r"def test_(\w+)\(", path.read_text()):
+            yield name.replace("_", " "), ("cli_" + path.stem.removesuffix("_test"), "")
     for path in sorted((ROOT / "tests/unit").rglob("*.cpp")):
         folder = "_".join(path.relative_to(ROOT / "tests").parts[:-1])
         for name, tags in TEST_CASE.findall(path.read_text()):
