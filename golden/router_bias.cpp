@@ -1,7 +1,9 @@
 #include "golden/router_bias.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
+#include "base/error.h"
 #include "golden/dense_routes.h"
 #include "golden/dense_side_losses.h"
 
@@ -31,6 +33,12 @@ class RouterBiases::Biased : public Layer {
 RouterBiases::RouterBiases(const sim::CaseSpec& spec, Decoder& model)
     : rule_(spec.selection_bias), biases_(std::make_shared<State>()) {
   if (rule_.rate == 0) return;
+  if (spec.precision != Precision::kFloat64) {
+    throw_refused(fmt::format("a selection bias moves by the routes of each step, but in {} tokens "
+                              "have the experts that one device chose in float64",
+                              name_of(spec.precision)),
+                  "leave out run.experts.bias, or set precision: float64");
+  }
   biases_->router = model.config().router;
   for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
     if (!model.config().has_experts(layer)) continue;
