@@ -21,9 +21,9 @@ def whole(kind, name):
     return values_of(f"{kind} {name}", dict([HEAD], **SHAPES)[name])
 
 
-def recorded(mesh=(), change=None, spans=(), with_loss=True):
+def recorded(mesh=(), change=None, spans=(), with_loss=True, with_counts=False):
     """Each rank has all layers. `change(kind, name, layer, values)` may return other values of a layer. On the ranks in `spans`
-    a piece is of all layers."""
+    a piece is of all layers. With counts, the optimizer counts the steps of each parameter."""
     run = Run(mesh, optimizer=ADAM)
     for rank in range(run.world_size):
         def put(kind, name, step, layer=None):
@@ -46,6 +46,8 @@ def recorded(mesh=(), change=None, spans=(), with_loss=True):
         if with_loss:
             run.add(rank, "scalar", "loss", [1.25], ())
         put_all("grad", 1)
+        for name in (EXPERTS, ROUTER) * LAYERS if with_counts else ():
+            run.add(rank, "opt", f"step.{name}", [1], (), dtype="int64")
         put_all("param", 1)
     return run
 
@@ -64,7 +66,8 @@ BELOW = (EXPERTS, 0), (ROUTER, 0)
 
 class Layers(cli_test.CommandTest):
     def judged(self, *given, **options):
-        golden = recorded(with_loss=options.get("with_loss", True)).write(os.path.join(self.scratch, "one"))
+        same = {name: options[name] for name in ("with_loss", "with_counts") if name in options}
+        golden = recorded(**same).write(os.path.join(self.scratch, "one"))
         run = recorded((("dp", 2),), *given, **options).write(os.path.join(self.scratch, "run"))
         done = self.run_program("judge", run, "--golden", golden)
         return done.returncode, done.stdout + done.stderr
@@ -80,6 +83,13 @@ class Layers(cli_test.CommandTest):
         self.assertEqual(status, 1, text)
         self.assertIn("tensor    grad.decoder.layers.1.mlp.router.weight   [4, 6]   of step 1", text)
         self.assertIn("3 of 5 gradients of step 1 are wrong", text)
+
+    def test_counts_of_steps_do_not_put_layers_together(self):
+        """As AdamW of torch counts them: one number for each parameter, which is in no layer."""
+        status, text = self.judged(wrong((ROUTER, 1), *BELOW), with_counts=True)
+        self.assertEqual(status, 1, text)
+        self.assertIn("tensor    grad.decoder.layers.1.mlp.router.weight   [4, 6]   of step 1", text)
+        self.assertNotIn("step.decoder", text)
 
     def test_a_layer_that_is_right_is_not_named(self):
         status, text = self.judged(wrong(*BELOW))

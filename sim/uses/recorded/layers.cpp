@@ -14,7 +14,9 @@ using Names = std::set<std::string>;
 constexpr std::string_view kLayers = "layers.";
 
 bool is_of_parameter(const RecordedPiece& piece) {
-  return piece.phase == Phase::kStep && !is_step_scalar(piece.kind);
+  // A count of steps is one number, which says nothing of the layer.
+  return piece.phase == Phase::kStep && !is_step_scalar(piece.kind) &&
+         piece.kind != ObservationKind::kStepCount;
 }
 
 bool lies_in_one_layer(const RecordedPiece& piece) {
