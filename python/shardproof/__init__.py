@@ -10,7 +10,8 @@ import importlib
 # The module of each name. It is imported, and torch with it, when the name is first used: pytest imports this package
 # in every session.
 _MODULES = {"Error": "error", "Muon": "matrices", "Partial": "layout", "Recorder": "recorder", "Replicate": "layout",
-            "Shard": "layout", "batch": "global_batch", "check_coded": "codes", "coded": "codes", "float64": "lift", "load": "golden", "record": "recorder"}
+            "Shard": "layout", "batch": "global_batch", "check_coded": "codes", "coded": "codes", "float64": "lift", "load": "golden", "record": "recorder",
+            "routes": "expert_routes"}
 __version__ = "0.2.0"
 __all__ = list(_MODULES)
 

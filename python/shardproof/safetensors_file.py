@@ -20,9 +20,9 @@ def size_in_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+def write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
     """Writes contiguous CPU tensors."""
-    header, end = {}, 0
+    header, end = {"__metadata__": metadata} if metadata else {}, 0
     for key, tensor in tensors.items():
         begin, end = end, end + size_in_bytes(tensor)
         header[key] = {"dtype": CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}

@@ -24,7 +24,8 @@ using logprobs::Finding;
 std::vector<std::string> files_in(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") names.push_back(entry.path().filename());
+    const std::string name = entry.path().filename();
+    if (name.ends_with(".safetensors") && !logprobs::is_routes_file(name)) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
   return names;

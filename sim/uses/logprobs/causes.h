@@ -46,6 +46,8 @@ std::optional<Claim> propose_padded_rows(const Comparison& comparison);
 std::optional<Claim> propose_attention_scores(const Comparison& comparison);
 // All segments of a row from one on that is not the first.
 std::optional<Claim> propose_pack_boundary(const Comparison& comparison);
+// Tokens that were scored from a position with other experts, or from one on (routes.h).
+std::optional<Claim> propose_routes(const Comparison& comparison);
 // Tokens of older, newer or one of the versions.
 std::optional<Claim> propose_versions(const Comparison& comparison);
 // Token ids in one of n equal ranges of the vocabulary.

@@ -16,29 +16,12 @@ namespace {
 using Propose = std::optional<Claim> (*)(const Comparison& comparison);
 
 constexpr Propose kCauses[] = {
-    propose_sign,
-    propose_log_base,
-    propose_factor,
-    propose_mean,
-    propose_cumulative,
-    propose_probability,
-    propose_offset,
-    propose_shift,
-    propose_rows,
-    propose_chunks,
-    propose_unscored,
-    propose_first_tokens,
-    propose_padded_rows,
-    propose_attention_scores,
-    propose_pack_boundary,
-    propose_versions,
-    propose_vocabulary_shard,
-    propose_token_id,
-    propose_replica,
-    propose_late_positions,
-    propose_context_shard,
-    propose_temperature,
-    propose_normalization,
+    propose_sign,           propose_log_base,         propose_factor,        propose_mean,
+    propose_cumulative,     propose_probability,      propose_offset,        propose_shift,
+    propose_rows,           propose_chunks,           propose_unscored,      propose_first_tokens,
+    propose_padded_rows,    propose_attention_scores, propose_pack_boundary, propose_routes,
+    propose_versions,       propose_vocabulary_shard, propose_token_id,      propose_replica,
+    propose_late_positions, propose_context_shard,    propose_temperature,   propose_normalization,
 };
 
 constexpr double kFew = 0.1;  // of the tokens: "few tokens differ"
@@ -225,6 +208,12 @@ void describe_without_cause(const Comparison& comparison, Finding& finding) {
           : "stale or partly updated weights, other weights, quantization, another attention mask "
             "or position_ids: chosen logprobs alone do not tell these apart; " +
                 advice(comparison.pair);
+  if (finding.split && finding.split->equal.tokens > 0 && finding.split->equal.is_noise) {
+    finding.possible = fmt::format(
+        "other routes alone: the {} tokens before any position that was routed elsewhere differ by "
+        "noise; replay the routes of one file in the other, and compare again",
+        finding.split->equal.tokens);
+  }
   if (comparison.noise < noise_of_bfloat16 && mean <= kMeanNoise * noise_of_bfloat16) {
     finding.possible +=
         "; a computation in bfloat16 has noise of this size: if that is so, name it "
@@ -243,9 +232,11 @@ Finding compare(const Pair& pair) {
                   .claims = {},
                   .without_cause = {},
                   .possible = {}};
+  finding.routes = pair.routes;
   if (!finding.non_finite.empty()) finding.verdict = Verdict::kDifferent;
   if (pair.tokens.empty()) return finding;
   const Comparison comparison(pair);
+  if (pair.routes && pair.routes->first) finding.split = split_by_routes(comparison, *pair.routes);
   finding.median = median_size(comparison.differences);
   finding.largest = largest_of(comparison);
   if (comparison.squared == 0) return finding;

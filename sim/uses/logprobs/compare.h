@@ -24,6 +24,8 @@ struct Finding {
   std::optional<Token> first = std::nullopt;
   int64_t lowest_position = -1;
   double wrong_above = 0;
+  std::optional<Routes> routes = std::nullopt;
+  std::optional<RouteSplit> split = std::nullopt;  // where routes differ
   std::string values;         // a fact: one file holds no logprobs, but other values; ""
   std::string non_finite;     // a fact: how many values are not finite, and where; ""
   std::vector<Claim> claims;  // the best first, then those that are as good

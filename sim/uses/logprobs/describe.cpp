@@ -97,6 +97,36 @@ nlohmann::ordered_json json_of(const Claim& claim) {
   return json;
 }
 
+nlohmann::ordered_json json_of(const RouteClass& one) {
+  return {{"tokens", one.tokens},
+          {"mean", one.mean},
+          {"largest", one.largest},
+          {"is_noise", one.is_noise}};
+}
+
+nlohmann::ordered_json json_of(const Routes& routes, const std::optional<RouteSplit>& split) {
+  if (!routes.only.empty()) return {{"not_compared", routes.only}};
+  nlohmann::ordered_json json{{"positions", routes.compared},
+                              {"elsewhere", routes.elsewhere},
+                              {"layers", routes.layers},
+                              {"in_layers", routes.in_layers}};
+  if (routes.first) {
+    const Reroute& first = *routes.first;
+    json["first"] = {{"row", first.row},
+                     {"position", first.position},
+                     {"layer", first.layer},
+                     {"a", first.from_a},
+                     {"b", first.from_b}};
+  }
+  if (!routes.rule.empty()) json["rule"] = routes.rule;
+  if (split) {
+    json["split"] = {{"elsewhere", json_of(split->elsewhere)},
+                     {"behind", json_of(split->behind)},
+                     {"equal", json_of(split->equal)}};
+  }
+  return json;
+}
+
 nlohmann::ordered_json json_of(const Finding& finding) {
   nlohmann::ordered_json json{{"files", finding.name},
                               {"verdict", words_of(finding.verdict).name},
@@ -114,6 +144,7 @@ nlohmann::ordered_json json_of(const Finding& finding) {
   }
   if (!finding.non_finite.empty()) json["non_finite"] = finding.non_finite;
   if (!finding.values.empty()) json["values"] = finding.values;
+  if (finding.routes) json["routes"] = json_of(*finding.routes, finding.split);
   json["causes"] = nlohmann::ordered_json::array();
   for (const Claim& claim : finding.claims) json["causes"].push_back(json_of(claim));
   if (!finding.without_cause.empty()) {
@@ -134,6 +165,8 @@ std::string describe(const Finding& finding, bool color) {
   text += line("size", size_text(finding));
   text += line("first", first_text(finding));
   text += line("finite", finding.non_finite);
+  if (finding.routes) text += line("routes", routes_text(*finding.routes));
+  if (finding.split) text += line("split", split_text(*finding.split));
   text += line("values", finding.values);
   if (!finding.claims.empty()) {
     const Claim& best = finding.claims.front();

@@ -261,6 +261,7 @@ Pair read_pair(const std::string& path_a, const std::string& path_b) {
         "write the logprobs of the scored tokens, or correct the mask");
   }
   check_ids(pair);
+  pair.routes = read_routes(path_a, path_b, pair.rows, pair.length, pair.counts);
   return pair;
 }
 

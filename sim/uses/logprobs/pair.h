@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/uses/logprobs/routes.h"
+
 namespace shardproof::sim::logprobs {
 
 // A token that counts and that at least one file gives another value than 0.
@@ -41,6 +43,7 @@ struct Pair {
   int64_t vocab_size = 0;  // of the metadata; 0 unknown
   int64_t max_id = -1;
   Settings settings_a, settings_b;
+  std::optional<Routes> routes;
   std::string dtype;          // the coarsest of the files' and of the metadata
   double epsilon = 0;         // of `dtype`
   double stored_epsilon = 0;  // of the coarser file
