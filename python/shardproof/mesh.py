@@ -1,4 +1,5 @@
-"""The mesh of a run: named axes, outer to inner, over which the ranks are numbered row-major."""
+"""The mesh of a run: named axes, outer to inner, over which the ranks are numbered row-major. A part names other groups of
+the same ranks, which the axes do not give: experts that lie over dp and tp, or over an inner half of dp."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -31,14 +33,57 @@ def world() -> tuple[int, int]:
     return 0, 1
 
 
+class Part(NamedTuple):
+    """A rank's index along it is (rank // stride) % size."""
+
+    name: str
+    stride: int
+    size: int
+
+
 class Mesh:
     """Named axes with their sizes, and the position of one rank on them."""
 
-    def __init__(self, axes: Iterable[tuple[str, int]], rank: int, batch_axes: Sequence[str] | None = None):
+    def __init__(self, axes: Iterable[tuple[str, int]], rank: int, batch_axes: Sequence[str] | None = None,
+                 parts: Iterable[Part] = ()):
         self.axes = [(str(name), int(size)) for name, size in axes]
         self.rank = rank
         self.sizes = dict(self.axes)
         self.batch_axes = tuple(batch_axes or (name for name in self.sizes if name in BATCH_AXES))
+        self.parts: list[Part] = []
+        for part in parts:
+            self.add_part(part)
+
+    def add_part(self, part: Part) -> None:
+        """Adds a part that says more than the axes do: etp over the same ranks as tp does not."""
+        known = [*self.sizes, *(one.name for one in self.parts)]
+        says_more = part.size > 1 and part.name not in known and \
+            not any(part.name.endswith(name) and self.range_of([name]) == part[1:] for name in self.sizes)
+        if says_more and self.world_size % (part.stride * part.size) == 0:
+            self.parts.append(part)
+
+    def range_of(self, axes: Sequence[str]) -> tuple[int, int]:
+        """The stride and the size of neighboring axes taken together, outer to inner."""
+        names = [name for name, size in self.axes if size > 1]
+        wanted = [name for name in axes if self.sizes[name] > 1]
+        first = names.index(wanted[0]) if wanted else 0
+        if names[first:first + len(wanted)] != wanted:
+            raise Error(f"The axes {tuple(axes)} are not neighbors, outer to inner, in the mesh {self}",
+                        "Name axes that follow each other there")
+        inner = math.prod(self.sizes[name] for name in names[first + len(wanted):])
+        return inner, math.prod(self.sizes[name] for name in wanted)
+
+    def axes_in(self, name: str) -> tuple[str, ...]:
+        """The axes that a part consists of, outer to inner; of an axis that axis."""
+        part = next((one for one in self.parts if one.name == name), None)
+        if part is None:
+            return (name,)
+        names = [axis for axis, size in self.axes if size > 1]
+        for begin in range(len(names)):
+            for end in range(begin + 1, len(names) + 1):
+                if self.range_of(names[begin:end]) == part[1:]:
+                    return tuple(names[begin:end])
+        raise Error(f'"{name}" cuts the axes of the mesh {self} in the middle', "Name finer axes with mesh=")
 
     @property
     def world_size(self) -> int:
@@ -73,8 +118,9 @@ class Mesh:
 
     def known(self, axes: Iterable[str]) -> tuple[str, ...]:
         """The given axes that have a size above 1 here. A name that no program uses for an axis is an error."""
+        parts = [part.name for part in self.parts]
         for name in axes:
-            if name not in self.sizes and name not in COMMON_AXES and self.world_size > 1:
+            if name not in self.sizes and name not in (*COMMON_AXES, *parts) and self.world_size > 1:
                 raise Error(f'The mesh {self} has no axis "{name}"',
                             "Use the names of its axes, or name them with mesh=")
         return tuple(name for name, size in self.axes if name in axes and size > 1)
@@ -101,11 +147,21 @@ class Mesh:
 
 
 def from_user(mesh, rank: int, world_size: int) -> Mesh:
-    """The mesh that a user named: a mapping or pairs from axis to size, or a DeviceMesh."""
+    """The mesh that a user named: a mapping or pairs from axis to size, or a DeviceMesh. Of a part, the mapping has the
+    axes that it consists of: {"dp": 2, "tp": 2, "ep": ("dp", "tp")}."""
     if hasattr(mesh, "mesh_dim_names"):
         found = from_device_mesh(mesh, rank)
     else:
-        found = Mesh(mesh.items() if isinstance(mesh, Mapping) else mesh, rank)
+        named = list(mesh.items() if isinstance(mesh, Mapping) else mesh)
+        found = Mesh([(name, size) for name, size in named if not isinstance(size, (tuple, list))], rank)
+        for name, axes in named:
+            if not isinstance(axes, (tuple, list)):
+                continue
+            for lacking in (axis for axis in axes if axis not in found.sizes):
+                raise Error(f'"{name}" consists of {tuple(axes)}, and the mesh {found} has no axis "{lacking}"',
+                            "Name the size of each axis")
+            if axes:
+                found.add_part(Part(name, *found.range_of(axes)))
     if found.world_size != world_size:
         raise Error(f"The mesh {found} has {found.world_size} ranks, but the run has {world_size}",
                     "Name every axis, outer to inner, so that the product of the sizes is the world size")
@@ -148,3 +204,13 @@ def of_tensors(tensors, rank: int, world_size: int) -> Mesh | None:
             if whole:
                 return from_device_mesh(max(whole, key=lambda one: one.ndim), rank)
     return None
+
+
+def add_parts_of_tensors(mesh: Mesh, tensors) -> None:
+    """Adds the axes of DTensors that are another view of the ranks, such as the ep of experts beside the fsdp of the rest."""
+    for device_mesh in {id(one): one for one in (getattr(tensor, "device_mesh", None) for tensor in tensors)
+                        if one is not None}.values():
+        for dim, name in enumerate(device_mesh.mesh_dim_names or ()):
+            ranks = device_mesh.mesh.movedim(dim, -1).reshape(-1, device_mesh.mesh.shape[dim])[0].tolist()
+            if len(ranks) > 1 and ranks == list(range(ranks[0], ranks[-1] + 1, ranks[1] - ranks[0])):
+                mesh.add_part(Part(name, ranks[1] - ranks[0], len(ranks)))

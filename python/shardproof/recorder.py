@@ -418,6 +418,8 @@ class Recorder:
                   "mesh": [{"axis": name, "size": size} for name, size in self.mesh.axes],
                   "precision": str(precisions[-1])[6:], "lifted": sorted(lift.lifted),
                   "steps": self._finished if self._steps is None else min(self._finished, self._steps)}
+        if self.mesh.parts:
+            header["parts"] = [{"axis": part.name, "stride": part.stride, "size": part.size} for part in self.mesh.parts]
         header["coordinates"] = [list(reversed(self.mesh.coordinates(rank).values()))
                                  for rank in range(self.mesh.world_size)]
         if current.rows is not None:

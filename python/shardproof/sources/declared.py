@@ -35,9 +35,9 @@ class DeclaredSlot(Slot):
                 raise Error(f'The layout of "{name}" has a placement {placement!r}',
                             "Use shardproof.Shard, shardproof.Replicate or shardproof.Partial")
         self._shards = [one for one in placements if isinstance(one, Shard)]
-        self.axes = tuple(one.axis for one in self._shards)
+        self.axes = tuple(axis for one in self._shards for axis in mesh.axes_in(one.axis))
         partials = [one for one in placements if isinstance(one, Partial)]
-        axes = mesh.known([one.axis for one in partials])
+        axes = mesh.known([axis for one in partials for axis in mesh.axes_in(one.axis)])
         self._partial = PartialPiece(axes, partials[0].op) if axes else None
         self._mesh = mesh
         self._boxes, self._global_shape = self._cut(tuple(parameter.shape))
@@ -64,7 +64,7 @@ class DeclaredSlot(Slot):
     def _place(self, shards: list[Shard]) -> tuple[int, int]:
         """This rank's place among the pieces of a dim that is cut over these axes, the first axis first."""
         index, count = 0, 1
-        for axis in [name for one in shards for name in self._mesh.known([one.axis])]:
+        for axis in [name for one in shards for name in self._mesh.known(self._mesh.axes_in(one.axis))]:
             index = index * self._mesh.sizes[axis] + self._mesh.coordinates()[axis]
             count *= self._mesh.sizes[axis]
         return index, count

@@ -38,8 +38,12 @@ def find_mesh(models: Models, mesh=None) -> Mesh:
         found = megatron.mesh(rank, world_size)
         if found is not None:
             return found
-    parameters = (parameter for one in models for parameter in one.parameters())
-    return meshes.of_tensors(parameters, rank, world_size) or Mesh(current.axes or [("dp", world_size)], rank)
+    parameters = [parameter for one in models for parameter in one.parameters()]
+    found = meshes.of_tensors(parameters, rank, world_size)
+    if found is None:
+        return Mesh(current.axes or [("dp", world_size)], rank)
+    meshes.add_parts_of_tensors(found, parameters)
+    return found
 
 
 def find_slots(models: Models, mesh: Mesh, layouts: Mapping | None, boxes: DTensorBoxes) -> list[Slot]:

@@ -8,7 +8,7 @@ import torch
 
 from .. import names
 from ..error import Error
-from ..mesh import Mesh
+from ..mesh import Mesh, Part
 from ..piece import Piece, boxes_of_range
 from .slot import Slot
 
@@ -37,7 +37,10 @@ def mesh(rank: int, world_size: int) -> Mesh | None:
     if Mesh(axes, rank).world_size != world_size or not is_row_major(found):
         raise Error(f"The groups {axes} of Megatron's parallel_state do not number {world_size} ranks row-major",
                     "Name the axes, outer to inner, with mesh=")
-    return Mesh(axes, rank, batch_axes=("dp", "ep"))
+    experts = {"edp": state.get_expert_data_parallel_group(), "ep": state.get_expert_model_parallel_group(),
+               "etp": state.get_expert_tensor_parallel_group()}
+    return Mesh(axes, rank, batch_axes=("dp", "ep"),
+                parts=[Part(name, step(group), group.size()) for name, group in experts.items()])
 
 
 def step(group) -> int:

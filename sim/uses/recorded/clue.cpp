@@ -14,6 +14,7 @@
 #include "sim/case/record/magnitude.h"
 #include "sim/uses/recorded/absent.h"
 #include "sim/uses/recorded/batch_parts.h"
+#include "sim/uses/recorded/experts.h"
 #include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/hashes.h"
 #include "sim/uses/recorded/norms.h"
@@ -40,27 +41,25 @@ bool holds_addends(const std::vector<const Gradient*>& peers) {
 std::string missing_sum(const RecordedRun& run, const std::vector<Gradient>& gradients) {
   int64_t first = std::numeric_limits<int64_t>::max();
   std::string text;
-  for (const MeshAxis& axis : run.mesh.axes()) {
-    if (axis.size == 1) continue;
+  for (const std::string& axis : run.mesh.names()) {
     using Key = std::tuple<std::string, Place, std::vector<int64_t>, int64_t>;
     std::map<Key, std::vector<const Gradient*>> groups;
     for (const Gradient& one : gradients) {
       const RecordedPiece& piece = *one.piece;
-      groups[{piece.name, piece.place, piece.shape,
-              run.mesh.peers_along(axis.name, piece.rank).front()}]
+      groups[{piece.name, piece.place, piece.shape, run.mesh.peers_along(axis, piece.rank).front()}]
           .push_back(&one);
     }
     for (const auto& [key, peers] : groups) {
       const RecordedPiece& piece = *peers.front()->piece;
       const int64_t order = piece.order < 0 ? first - 1 : piece.order;
-      if (static_cast<int64_t>(peers.size()) != axis.size || order >= first) continue;
+      if (std::ssize(peers) != run.mesh.size(axis) || order >= first) continue;
       if (!holds_addends(peers)) continue;
       first = order;
       const judge::IndexPlan plan = plan_of(piece);
       text = fmt::format(
           "the sum over {} is missing where {}{} gets its gradient: the sum of the ranks' values "
           "is the reference there",
-          axis.name, parameter_of(piece.kind, piece.name),
+          axis, parameter_of(piece.kind, piece.name),
           plan.layout.empty() ? "" : " (" + plan.layout + ")");
     }
   }
@@ -280,7 +279,8 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     found.likely = absent;
     return;
   }
-  if (found.kind != ResultKind::kValues || found.step == 0) return;
+  if (found.kind != ResultKind::kValues) return;
+  if (explain_experts(run, reference, found) || found.step == 0) return;
   for (const auto& clue_of : {clue_of_state, clue_of_norm}) {
     const std::string known = clue_of(run, reference, found);
     if (known.empty()) continue;
@@ -302,6 +302,9 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     if (clue.empty() && has_loss(run, reference, found.step)) {
       clue = wrong_router_alone(gradients, found);
     }
+  }
+  if (clue.empty() && (found.phase == Phase::kForward || is_no_cause)) {
+    clue = clue_of_experts(run, gradients_of(run, reference, found.step));
   }
   if (found.phase == Phase::kForward) {
     const std::string copy = changed_copy(run, reference, found.step);

@@ -19,10 +19,8 @@ std::string bracketed(const std::vector<int64_t>& values) {
 
 std::string coordinates(const Mesh& mesh, int64_t rank) {
   std::string text;
-  for (const MeshAxis& axis : mesh.axes()) {
-    if (axis.size == 1) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis.name,
-                        mesh.coordinate(axis.name, rank));
+  for (const std::string& axis : mesh.names()) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis, mesh.coordinate(axis, rank));
   }
   return text;
 }

@@ -17,17 +17,33 @@ namespace {
 
 constexpr int64_t kMostIterations = 100;
 
+std::string name_of_axis(const Fields& axis) {
+  std::string name = axis.text("axis");
+  if (name.empty() || name.find_first_of("+%/ ") != std::string::npos) {
+    axis.fail("axis", fmt::format("is '{}', which is no name of an axis", name));
+  }
+  return name;
+}
+
 Mesh mesh_of(const Fields& fields, int64_t world_size) {
   std::vector<MeshAxis> axes;
+  std::vector<MeshPart> parts;
   for (const json& one : fields.list("mesh")) {
     const Fields axis(fields.where() + ": mesh", one);
-    MeshAxis read{axis.text("axis"), axis.count("size", 1, Mesh::kMaxWorldSize)};
-    if (read.name.empty() || read.name.find_first_of("+%/ ") != std::string::npos) {
-      axis.fail("axis", fmt::format("is '{}', which is no name of an axis", read.name));
-    }
-    axes.push_back(std::move(read));
+    axes.push_back({name_of_axis(axis), axis.count("size", 1, Mesh::kMaxWorldSize)});
   }
-  Mesh mesh(std::move(axes));
+  for (const json& one : fields.has("parts") ? fields.list("parts") : json::array()) {
+    const Fields part(fields.where() + ": parts", one);
+    parts.push_back({name_of_axis(part), part.count("stride", 1, Mesh::kMaxWorldSize),
+                     part.count("size", 1, Mesh::kMaxWorldSize)});
+    const std::string& name = parts.back().name;
+    const auto is_named = [&](const auto& other) { return other.name == name; };
+    if (std::any_of(axes.begin(), axes.end(), is_named) ||
+        std::any_of(parts.begin(), parts.end() - 1, is_named)) {
+      part.fail("axis", fmt::format("is '{}', which is named twice", name));
+    }
+  }
+  Mesh mesh(std::move(axes), std::move(parts));
   if (mesh.world_size() != world_size) {
     fields.fail("mesh",
                 fmt::format("has {} ranks, and world_size is {}", mesh.world_size(), world_size));
@@ -141,9 +157,9 @@ void check_places(const Fields& fields, const RecordedRun& run) {
 // Keys that the format has (python/shardproof/run.schema.json); what nothing reads is checked too.
 void check_keys(const Fields& fields) {
   static const std::vector<std::string> known = {
-      "format",      "version",   "made_by",   "world_size", "mesh", "precision",
-      "lifted",      "steps",     "only",      "noise",      "rows", "batch",
-      "coordinates", "optimizer", "from_step", "matrices"};
+      "format",    "version",     "made_by",   "world_size", "mesh",    "parts",
+      "precision", "lifted",      "steps",     "only",       "noise",   "rows",
+      "batch",     "coordinates", "optimizer", "from_step",  "matrices"};
   for (const std::string& name : fields.names()) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     fields.fail(name, "is not a key of a run; " + known_names(name, known));

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""`judge RUN --golden RUN1`: experts over the ranks of ep. Which expert is wrong, whose values it holds, and what the gradients
+of experts tell of a wrong loss. The runs are written by hand; experts are rows of a stacked tensor, or tensors of their own.
+
+Usage: recorded_experts_test.py PROGRAM [unittest arguments]
+"""
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import cli_test  # noqa: E402
+from recorded_test import ADAM, Run, cut, size_of, values_of  # noqa: E402
+
+EXPERTS, SHAPE = 4, (3, 5)
+NORM, HEAD = ("layers.0.norm.weight", (6,)), ("head.weight", (10, 6))
+EP2 = (("dp", 1), ("ep", 2))
+# Four ranks of dp x tp, over all of which the experts are spread.
+EP4_OVER_ALL = (("dp", 2), ("tp", 2)), [{"axis": "ep", "stride": 1, "size": 4}]
+
+
+def expert(kind, number):
+    return values_of(f"{kind} expert {number}", SHAPE)
+
+
+def recorded(mesh=(), parts=(), is_stacked=True, change=None, others=None, loss=1.25):
+    """`change(kind, rank, number)` may return other values of an expert, `others(kind, name, values)` of other tensors."""
+    run = Run(mesh, optimizer=ADAM)
+    if parts:
+        run.head |= {"version": 3, "parts": parts}
+    ranks_of_ep = next((part["size"] for part in parts), dict(mesh).get("ep", 1))
+    held = EXPERTS // ranks_of_ep
+    for rank in range(run.world_size):
+        first = rank % ranks_of_ep * held
+
+        def put(kind, step):
+            for name, shape in (NORM, HEAD):
+                values = values_of(f"{kind} {name}", shape)
+                run.add(rank, kind, name, (others and others(kind, name, values)) or values, shape, step)
+            numbers = range(first, first + held)
+            values = {number: (change and change(kind, rank, number)) or expert(kind, number) for number in numbers}
+            if is_stacked:
+                run.add(rank, kind, "layers.0.mlp.experts.up", sum((values[number] for number in numbers), []), (held, *SHAPE),
+                        step, global_shape=[EXPERTS, *SHAPE], offset=[first, 0, 0])
+                return
+            for number in numbers:
+                run.add(rank, kind, f"layers.0.mlp.experts.{number}.up", values[number], SHAPE, step)
+        put("param", 0)
+        run.add(rank, "scalar", "loss", [loss], ())
+        put("grad", 1)
+        put("param", 1)
+    return run
+
+
+class ExpertsTest(cli_test.CommandTest):
+    def judged(self, *mesh, is_stacked=True, **changes):
+        folder = os.path.join(self.scratch, f"case{len(os.listdir(self.scratch))}")
+        golden = recorded(is_stacked=is_stacked).write(os.path.join(folder, "one"))
+        run = recorded(*mesh, is_stacked=is_stacked, **changes).write(os.path.join(folder, "run"))
+        done = self.run_program("judge", run, "--golden", golden)
+        return done.returncode, done.stdout + done.stderr
+
+    def expect(self, texts, *mesh, absent=(), **changes):
+        status, text = self.judged(*mesh, **changes)
+        self.assertEqual(status, 1, text)
+        for one in texts:
+            self.assertIn(one, text)
+        for one in absent:
+            self.assertNotIn(one, text)
+
+    def test_right_runs_match(self):
+        for mesh in ((EP2,), EP4_OVER_ALL):
+            for is_stacked in (True, False):
+                status, text = self.judged(*mesh, is_stacked=is_stacked)
+                self.assertEqual(status, 0, text)
+
+    def test_experts_in_another_order(self):
+        """Those of rank 1 stand in each other's place."""
+        def swapped(kind, rank, number):
+            return expert(kind, {2: 3, 3: 2}.get(number, number)) if rank == 1 else None
+        for is_stacked in (True, False):
+            self.expect(["at the start", "expert 2 holds the golden's expert 3, expert 3 holds the golden's expert 2",
+                         "on rank 1 only", "experts were put in another order"], EP2, is_stacked=is_stacked, change=swapped)
+
+    def test_each_rank_has_the_first_experts(self):
+        def local(kind, rank, number):
+            return expert(kind, number % 2)
+        for is_stacked in (True, False):
+            self.expect(["expert 2 holds the golden's expert 0, expert 3 holds the golden's expert 1",
+                         "the number of an expert among those of its rank was taken for its number among all experts"],
+                        EP2, is_stacked=is_stacked, change=local)
+
+    def test_gradients_of_the_experts_of_one_rank(self):
+        def doubled(kind, rank, number):
+            return [2 * one for one in expert(kind, number)] if (kind, rank) == ("grad", 1) else None
+        self.expect(["grad.layers.0.mlp.experts.up", "2.00 x golden on rank 1 only (ep 1)",
+                     "experts 2, 3 of 4 are wrong, and the others are right"], EP2, change=doubled)
+
+    def test_a_gradient_that_is_zero_is_not_that_of_an_idle_expert(self):
+        """Expert 0 is idle, so that its gradient is zero in the golden, too."""
+        def idle(kind, rank, number):
+            return [0.0] * size_of(SHAPE) if kind == "grad" and number in ((0, 3) if rank else (0,)) else None
+        folder = os.path.join(self.scratch, "idle")
+        golden = recorded(change=lambda kind, _, number: [0.0] * 15 if (kind, number) == ("grad", 0) else None)
+        done = self.run_program("judge", recorded(EP2, change=idle).write(os.path.join(folder, "run")), "--golden",
+                                golden.write(os.path.join(folder, "one")))
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertNotIn("holds the golden's expert", done.stdout)
+        self.assertIn("expert 3 of 4 is wrong, and the others are right", done.stdout)
+
+    def test_a_part_of_the_mesh_names_a_factor(self):
+        def doubled(kind, _, number):
+            return [4 * one for one in expert(kind, number)] if kind == "grad" else None
+        self.expect(["every element is 4.00 x golden on all ranks", "4 is the size of ep"], *EP4_OVER_ALL, change=doubled)
+
+    def test_the_place_of_a_rank_has_its_part(self):
+        def wrong(kind, rank, number):
+            return [0.1 + one for one in expert(kind, number)] if (kind, rank) == ("grad", 3) else None
+        self.expect(["on rank 3 (dp 1, tp 1, ep 3)", "expert 3 of 4 is wrong"], *EP4_OVER_ALL, change=wrong)
+
+    @staticmethod
+    def noisy(share):
+        def others(kind, name, values):
+            noise = values_of(f"noise {name}", (len(values),))
+            return [one + share * other for one, other in zip(values, noise)] if kind == "grad" else None
+        return others
+
+    @staticmethod
+    def far(numbers, others=0.0, zero=False):
+        def change(kind, rank, number):
+            values, noise = expert(kind, number), values_of(f"noise {number}", SHAPE)
+            if kind != "grad":
+                return None
+            if number in numbers and zero:
+                return [0.0] * len(values)
+            return [one + (1.0 if number in numbers else others) * other for one, other in zip(values, noise)]
+        return change
+
+    def test_a_wrong_loss_of_experts_with_other_weights(self):
+        for is_stacked in (True, False):
+            self.expect(["tensor    loss", "the gradients of experts 2, 3 of layers.0.mlp are", "on rank 1 only",
+                         "these experts compute with other weights, or on the rows of other tokens"],
+                        EP2, is_stacked=is_stacked, change=self.far((2, 3), 0.01), others=self.noisy(0.01), loss=1.2500001)
+
+    def test_a_wrong_loss_of_all_experts(self):
+        self.expect(["the gradients of all experts of layers.0.mlp are"], EP2, change=self.far(range(4)),
+                    others=self.noisy(0.01), loss=1.2500001)
+
+    def test_an_expert_that_does_not_count(self):
+        self.expect(["the gradients of expert 3 of layers.0.mlp are zero on rank 1 only",
+                     "nothing that these experts compute counts"], EP2, change=self.far((3,), 0.01, zero=True),
+                    others=self.noisy(0.01), loss=1.2500001)
+
+    def test_a_wrong_loss_whose_gradients_are_all_wrong(self):
+        self.expect(["tensor    loss"], EP2, change=self.far(range(4)), others=self.noisy(1.0), loss=1.5,
+                    absent=["these experts"])
+        self.expect(["tensor    loss"], EP2, change=self.far((), 0.01), others=self.noisy(0.01), loss=1.5,
+                    absent=["these experts"])
+
+    def test_bad_parts_are_refused(self):
+        for part, message in (({"axis": "ep", "stride": 1, "size": 3}, "does not divide"), ({"axis": "ep", "size": 2}, "stride"),
+                              ({"axis": "", "stride": 1, "size": 2}, "which is no name"),
+                              ({"axis": "dp", "stride": 1, "size": 2}, "named twice")):
+            run = recorded((("dp", 2), ("tp", 2)))
+            run.head |= {"version": 3, "parts": [part]}
+            folder = os.path.join(self.scratch, f"bad{message[:4]}")
+            golden = recorded().write(f"{folder}_golden")
+            done = self.run_program("judge", run.write(folder), "--golden", golden)
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(message, done.stderr)
+
+
+if __name__ == "__main__":
+    cli_test.main()
