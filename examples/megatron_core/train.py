@@ -50,8 +50,9 @@ def build(options, chunk=None):
         num_layers=options.layers, hidden_size=32, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=48,
         tensor_model_parallel_size=options.tp, pipeline_model_parallel_size=options.pp,
         virtual_pipeline_model_parallel_size=options.vpp if options.vpp > 1 else None,
-        expert_model_parallel_size=options.ep, sequence_parallel=options.tp > 1,
-        num_moe_experts=4 if options.experts else None, moe_router_topk=2, moe_token_dispatcher_type="allgather",
+        expert_model_parallel_size=options.ep, expert_tensor_parallel_size=options.etp or options.tp,
+        sequence_parallel=options.tp > 1, num_moe_experts=4 if options.experts else None, moe_router_topk=2,
+        moe_token_dispatcher_type=options.dispatcher,
         use_cpu_initialization=True, params_dtype=torch.float64, pipeline_dtype=torch.float64,
         gated_linear_unit=True, activation_func=torch.nn.functional.silu, normalization="RMSNorm",
         add_bias_linear=False, hidden_dropout=0.0, attention_dropout=0.0, bias_dropout_fusion=False,
@@ -119,7 +120,9 @@ def parse():
     parser.add_argument("--pp", type=int, default=1)
     parser.add_argument("--vpp", type=int, default=1, help="chunks of layers on each stage")
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--ep", type=int, default=1)
+    parser.add_argument("--ep", type=int, default=1, help="ranks over which experts are spread")
+    parser.add_argument("--etp", type=int, help="ranks over which each expert is cut; those of tp if it is not given")
+    parser.add_argument("--dispatcher", choices=("allgather", "alltoall"), default="allgather")
     parser.add_argument("--experts", action="store_true")
     return parser.parse_args()
 
@@ -136,7 +139,8 @@ def run(options):
     """One rank, after init_process_group."""
     cuda_on_cpu.install()
     parallel_state.initialize_model_parallel(options.tp, options.pp, options.vpp if options.vpp > 1 else None,
-                                             expert_model_parallel_size=options.ep)
+                                             expert_model_parallel_size=options.ep,
+                                             expert_tensor_parallel_size=options.etp)
     with cuda_on_cpu.OnCpu(), shardproof.float64():                                            # shardproof
         tensor_parallel.model_parallel_cuda_manual_seed(1)
         train(options)

@@ -37,8 +37,8 @@ from clean_examples import EXAMPLES, draw_optimizer  # noqa: E402
 REPEATS = 16  # of the golden, below float64
 FAILED = "failed"
 AXES = ("dp", "tp", "pp", "ep")
-NO_OPTIONS = dict(tp=1, pp=1, vpp=1, ep=1, dp=1, layers=2, experts=False, stage=1, sequence_parallel=True, kind="hand",
-                  device="cpu")
+NO_OPTIONS = dict(tp=1, pp=1, vpp=1, ep=1, etp=None, dispatcher="allgather", dp=1, layers=2, experts=False, stage=1,
+                  sequence_parallel=True, kind="hand", device="cpu")
 
 
 def doubled(models):

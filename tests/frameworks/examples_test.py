@@ -174,7 +174,8 @@ class ExamplesTest(unittest.TestCase):
             if options.golden:  # buckets that cut parameters in the middle
                 with_options(train, "DistributedDataParallelConfig", use_distributed_optimizer=True, bucket_size=3000)
             train.run(options)
-        golden, run = self.record(rank_main, dict(tp=2, dp=2), pp=1, vpp=1, ep=1, layers=2, experts=False)
+        golden, run = self.record(rank_main, dict(tp=2, dp=2), pp=1, vpp=1, ep=1, etp=None,
+                                  dispatcher="allgather", layers=2, experts=False)
         wanted = dict(kind="grad", step=1)
         self.assertEqual(runs.names(run, **wanted), runs.names(golden, **wanted))
         for name in runs.names(golden, **wanted):

@@ -23,9 +23,12 @@ import ranks  # noqa: E402
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 INSTALLED = importlib.util.find_spec("megatron") is not None
 if PROGRAM and INSTALLED:
+    import torch
     import train as example
-    from megatron.core import tensor_parallel
+    from megatron.core import parallel_state, tensor_parallel
     from megatron.core.distributed import param_and_grad_buffer as buffers
+    from megatron.core.pipeline_parallel import schedules
+    from megatron.core.transformer.moe import experts, token_dispatcher
     finalize = importlib.import_module("megatron.core.distributed.finalize_model_grads")  # a function hides the module
 
 
@@ -114,6 +117,128 @@ def experts_gradients_have_a_factor():
     wrapped(buffers._ParamAndGradBucketGroup, "start_grad_sync", make)
 
 
+def is_second():
+    """Whether this rank holds the second half of the experts."""
+    return parallel_state.get_expert_model_parallel_rank() == 1
+
+
+def after_finalizing(change):
+    """change(parameters) of experts, by name, when all gradients are reduced."""
+    def make(original):
+        def finalized(model, *given, **options):
+            original(model, *given, **options)
+            change({name: one for chunk in model for name, one in chunk.named_parameters() if "local_experts" in name})
+        return finalized
+    wrapped(example, "finalize_model_grads", make)
+
+
+def experts_of_one_rank_have_a_factor():
+    def double(parameters):
+        for one in parameters.values() if is_second() else ():
+            one.main_grad *= 2
+    after_finalizing(double)
+
+
+def an_experts_gradient_is_zero():
+    def zero(parameters):
+        for name, one in parameters.items():
+            if is_second() and "local_experts.1." in name:
+                one.main_grad.zero_()
+    after_finalizing(zero)
+
+
+def after_loading(change):
+    def make(original):
+        def load(model, golden):
+            original(model, golden)
+            change({name: one.data for chunk in model for name, one in chunk.named_parameters() if "local_experts" in name})
+        return load
+    wrapped(example.shardproof, "load", make)
+
+
+def each_rank_takes_the_first_experts():
+    def of_rank_0(parameters):
+        for one in parameters.values():
+            example.dist.broadcast(one, 0)
+    after_loading(of_rank_0)
+
+
+def experts_change_places():
+    def swap(parameters):
+        for name, one in parameters.items():
+            if is_second() and "local_experts.0." in name:
+                other = parameters[name.replace("experts.0.", "experts.1.")]
+                one[:], other[:] = other.clone(), one.clone()
+    after_loading(swap)
+
+
+def rows_go_to_the_next_expert():
+    def make(original):
+        def forward(self, *given):
+            own = self.local_experts
+            self._modules["local_experts"] = torch.nn.ModuleList(list(own)[::-1]) if is_second() else own
+            try:
+                return original(self, *given)
+            finally:
+                self._modules["local_experts"] = own
+        return forward
+    wrapped(experts.SequentialMLP, "forward", make)
+
+
+def the_last_expert_does_not_count():
+    def make(original):
+        def forward(self, rows, counts, probs):
+            output, bias = original(self, rows, counts, probs)
+            kept = len(output) - int(counts[-1]) * is_second()
+            return torch.cat([output[:kept], torch.zeros_like(output[kept:])]), bias
+        return forward
+    wrapped(experts.SequentialMLP, "forward", make)
+
+
+def received_rows_are_not_sorted():
+    def make(original):
+        def build(self, *given, **options):
+            original(self, *given, **options)
+            self.sort_input_by_local_experts = self.sort_input_by_local_experts.sort().values
+        return build
+    wrapped(token_dispatcher.MoEAlltoAllTokenDispatcher, "__init__", make)
+
+
+def gathered_weights_of_routes_are_detached():
+    wrapped(token_dispatcher, "gather_from_sequence_parallel_region", lambda original: lambda rows, *given, **options: original(
+        rows.detach() if rows.is_floating_point() and rows.shape[-1] == 4 else rows, *given, **options))
+
+
+def the_gradient_is_scaled_at_every_stage():
+    wrapped(schedules, "backward_step", lambda original: lambda inputs, outputs, gradient, *given: original(
+        inputs, outputs, [one if one is None else one / example.MICROBATCHES for one in gradient]
+        if isinstance(gradient, list) else gradient if gradient is None else gradient / example.MICROBATCHES, *given))
+
+
+def labels_of_the_next_microbatch():
+    def make(original):
+        def forward_step(batches, model):
+            if not hasattr(forward_step, "labels"):
+                forward_step.labels = [targets for _, targets in zip(range(example.MICROBATCHES), forward_step.all)]
+            tokens, _ = next(batches)
+            forward_step.labels = forward_step.labels[1:] + forward_step.labels[:1]
+            return original(iter([(tokens, forward_step.labels[0])]), model)
+        tokens, targets = example.global_batch(0)
+        forward_step.all = targets.split(example.ROWS // example.MICROBATCHES)
+        return forward_step
+    wrapped(example, "forward_step", make)
+
+
+def the_gradients_of_one_chunk_are_added_twice():
+    def make(original):
+        def finalized(model, *given, **options):
+            original(model, *given, **options)
+            for one in model[1].parameters():
+                one.main_grad *= 2
+        return finalized
+    wrapped(example, "finalize_model_grads", make)
+
+
 # name: (settings of both runs, bug, layout, pieces of the finding)
 BUGS = {
     # Megatron-LM issue 1446, NeMo-RL 1487
@@ -134,6 +259,55 @@ BUGS = {
     # Megatron-LM 4f8974a400
     "experts' gradients have a factor":
         ((), "experts_gradients_have_a_factor", dict(ep=2), ["experts", "2.00 x golden"]),
+    # Megatron-LM 4f8974a400: right only if etp is tp
+    "experts' gradients have a factor where etp is not tp":
+        ((), "experts_gradients_have_a_factor", dict(tp=2, ep=2, etp=1, world=2),
+         ["grad.decoder.layers.1.mlp.experts", "2.00 x golden", "2 is the size of tp and of ep"]),
+    # ColossalAI 9b9b76bdc
+    "the experts of one rank have a factor":
+        ((), "experts_of_one_rank_have_a_factor", dict(ep=2),
+         ["grad.decoder.layers.1.mlp.experts", "2.00 x golden on rank 1 only (ep 1)", "experts 2, 3 of 4 are wrong"]),
+    # Megatron-LM eef48ef31c
+    "an expert's gradient is zero":
+        ((), "an_experts_gradient_is_zero", dict(ep=2),
+         ["grad.decoder.layers.1.mlp.experts", "every element is 0 on rank 1 only (ep 1)", "expert 3 of 4 is wrong"]),
+    # slime PR 1799
+    "each rank takes the first experts":
+        ((), "each_rank_takes_the_first_experts", dict(ep=2),
+         ["mlp.experts", "at the start", "expert 2 holds the golden's expert 0, expert 3 holds the golden's expert 1",
+          "the number of an expert among those of its rank was taken"]),
+    # Megatron-Bridge PR 5376, of experts
+    "experts change places":
+        ((), "experts_change_places", dict(ep=2),
+         ["mlp.experts", "at the start", "expert 2 holds the golden's expert 3, expert 3 holds the golden's expert 2"]),
+    # Megatron-LM 54d4b3ddbb
+    "received rows are not sorted by expert":
+        ((), "received_rows_are_not_sorted", dict(ep=2, dispatcher="alltoall"),
+         ["loss   of step 1", "the gradients of all experts of", "on the rows of other tokens"]),
+    "rows go to the next expert of a rank":
+        ((), "rows_go_to_the_next_expert", dict(ep=2),
+         ["loss   of step 1", "the gradients of experts 2, 3 of", "on rank 1 only (ep 1)", "compute with other weights"]),
+    # ColossalAI PR 6063, of one expert
+    "the last expert does not count":
+        ((), "the_last_expert_does_not_count", dict(ep=2),
+         ["loss   of step 1", "the gradients of expert 3 of", "are zero on rank 1 only (ep 1)"]),
+    # Megatron-LM rt-gather-detached: the router learns from side losses alone
+    "gathered weights of routes are detached":
+        ((), "gathered_weights_of_routes_are_detached", dict(ep=2), ["grad.decoder.layers.1.mlp.router.weight", "is 0"]),
+    # DeepSpeed PR 8154
+    "the gradient is scaled at every stage":
+        ((), "the_gradient_is_scaled_at_every_stage", dict(pp=2),
+         ["grad.decoder.layers.0.", "0.5 (1/2) x golden on rank 0", "of step 1"]),
+    # DeepSpeed issue 5729
+    "labels of the next microbatch":
+        ((), "labels_of_the_next_microbatch", dict(pp=2), ["loss   of step 1"]),
+    # DeepSpeed PR 5605, of a chunk
+    "the gradients of one chunk are added twice":
+        ((), "the_gradients_of_one_chunk_are_added_twice", dict(pp=2, vpp=2, layers=4),
+         ["2.00 x golden", "of step 1"]),
+    "tied embeddings are not summed over stages of chunks":
+        (("share_embeddings",), "tied_embeddings_are_not_summed", dict(pp=2, vpp=2, layers=4),
+         ["grad.embedding.word_embeddings", "over pp"]),
     # Megatron-LM issues 7464 and 737: live in the installed version, nothing is planted
     "label smoothing under tensor parallelism":
         (("smooth_labels",), "", dict(tp=2), ["loss   of step 1", "the ranks of tp do not agree", "its own part of a tensor"]),
@@ -156,10 +330,11 @@ class MegatronTest(unittest.TestCase):
         cls.scratch = cls.enterClassContext(tempfile.TemporaryDirectory())
 
     def record(self, out, golden, settings, bug, **sizes):
-        common = dict(tp=1, pp=1, vpp=1, ep=1, layers=2, experts="ep" in sizes or "experts" in out, steps=1, out=out,
-                      golden=golden)
-        options = argparse.Namespace(**common | {name: size for name, size in sizes.items() if name != "dp"})
-        world_size = math.prod(size for name, size in sizes.items() if name not in ("vpp", "layers"))
+        """`sizes` has the number of ranks where the experts' axes lie over others."""
+        common = dict(tp=1, pp=1, vpp=1, ep=1, etp=None, dispatcher="allgather", layers=2,
+                      experts="ep" in sizes or "etp" in sizes or "experts" in out, steps=1, out=out, golden=golden)
+        options = argparse.Namespace(**common | {name: size for name, size in sizes.items() if name not in ("dp", "world")})
+        world_size = sizes.get("world") or math.prod(sizes.get(name, 1) for name in ("dp", "tp", "pp", "ep"))
         ranks.run(world_size, rank_main, settings, bug, options)
 
     def golden(self, settings, experts, layers=2):
@@ -170,7 +345,7 @@ class MegatronTest(unittest.TestCase):
         return self.goldens[key]
 
     def judged(self, settings, bug, sizes):
-        golden = self.golden(settings, "ep" in sizes, sizes.get("layers", 2))
+        golden = self.golden(settings, "ep" in sizes or "etp" in sizes, sizes.get("layers", 2))
         out = tempfile.mkdtemp(dir=self.scratch) + "/run"
         self.record(out, golden, settings, bug, **sizes)
         done = subprocess.run([PROGRAM, "judge", out, "--golden", golden], text=True, capture_output=True, timeout=120,
@@ -181,7 +356,8 @@ class MegatronTest(unittest.TestCase):
     def test_clean_layouts_match(self):
         """tp has sequence parallelism."""
         for sizes in (dict(tp=2), dict(tp=2, dp=2), dict(pp=2), dict(pp=2, tp=2), dict(pp=2, vpp=2, layers=4), dict(ep=2),
-                      dict(ep=2, tp=2)):
+                      dict(ep=2, tp=2), dict(ep=2, dispatcher="alltoall"), dict(tp=2, ep=2, etp=1, world=2), dict(etp=2, world=2),
+                      dict(tp=2, ep=4, etp=1, world=4, dispatcher="alltoall"), dict(ep=2, etp=2, world=4)):
             with self.subTest(**sizes):
                 status, text = self.judged((), "", sizes)
                 self.assertEqual(status, 0, text)
@@ -191,8 +367,10 @@ class MegatronTest(unittest.TestCase):
         self.assertEqual(status, 0, text)
 
     def test_tied_embeddings_match(self):
-        status, text = self.judged(("share_embeddings",), "", dict(pp=2))
-        self.assertEqual(status, 0, text)
+        for sizes in (dict(pp=2), dict(pp=2, vpp=2, layers=4)):
+            with self.subTest(**sizes):
+                status, text = self.judged(("share_embeddings",), "", sizes)
+                self.assertEqual(status, 0, text)
 
     def test_bugs_are_found(self):
         for name, (settings, bug, sizes, pieces) in BUGS.items():

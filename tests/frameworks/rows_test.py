@@ -59,7 +59,7 @@ class RowsTest(unittest.TestCase):
 
     def record(self, row, golden, sizes, is_broken):
         options = argparse.Namespace(out=tempfile.mkdtemp(dir=self.scratch) + "/run", golden=golden, steps=1,
-                                     experts=False, layers=2, **dict(tp=1, pp=1, vpp=1, ep=1) | sizes)
+                                     experts=False, layers=2, **dict(tp=1, pp=1, vpp=1, ep=1, etp=None, dispatcher="allgather") | sizes)
         program_of(row)
         ranks.run(math.prod(sizes.values()), rank_main, row, options, is_broken)
         return options.out
