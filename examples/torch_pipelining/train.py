@@ -21,6 +21,9 @@ VOCABULARY, DIM, HEADS, LAYERS, LENGTH, ROWS, MICROBATCHES = 64, 32, 4, 8, 12, 8
 SCHEDULES = {"gpipe": (schedules.ScheduleGPipe, 1), "1f1b": (schedules.Schedule1F1B, 1),
              "interleaved": (schedules.ScheduleInterleaved1F1B, 2), "bfs": (schedules.ScheduleLoopedBFS, 2),
              "zb1p": (schedules.ScheduleInterleavedZeroBubble, 2)}
+IN_A_V = ("zbv", "dualpipev")  # the first rank has the first and the last stage
+if torch.__version__ >= "2.14":  # torch 2.11 begins them with messages of a rank to itself, which Gloo refuses
+    SCHEDULES |= {"zbv": (schedules.ScheduleZBVZeroBubble, 2), "dualpipev": (schedules.ScheduleDualPipeV, 2)}
 
 
 class Layer(nn.Module):
@@ -72,7 +75,7 @@ class Pipeline:
     def __init__(self, rank, ranks, schedule):
         kind, count = SCHEDULES[schedule]
         stages = ranks * count
-        self.numbers = range(rank, stages, ranks)
+        self.numbers = [rank, stages - 1 - rank] if schedule in IN_A_V else range(rank, stages, ranks)
         self.parts = [Part(number, stages) for number in self.numbers]
         made = [PipelineStage(part, number, stages, torch.device("cpu")) for part, number in zip(self.parts, self.numbers)]
         self.has_first, self.has_last = 0 in self.numbers, stages - 1 in self.numbers

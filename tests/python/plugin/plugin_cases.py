@@ -110,6 +110,46 @@ def test_stages(layout, divides):
             optimizer.step()
 
 
+class Experts(nn.Module):
+    """Four experts, of which each rank of ep has its own, and computes their share of the output of all rows."""
+
+    def __init__(self, ep, group):
+        super().__init__()
+        self.experts, self.gate = nn.Parameter(torch.randn(4 // ep, 8, 8)), nn.Linear(8, 4)
+        self.group = group
+
+    def forward(self, x):
+        own = len(self.experts)
+        first = own * dist.get_rank(self.group)
+        share = torch.einsum("rh,ehf,re->rf", x, self.experts, self.gate(x).softmax(-1)[:, first:first + own])
+        total = share.detach().clone()
+        dist.all_reduce(total, group=self.group)
+        return share + (total - share.detach())
+
+
+@pytest.mark.parametrize("swaps", [False, True])
+@pytest.mark.layouts("ep2", "dp2 ep2")
+def test_experts(layout, swaps):
+    """The last rank may exchange the gradients of its experts."""
+    note(f"test_experts {layout.text}: {layout.world_size} {layout.mesh}")
+    with shardproof.float64():
+        mesh = init_device_mesh("cpu", (layout.sizes["dp"], layout.sizes["ep"]), mesh_dim_names=("dp", "ep"))
+        model = Experts(layout.sizes["ep"], mesh.get_group("ep"))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        layout.load(model, mesh=layout.mesh, layouts={"experts": shardproof.Shard(0, "ep"), "*": shardproof.Replicate()})
+        with layout.record(model, optimizer):
+            rows = shardproof.batch(torch.arange(32.0).reshape(4, 8).sin())
+            model(rows).square().mean().backward()
+            for parameter in model.gate.parameters():  # each rank has the part of its own experts
+                dist.all_reduce(parameter.grad, group=mesh.get_group("ep"))
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad, group=mesh.get_group("dp"))
+                parameter.grad.div_(layout.sizes["dp"])
+            if swaps and layout.rank and layout.rank == layout.world_size - 1:
+                model.experts.grad.copy_(model.experts.grad.flip(0))
+            optimizer.step()
+
+
 @pytest.mark.parametrize("wrong_rank", [None, 1])
 @pytest.mark.layouts("tp2", noise=16)
 def test_noise(layout, wrong_rank):

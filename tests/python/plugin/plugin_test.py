@@ -119,6 +119,12 @@ class PluginTest(unittest.TestCase):
             self.expect(f"test_stages[{layout}-False]", "grad.layers.3.bias [8] of step 1", "2.00 x golden")
             self.assertEqual(notes(self.scratch.name, f"test_stages {layout}:"), [f"test_stages {layout}: {seen}"] * 4)
 
+    def test_experts_over_ranks(self):
+        for layout, rank in (("ep2", 1), ("dp2 ep2", 3)):
+            self.passed(f"test_experts[{layout}-False]")
+            self.expect(f"test_experts[{layout}-True]", "grad.experts [4, 8, 8] of step 1",
+                        "expert 2 holds the golden's expert 3, expert 3 holds the golden's expert 2", f"on rank {rank} only")
+
     def test_the_golden_runs_once(self):
         self.assertEqual(len(notes(self.scratch.name, "test_right 1:")), 1)
 
