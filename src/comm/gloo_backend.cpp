@@ -4,8 +4,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <future>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/call.h"
@@ -19,10 +22,19 @@ using Device = std::shared_ptr<gloo::transport::Device>;
 using GlooTensors = std::vector<at::Tensor>;
 using GlooWork = c10::intrusive_ptr<c10d::Work>;
 
+// The device's thread handles what arrives. While another thread holds the lock of a connection, it
+// asks the system for events again and again: for whole slices of time, if it has taken the core
+// from that other thread. A batch thread takes no core from a thread that runs. A thread inherits
+// its policy from the one that starts it, so a batch thread makes the device.
 Device make_device(const std::string& host) {
-  try {
+  const auto make = [&] {
+    const sched_param plain{};
+    ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &plain);
     if (host.empty()) return c10d::ProcessGroupGloo::createDefaultDevice();
     return c10d::ProcessGroupGloo::createDeviceForHostname(host);
+  };
+  try {
+    return std::async(std::launch::async, make).get();
   } catch (const std::exception& error) {
     if (!shortage_text(error).empty()) throw;
     const std::string text = error.what();
