@@ -11,7 +11,9 @@
 #include <iostream>
 #include <memory>
 #include <thread>
+#include <vector>
 
+#include "base/digest.h"
 #include "base/elapsed.h"
 #include "base/error.h"
 #include "sim/cli/machine.h"
@@ -198,9 +200,16 @@ int status_of(const std::vector<judge::CaseResult>& results, const report::RunIn
   return status == 0 && partial ? kBadInput : status;
 }
 
+// Of this program's file, which every run reads.
 std::string program_digest() {
   std::ifstream program("/proc/self/exe", std::ios::binary);
-  return report::crc32_text(std::string(std::istreambuf_iterator<char>(program), {}));
+  std::vector<char> piece(1 << 18);
+  uint64_t digest = 0;
+  do {
+    program.read(piece.data(), std::ssize(piece));
+    digest = mix_bits(digest + digest_of(piece.data(), static_cast<size_t>(program.gcount())));
+  } while (program);
+  return fmt::format("{:016x}", digest);
 }
 
 // The files and folders that a run reads: its results must not take their place.

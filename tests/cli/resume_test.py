@@ -254,6 +254,17 @@ class EndedRun(cli_test.CommandTest):
         self.assertEqual(before, {path: path.read_bytes() for path in pathlib.Path(out).rglob("*") if path.is_file()})
         self.assertIn("no run that was ended", self.call("run", "--resume", self.path("none"), status=2))
 
+    def test_another_program_does_not_resume(self):
+        out = self.path("out")
+        self.end_early(out, signal.SIGKILL)
+        other = shutil.copy(cli_test.PROGRAM, self.path("other"))
+        with open(other, "ab") as file:
+            file.write(b"x")  # no loader reads it
+        run = subprocess.run([other, "run", "--resume", out], cwd=self.scratch, env=self.environment,
+                             capture_output=True, text=True, timeout=cli_test.LIMIT_S)
+        self.assertEqual(2, run.returncode, run)
+        self.assertIn("another program made the run", run.stderr)
+
     def test_two_runs_do_not_share_a_folder(self):
         out = self.path("shared")
         process = self.start(*self.words, "--out", out)
