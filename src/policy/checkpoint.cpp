@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -230,6 +231,20 @@ bool is_whole(const fs::path& folder) {
   return true;
 }
 
+// Throws on every rank when one has a problem.
+void agree(const std::exception_ptr& problem, const std::string& folder, MeshComm& comm,
+           at::Device device) {
+  const int64_t all_well = comm.mesh().world_size();
+  const at::Tensor first = comm.world().all_reduce(
+      at::scalar_tensor(problem ? comm.rank() : all_well, at::kLong).to(device), ReduceOp::kMin,
+      "checkpoint read");
+  if (problem) std::rethrow_exception(problem);
+  if (first.item<int64_t>() == all_well) return;
+  throw_bad_input(
+      fmt::format("rank {} cannot load {}, so no rank does", first.item<int64_t>(), folder),
+      "see what that rank says");
+}
+
 at::Tensor piece_of_file(const SafetensorsFile& file, const std::string& name,
                          const Parameter& parameter, const at::Tensor& like, const MeshComm& comm) {
   const at::Tensor full = file.get(name);
@@ -238,6 +253,43 @@ at::Tensor piece_of_file(const SafetensorsFile& file, const std::string& name,
                     "load the checkpoint of this model");
   }
   return cut(full, parameter.layout, comm.mesh(), comm.rank()).to(like.options());
+}
+
+struct SavedState {
+  json state;
+  int64_t step = 0;
+  std::vector<at::Tensor> masters = {};
+  std::vector<OptimizerState> states = {};
+};
+
+// This rank's pieces.
+SavedState read_checkpoint(const std::string& folder, const Trainer& trainer,
+                           const MeshComm& comm) {
+  SavedState saved{.state = read_state(folder)};
+  const SafetensorsFile model = SafetensorsFile::open((fs::path(folder) / kModelFile).string());
+  const SafetensorsFile optimizer =
+      SafetensorsFile::open((fs::path(folder) / kOptimizerFile).string());
+  if (model.names().size() != trainer.parameters().size()) {
+    throw_bad_input(fmt::format("{} has {} weights, the model {}", model.path(),
+                                model.names().size(), trainer.parameters().size()),
+                    "load the checkpoint of this model");
+  }
+  saved.step = saved.state["step"].get<int64_t>();
+  const int64_t most_steps = number_of(saved.state, "optimizer_steps", saved.step);
+  const json fewer_steps = saved.state.value("fewer_optimizer_steps", json::object());
+  for (size_t i = 0; i < trainer.parameters().size(); ++i) {
+    const Parameter& parameter = *trainer.parameters()[i];
+    const at::Tensor& like = trainer.masters()[i];
+    saved.masters.push_back(piece_of_file(model, parameter.name, parameter, like, comm));
+    OptimizerState& state = saved.states.emplace_back();
+    state.step = number_of(fewer_steps, parameter.name.c_str(), most_steps);
+    for (const StatePart& part : kStateParts) {
+      const std::string name = part.prefix + parameter.name;
+      if (!optimizer.contains(name)) continue;
+      state.*part.tensor = piece_of_file(optimizer, name, parameter, like, comm);
+    }
+  }
+  return saved;
 }
 
 }  // namespace
@@ -276,51 +328,37 @@ std::optional<std::string> latest_checkpoint(const std::string& root) {
   return std::nullopt;
 }
 
-LoadedCheckpoint load_checkpoint(const std::string& folder, Trainer& trainer, const MeshComm& comm,
+LoadedCheckpoint load_checkpoint(const std::string& folder, Trainer& trainer, MeshComm& comm,
                                  RngTracker* rng) {
-  const json state = read_state(folder);
-  if (rng != nullptr && !state.contains("rng")) {
-    throw_bad_input(folder + " has no random streams", "load one that was saved with them");
-  }
-  const SafetensorsFile model = SafetensorsFile::open((fs::path(folder) / kModelFile).string());
-  const SafetensorsFile optimizer =
-      SafetensorsFile::open((fs::path(folder) / kOptimizerFile).string());
-  if (model.names().size() != trainer.parameters().size()) {
-    throw_bad_input(fmt::format("{} has {} weights, the model {}", model.path(),
-                                model.names().size(), trainer.parameters().size()),
-                    "load the checkpoint of this model");
-  }
-  std::vector<at::Tensor> masters;
-  std::vector<OptimizerState> states;
-  const int64_t step = state["step"].get<int64_t>();
-  const int64_t most_steps = number_of(state, "optimizer_steps", step);
-  const json fewer_steps = state.value("fewer_optimizer_steps", json::object());
-  for (size_t i = 0; i < trainer.parameters().size(); ++i) {
-    const Parameter& parameter = *trainer.parameters()[i];
-    const at::Tensor& like = trainer.masters()[i];
-    masters.push_back(piece_of_file(model, parameter.name, parameter, like, comm));
-    states.emplace_back().step = number_of(fewer_steps, parameter.name.c_str(), most_steps);
-    for (const StatePart& part : kStateParts) {
-      const std::string name = part.prefix + parameter.name;
-      if (!optimizer.contains(name)) continue;
-      states.back().*part.tensor = piece_of_file(optimizer, name, parameter, like, comm);
-    }
-  }
-  LoadedCheckpoint loaded{.step = step, .data_position = number_of(state, "data_position", 0)};
-  // The trainer is restored last of the steps that throw, so that a bad checkpoint changes nothing.
+  std::optional<SavedState> saved;
+  LoadedCheckpoint loaded;
   std::optional<RngStates> before;
-  if (rng != nullptr) {
-    before = rng->states();
-    const auto streams = SafetensorsFile::open((fs::path(folder) / kStreamsFile).string());
-    loaded.streams_begun_anew = set_streams(state["rng"], streams, step, comm, *rng);
+  if (rng != nullptr) before = rng->states();
+  std::exception_ptr problem;
+  try {
+    saved = read_checkpoint(folder, trainer, comm);
+    loaded = {.step = saved->step, .data_position = number_of(saved->state, "data_position", 0)};
+    trainer.check_states(saved->states);
+    if (rng != nullptr) {
+      if (!saved->state.contains("rng")) {
+        throw_bad_input(folder + " has no random streams", "load one that was saved with them");
+      }
+      const auto streams = SafetensorsFile::open((fs::path(folder) / kStreamsFile).string());
+      loaded.streams_begun_anew =
+          set_streams(saved->state["rng"], streams, saved->step, comm, *rng);
+    }
+  } catch (const std::exception&) {
+    problem = std::current_exception();
   }
   try {
-    trainer.restore(masters, std::move(states), step, number_of(state, "schedule_steps", step));
+    agree(problem, folder, comm, trainer.device());
   } catch (...) {
     if (before) rng->set_states(*before);
     throw;
   }
-  trainer.set_loss_scale(loss_scale_of(state));
+  trainer.restore(saved->masters, std::move(saved->states), saved->step,
+                  number_of(saved->state, "schedule_steps", saved->step));
+  trainer.set_loss_scale(loss_scale_of(saved->state));
   return loaded;
 }
 

@@ -59,12 +59,16 @@ struct LoadedCheckpoint {
   std::vector<std::string> streams_begun_anew = {};  // saved_streams.h says when
 };
 
-// Loads a checkpoint. Every rank reads its own pieces: no communication. With `rng` null, saved
-// streams are ignored. Throws Error(kBadInput) for a missing file or one with another size than
-// state.json says, weights of another model, states of another optimizer, a missing folder, and a
-// checkpoint without random streams for `rng`. Then the trainer and `rng` are unchanged. A trainer
-// with loss scaling begins with its initial scale when the run that saved had none.
-LoadedCheckpoint load_checkpoint(const std::string& folder, Trainer& trainer, const MeshComm& comm,
+// Loads a checkpoint. Every rank must call it, and reads its own pieces. With `rng` null, saved
+// streams are ignored. A trainer with loss scaling begins with its initial scale when the run that
+// saved had none.
+//
+// Forward   all_reduce(min) over the world of the outcome
+// Throws    Error(kBadInput) on every rank when one finds a missing file or one with another size
+//           than state.json says, weights of another model, states of another optimizer, a missing
+//           folder, or a checkpoint without random streams for `rng`. Then the trainers and `rng`
+//           of all ranks are unchanged.
+LoadedCheckpoint load_checkpoint(const std::string& folder, Trainer& trainer, MeshComm& comm,
                                  RngTracker* rng = nullptr);
 
 }  // namespace shardproof

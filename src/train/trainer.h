@@ -153,10 +153,11 @@ class Trainer {
   void set_loss(const LossOptions& loss) { options_.loss = loss; }
   void set_batching(const BatchingOptions& batching, int64_t micro_batch_size);
   at::Device device() const { return setup_.device; }
+  // Throws Error(kBadInput) for states of another optimizer.
+  void check_states(const std::vector<OptimizerState>& states) const;
   // Restores the values of masters(), states(), step_count() and schedule_steps() from any mesh,
   // each of this rank's shape and dtype. Without `schedule_steps` the scheduler made one step with
-  // each training step. Throws Error(kBadInput), with nothing changed, for states of another
-  // optimizer.
+  // each training step. Throws as check_states() does, with nothing changed.
   void restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
                int64_t step, std::optional<int64_t> schedule_steps = {});
   // Sets other weights of the same model, one per parameter, with the shapes of masters(), and

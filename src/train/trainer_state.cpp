@@ -86,8 +86,7 @@ void Trainer::observe_state() {
   }
 }
 
-void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
-                      int64_t step, std::optional<int64_t> schedule_steps) {
+void Trainer::check_states(const std::vector<OptimizerState>& states) const {
   SHARDPROOF_ASSERT(states.size() == states_.size(), "a state for each parameter");
   const OptimizerKind kind = options_.optimizer.kind;
   for (size_t i = 0; i < states.size(); ++i) {
@@ -97,6 +96,11 @@ void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<Optimi
                                 owner_of(states), kind),
                     "train on with the optimizer that saved it");
   }
+}
+
+void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<OptimizerState> states,
+                      int64_t step, std::optional<int64_t> schedule_steps) {
+  check_states(states);
   set_masters(masters);
   states_ = std::move(states);
   step_ = step;
