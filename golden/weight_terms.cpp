@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "model/wrapped_layer.h"
@@ -66,49 +67,81 @@ void note(WeightTerms& terms, const GradientsOfWeight& users) {
   for (const Factors& factors : users) terms.ways &= ways_that_fit(factors);
 }
 
-// A linear, whose bias is the gradient of one more column of ones, or the table of embeddings.
+// From the gradient of a layer's output, in float64, and its input.
+using FactorsOf = std::function<Factors(const at::Tensor& dy, const at::Tensor& input)>;
+
+// A bias is the gradient of one more column of ones.
+FactorsOf factors_of_linear(bool has_bias) {
+  return [has_bias](const at::Tensor& dy, const at::Tensor& input) {
+    return Factors{.rows = dy,
+                   .columns = at::constant_pad_nd(input.to(at::kDouble), {0, has_bias ? 1 : 0}, 1)};
+  };
+}
+
+FactorsOf factors_of_table(const ModelConfig& config) {
+  return [&config](const at::Tensor& dy, const at::Tensor& ids) {
+    const at::Tensor counted = ids.ne(config.pad_token_id).unsqueeze(-1);
+    return Factors{.rows = at::one_hot(ids, config.vocab_size).to(at::kDouble),
+                   .columns = dy * counted};
+  };
+}
+
+// Each head of a norm of heads counts as a sample, because ranks share the heads too.
+FactorsOf factors_of_norm(double eps) {
+  return [eps](const at::Tensor& dy, const at::Tensor& input) {
+    const at::Tensor x = input.to(at::kDouble);
+    at::Tensor rows = dy * x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps);
+    if (rows.dim() == 4) rows = rows.transpose(1, 2).flatten(0, 1);
+    return Factors{.rows = rows, .columns = at::ones_like(rows.narrow(-1, 0, 1))};
+  };
+}
+
 class WatchedLayer : public WrappedLayer {
  public:
   WatchedLayer(std::unique_ptr<Layer> inner, std::shared_ptr<WeightTerms> terms,
-               std::shared_ptr<GradientsOfWeight> users, const ModelConfig* of_embedding)
+               std::shared_ptr<GradientsOfWeight> users, FactorsOf factors, bool embeds)
       : WrappedLayer(std::move(inner)),
         terms_(std::move(terms)),
         users_(std::move(users)),
-        of_embedding_(of_embedding) {}
+        factors_(std::move(factors)),
+        embeds_(embeds) {}
 
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
     const at::Tensor out = inner_->forward(inputs, context);
     if (!out.requires_grad()) return out;
     out.register_hook([this, input = inputs[0].detach()](const at::Tensor& gradient) {
-      if (!of_embedding_) users_->clear();  // a tied head is the first in a backward
-      users_->push_back(factors(gradient.to(at::kDouble), input));
+      if (!embeds_) users_->clear();  // a tied head is the first in a backward
+      users_->push_back(factors_(gradient.to(at::kDouble), input));
       note(*terms_, *users_);
-      if (of_embedding_) users_->clear();
+      if (embeds_) users_->clear();
     });
     return out;
   }
 
  private:
-  Factors factors(const at::Tensor& dy, const at::Tensor& input) const {
-    if (!of_embedding_) {
-      const bool has_bias = inner_->parameters().size() > 1;
-      return {.rows = dy,
-              .columns = at::constant_pad_nd(input.to(at::kDouble), {0, has_bias ? 1 : 0}, 1)};
-    }
-    const at::Tensor counted = input.ne(of_embedding_->pad_token_id).unsqueeze(-1);
-    const at::Tensor chosen = at::one_hot(input, of_embedding_->vocab_size).to(at::kDouble);
-    return {.rows = chosen, .columns = dy * counted};
-  }
-
   std::shared_ptr<WeightTerms> terms_;
   std::shared_ptr<GradientsOfWeight> users_;
-  const ModelConfig* of_embedding_;  // null: a linear
+  FactorsOf factors_;
+  bool embeds_;
 };
 
+// Null for layers whose weights are not watched.
+FactorsOf factors_of(const Slot& slot, const ModelConfig& config) {
+  switch (slot.kind()) {
+    case SlotKind::kLinear:
+    case SlotKind::kLmHead:
+    case SlotKind::kRouter:
+      return factors_of_linear(slot.layer->parameters().size() > 1);
+    case SlotKind::kEmbedding:
+      return factors_of_table(config);
+    case SlotKind::kNorm:
+      return factors_of_norm(config.eps_of_norm(slot.name));
+    default:
+      return nullptr;
+  }
+}
+
 bool is_trained(const Slot& slot) {
-  const SlotKind kind = slot.kind();
-  if (kind != SlotKind::kLinear && kind != SlotKind::kLmHead && kind != SlotKind::kEmbedding)
-    return false;
   const std::vector<ParameterPtr> parameters = slot.layer->parameters();
   return std::any_of(parameters.begin(), parameters.end(),
                      [](const ParameterPtr& parameter) { return parameter->trainable; });
@@ -120,13 +153,14 @@ std::shared_ptr<WeightTerms> watch_weight_terms(Decoder& model) {
   auto terms = std::make_shared<WeightTerms>();
   const auto tied = std::make_shared<GradientsOfWeight>();
   for (Slot* slot : model.slots()) {
-    if (!is_trained(*slot)) continue;
+    FactorsOf factors = factors_of(*slot, model.config());
+    if (!factors || !is_trained(*slot)) continue;
     const bool embeds = slot->kind() == SlotKind::kEmbedding;
     const bool shares =
         model.config().tie_word_embeddings && (embeds || slot->kind() == SlotKind::kLmHead);
     slot->layer = std::make_unique<WatchedLayer>(
         std::move(slot->layer), terms, shares ? tied : std::make_shared<GradientsOfWeight>(),
-        embeds ? &model.config() : nullptr);
+        std::move(factors), embeds);
   }
   return terms;
 }

@@ -1,6 +1,7 @@
-// Whether gradients of linears and embeddings overflow in float16 only as they are summed: position
-// t adds an outer product, and a tied weight the gradients of both of its users. Ranks that share
-// positions sum those that each holds, and add the sums, and those of the users, in float32.
+// Whether gradients of linears, routers, embeddings and norms overflow in float16 only as they are
+// summed: position t adds an outer product, and a tied weight the gradients of both of its users.
+// Ranks that share positions sum those that each holds, and add the sums, and those of the users,
+// in float32.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct WeightTerms {
   bool only_as_summed() const { return overflows && ways != 0; }
 };
 
-// Wraps every linear and embedding with a trained parameter. Values and gradients stay as they are.
+// Wraps every linear, router, embedding and norm with a trained parameter. Values and gradients
+// stay as they are.
 std::shared_ptr<WeightTerms> watch_weight_terms(Decoder& model);
 
 }  // namespace shardproof::golden
