@@ -16,9 +16,10 @@ namespace shardproof::sim::validate {
 // finish.
 using RunPart = std::function<std::map<int64_t, StageReport>(const PairingsPart& part)>;
 
-// The first pairings are measured briefly, and then all of them, without ranks that this has shown
-// to be slow. With a factor (not 0), what is slow by that factor is then measured once more while
-// the other pairs are silent, and the better values count. Nothing where a part has no reports.
+// The first pairings are measured briefly, and again where a rank is surely slow; then all of them,
+// without ranks that are so every time. With a factor (not 0), what is slow by that factor is then
+// measured up to twice more while the other pairs are silent. The better values count, so that a
+// host is named only for what is slow every time. Nothing where a part has no reports.
 std::optional<Times> measure_times(const Hosts& hosts, const std::vector<int64_t>& members,
                                    const std::vector<int64_t>& pairings, double factor,
                                    const RunPart& run);
