@@ -48,7 +48,8 @@ void run_single_device(const sim::CaseSpec& spec, const CaseData& data, const Ru
   if (spec.is(sim::ModelWorkload::kTrain)) {
     train(spec, data.batch, model);
   } else {
-    model.score(data.batch, /*step=*/0);
+    const at::Tensor scores = model.score(data.batch, /*step=*/0);
+    model.observe(ObservationKind::kScores, "scores", Phase::kStep, /*step=*/0, scores);
   }
 }
 

@@ -276,7 +276,7 @@ class CaseRun {
     StepMetrics metrics;
     const Batch batch = batch_as_read(spec_, inputs_->batch, setup);
     if (spec_.is(ModelWorkload::kLogprobs)) {
-      trainer.score(batch);
+      observe_scores(trainer.score(batch), trainer.token_cuts().sample_axes);
       return metrics;
     }
     const TrainOptions options = train_options(spec_);
@@ -291,6 +291,17 @@ class CaseRun {
       }
     }
     return metrics;
+  }
+
+  // Each rank has zeros in the rows of other samples, so that those of all add up to the whole.
+  void observe_scores(const at::Tensor& scores, const std::vector<std::string>& sample_axes) {
+    if (!probe().listens(Phase::kStep)) return;
+    probe().observe({.kind = ObservationKind::kScores,
+                     .name = "scores",
+                     .phase = Phase::kStep,
+                     .tensor = scores,
+                     .part = Part::kPartial,
+                     .partial_axes = sample_axes});
   }
 
   static nlohmann::json held_bytes(const Trainer& trainer) {
