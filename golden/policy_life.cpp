@@ -67,7 +67,7 @@ class Life {
   }
 
   void train(const sim::StageSpec& stage) {
-    const double rate = learning_rate(spec_.optimizer, calls_);
+    double rate = learning_rate(spec_.optimizer, calls_);
     for (int64_t first = 0; first < batch_.size(); first += stage.global_batch_size) {
       const Batch batch = batch_.slice(first, stage.global_batch_size);
       if (stage.eval_mode) {
@@ -78,6 +78,9 @@ class Life {
         model_.routes().stay_live();
         ++steps_;
       }
+      // The call ends there, with a step of the scheduler.
+      const int64_t made = first / stage.global_batch_size + 1;
+      if (made == stage.interrupted_after) rate = learning_rate(spec_.optimizer, ++calls_);
     }
     if (!stage.eval_mode) ++calls_;
   }

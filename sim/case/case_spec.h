@@ -126,7 +126,8 @@ struct StageSpec {
   int64_t global_batch_size = 0;  // train: samples of an optimizer step
   int64_t micro_batch_size = 0;   // train, score, reference: of a dp rank; 0: its whole share
   bool eval_mode = false;         // train: no gradients, no optimizer step
-  bool fails = false;             // train, score, reference: every rank throws
+  int64_t interrupted_after = 0;  // train: global batches before a call that throws; 0: none does
+  bool fails = false;             // train, score, reference, save, load: every rank throws
   int64_t max_file_bytes = 0;     // export: tensor bytes of one file; 0: one file has all
   ParallelSpec parallel = {};     // mesh of the stage; a load changes it
 };

@@ -59,6 +59,7 @@ std::vector<int64_t> steps_behind(const CaseSpec& spec, int64_t step) {
   int64_t moment = life_begin(spec, step);
   for (const StageSpec& stage : spec.stages) {
     if (moment > step) break;
+    if (stage.fails) continue;
     if (stage.kind == StageKind::kSave) saved = behind;
     if (stage.kind == StageKind::kLoad) behind = saved;
     const int64_t end = moment + moments_of(stage, spec.data.batch_size);

@@ -47,10 +47,15 @@ const OptionRows<StageSpec>& rows_of(const StageSpec&) {
           samples),
       row<&Spec::eval_mode>("run.stages[].eval_mode",
                             "train: compute the metrics, without gradients and optimizer step"),
+      row<&Spec::interrupted_after>(
+          "run.stages[].interrupted_after",
+          "train: the call throws in the global batch after so many, and a second call has the "
+          "samples that remain; 0: it does not throw",
+          samples),
       row<&Spec::fails>("run.stages[].fails",
                         "train, score, reference: every rank throws, again and again at a later "
-                        "moment; the stage "
-                        "must have no effect"),
+                        "moment; save: rank 0 cannot write all files; load: one rank cannot read "
+                        "them. The stage must fail on all ranks and have no effect"),
       row<&Spec::max_file_bytes>("run.stages[].max_file_bytes",
                                  "export: tensor bytes of one file; 0: one file has all tensors",
                                  Range{0, 1e15}, Golden::kIgnores),

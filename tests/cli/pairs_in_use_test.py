@@ -94,7 +94,7 @@ NEEDS = {
     "model.use_sliding_window": [{"model.family": "qwen2"}, {"model.family": "qwen3"}],
     "run.stages": [{"workload": "policy"}],
     "run.stages[].eval_mode": [{"run.stages[].do": "train"}],
-    "run.stages[].fails": [{"run.stages[].do": do} for do in ("train", "score", "reference")],
+    "run.stages[].fails": [{"run.stages[].do": do} for do in ("train", "score", "reference", "save", "load")],
     "run.stages[].data_parallel": [{"run.stages[].do": "load"}],
     "run.stages[].sequence_parallel": [{"run.stages[].do": "load"}],
     "run.generation": [{"run.stages[].do": "refit"}],

@@ -34,7 +34,8 @@ const std::vector<StageKey>& stage_keys() {
     std::vector<StageKey> made = {{"train_global_batch_size", {kTrain}},
                                   {"train_micro_batch_size", {kTrain}},
                                   {"eval_mode", {kTrain}},
-                                  {"fails", {kTrain, kScore, kReference}},
+                                  {"interrupted_after", {kTrain}},
+                                  {"fails", {kTrain, kScore, kReference, kSave, kLoad}},
                                   {"max_file_bytes", {kExport}},
                                   {"logprob_batch_size", {kScore, kReference}},
                                   {"sequence_parallel", {kLoad}},
@@ -71,7 +72,7 @@ class StageReader {
     if (stage.kind == StageKind::kRefit && parallel_.inference_tp == 0) {
       fail("there are no inference ranks to refit", "set run.refit.tensor_parallel_size");
     }
-    if (stage.kind == StageKind::kSave) saved_ = true;
+    if (stage.kind == StageKind::kSave && !stage.fails) saved_ = true;
     if (stage.kind == StageKind::kExport) stage.max_file_bytes = record["max_file_bytes"];
     if (stage.kind == StageKind::kLoad) set_mesh(record);
     stage.parallel = parallel_;
@@ -108,10 +109,25 @@ class StageReader {
         size_of(record, "train_global_batch_size", "run.train_global_batch_size", samples);
     stage.micro_batch_size =
         size_of(record, "train_micro_batch_size", "run.train_micro_batch_size", 0);
+    set_interruption(stage, record);
     if (samples % stage.global_batch_size == 0) return;
     fail(fmt::format("{} samples do not divide into global batches of {}", samples,
                      stage.global_batch_size),
          "change train_global_batch_size or the data");
+  }
+
+  void set_interruption(StageSpec& stage, const json& record) const {
+    stage.interrupted_after = record["interrupted_after"];
+    if (stage.interrupted_after == 0) return;
+    if (stage.eval_mode || stage.fails || spec_.replays_routes) {
+      fail("interrupted_after is of stages that train on what remains",
+           "remove it, or eval_mode, fails and run.experts.replay");
+    }
+    const int64_t batches = spec_.data.batch_size / stage.global_batch_size;
+    if (stage.interrupted_after < batches) return;
+    fail(fmt::format("no global batch is left of {} after {}", batches, stage.interrupted_after),
+         fmt::format("write interrupted_after: {} or less, or smaller global batches",
+                     std::max<int64_t>(batches - 1, 0)));
   }
 
   void set_mesh(const json& record) {
@@ -120,6 +136,9 @@ class StageReader {
     for (const auto& axis : kTrainingAxes) given.*axis.size = record[axis.key];
     for (const auto& part : kExpertParts) given.*part.size = record[part.key];
     const std::string data_parallel = record["data_parallel"];
+    if (record["fails"] && (given != no_sizes() || !data_parallel.empty())) {
+      fail("a load that fails stays on its mesh", "remove its sizes and data_parallel, or fails");
+    }
     if (!data_parallel.empty()) {
       parallel_.data_parallel = enum_of<DataParallelKind>(data_parallel);
     }

@@ -213,10 +213,10 @@ class Fit : private FittedSettings {
       const auto kind = stage["do"].get<StageKind>();
       const bool loads = kind == StageKind::kLoad;
       if (loads && !saved) list.push_back({{"do", name_of(StageKind::kSave)}});
-      saved = saved || loads || kind == StageKind::kSave;
+      saved = saved || loads || (kind == StageKind::kSave && !stage.value("fails", false));
       refits = refits || kind == StageKind::kRefit;
+      if (loads) fit_failures(stage, 0);
       if (loads) dp = other_mesh(stage, dp);
-      if (stage.value("eval_mode", false)) stage.erase("fails");
       if (kind == StageKind::kTrain) whole_batches(stage, dp);
       list.push_back(stage);
     }
@@ -318,6 +318,7 @@ class Fit : private FittedSettings {
     if (samples() % global != 0 || global % parts != 0) stage[key] = samples();
     const int64_t micro = stage.value("train_micro_batch_size", int64_t{0});
     if (micro % unit != 0) stage["train_micro_batch_size"] = micro + 1;
+    fit_failures(stage, samples() / stage.value(key, global));
   }
 
   int64_t samples() const {

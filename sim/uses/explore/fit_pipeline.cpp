@@ -82,7 +82,10 @@ class PipelineFit : private FittedSettings {
     for (const char* path : given) drop(path);
     each_size([](int64_t ranks) { return std::min(ranks, kMostStages); });
     if (!has(kStageList)) return;
-    for (json& stage : settings_[kStageList]) stage.erase("fails");
+    for (json& stage : settings_[kStageList]) {
+      stage.erase("fails");
+      stage.erase("interrupted_after");
+    }
   }
 
   bool is_one_of(std::initializer_list<PipelineSchedule> schedules) const {
@@ -230,6 +233,19 @@ bool has_stage_without_layers(const std::string& layout) {
 void fit_pipeline(CaseSettings& settings, const std::set<std::string>& fixed) {
   PipelineFit fit(settings, fixed);
   if (fit.in_stages() || fit.has_reference()) fit.fit();
+}
+
+void fit_failures(json& stage, int64_t batches) {
+  if (stage.value("eval_mode", false)) stage.erase("fails");
+  const bool fails = stage.value("fails", false);
+  const bool trains_on = !fails && !stage.value("eval_mode", false);
+  if (!trains_on || stage.value("interrupted_after", int64_t{0}) >= batches) {
+    stage.erase("interrupted_after");
+  }
+  if (!fails) return;
+  for (const TrainingAxis& axis : kTrainingAxes) stage.erase(axis.key);
+  stage.erase("sequence_parallel");
+  stage.erase("data_parallel");
 }
 
 }  // namespace shardproof::sim::explore

@@ -62,6 +62,10 @@ void fit_experts(CaseSettings& settings, const std::set<std::string>& fixed);
 // Of parallel.pp.layout.
 bool has_stage_without_layers(const std::string& layout);
 
+// Of a stage that fails, or is interrupted in one of so many global batches: a load that fails
+// names no mesh, and only a stage that trains on can be interrupted.
+void fit_failures(nlohmann::json& stage, int64_t batches);
+
 // Of a case in stages: schedule, chunks, layers and microbatches fit each other.
 void fit_pipeline(CaseSettings& settings, const std::set<std::string>& fixed);
 

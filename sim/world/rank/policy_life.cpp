@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <memory>
 
 #include "base/error.h"
 #include "base/seed.h"
@@ -15,8 +16,10 @@
 #include "sim/case/policy_stages.h"
 #include "sim/world/clock/rank_clock.h"
 #include "sim/world/rank/case_options.h"
+#include "sim/world/rank/failing_checkpoints.h"
 #include "sim/world/rank/fed_optimizer.h"
 #include "sim/world/rank/inference_rank.h"
+#include "sim/world/rank/stage_probe.h"
 
 namespace shardproof::sim::world {
 namespace {
@@ -45,52 +48,7 @@ bool is_same_layout(const ParallelSpec& a, const ParallelSpec& b) {
          a.sequence_parallel == b.sequence_parallel;
 }
 
-// Thrown by a stage that is to fail.
-struct PlannedFailure : std::exception {
-  const char* what() const noexcept override { return "a stage of the scenario that fails"; }
-};
-
 }  // namespace
-
-// Replaces the trainer's step by the moment. In a stage that is to fail it passes nothing on, and
-// throws at an observation, of which all ranks make the same ones.
-class PolicyLife::StageProbe final : public Probe {
- public:
-  explicit StageProbe(Probe& probe) : probe_(probe) {}
-  bool listens(Phase phase) const override { return left_ >= 0 || probe_.listens(phase); }
-  void observe(const Observation& observation) override {
-    if (left_ >= 0) return fail_in_turn(observation);
-    Observation at_moment = observation;
-    at_moment.step = moment;
-    probe_.observe(at_moment);
-  }
-  // The next call throws at its observation of that index, and before an update at the latest.
-  void fail_at(int64_t index) {
-    left_ = index;
-    skips_ = ended_ = false;
-  }
-  void pass_on() { left_ = -1; }
-  bool ended() const { return ended_; }  // the call threw at the last moment
-  int64_t moment = 0;
-
- private:
-  void fail_in_turn(const Observation& observation) {
-    // A rank may hold fewer gradients than others; between them nothing is sent.
-    if (observation.kind == ObservationKind::kGradient) return;
-    skips_ = skips_ || (observation.kind == ObservationKind::kSkipped &&
-                        observation.tensor.item<double>() != 0);
-    ended_ = observation.kind == (skips_ ? ObservationKind::kLoss : ObservationKind::kGradNorm);
-    if (ended_ || left_-- == 0) {
-      left_ = 0;
-      throw PlannedFailure();
-    }
-  }
-
-  Probe& probe_;
-  int64_t left_ = -1;  // observations before the failure; -1: none is to come
-  bool skips_ = false;
-  bool ended_ = false;
-};
 
 struct PolicyLife::Place {
   Place(const CaseSpec& case_spec, const RankEnv& env, const CaseInputs& inputs,
@@ -228,13 +186,13 @@ void PolicyLife::next_moment() {
 // Fails again and again, each time later: the distances are drawn and grow, so that the first
 // failure is near the beginning of the call and the last one at its end.
 void PolicyLife::fail(const StageSpec& stage) {
-  const auto draw = [this](int64_t below) {
-    drawn_ = mix_bits(drawn_ + 1);
-    return static_cast<int64_t>(drawn_ % static_cast<uint64_t>(below));
-  };
   PolicyWorker& worker = place_->worker;
+  if (stage.kind == StageKind::kSave) return fail_to_save(worker, place_->comm, folder_->path());
+  if (stage.kind == StageKind::kLoad) {
+    return fail_to_load(worker, place_->comm, saved_, draw_below(place_->mesh.world_size()));
+  }
   bool ended = false;
-  for (int64_t index = draw(3); !ended; index += 1 + draw(2 * index + 4)) {
+  for (int64_t index = draw_below(3); !ended; index += 1 + draw_below(2 * index + 4)) {
     probe_->fail_at(index);
     try {
       if (stage.kind == StageKind::kTrain) {
@@ -250,21 +208,44 @@ void PolicyLife::fail(const StageSpec& stage) {
     } catch (const PlannedFailure&) {
       ended = probe_->ended();
     }
+    probe_->check_freed();
   }
   probe_->pass_on();
 }
 
+int64_t PolicyLife::draw_below(int64_t below) {
+  drawn_ = mix_bits(drawn_ + 1);
+  return static_cast<int64_t>(drawn_ % static_cast<uint64_t>(below));
+}
+
 void PolicyLife::train(const StageSpec& stage) {
-  metrics_ = place_->worker
-                 .train(batch_, {.global_batch_size = stage.global_batch_size,
-                                 .micro_batch_size = stage.micro_batch_size,
-                                 .eval_mode = stage.eval_mode,
-                                 .before_batch = [this](int64_t) { next_moment(); },
-                                 .after_batch =
-                                     [this, &stage](int64_t) {
-                                       if (!stage.eval_mode) feed_optimizer();
-                                     }})
-                 .back();
+  PolicyWorker& worker = place_->worker;
+  TrainCall call{.global_batch_size = stage.global_batch_size,
+                 .micro_batch_size = stage.micro_batch_size,
+                 .eval_mode = stage.eval_mode,
+                 .before_batch = [this](int64_t) { next_moment(); },
+                 .after_batch =
+                     [this, &stage](int64_t) {
+                       if (!stage.eval_mode) feed_optimizer();
+                     }};
+  const int64_t made = stage.interrupted_after * stage.global_batch_size;
+  if (made > 0) interrupt(stage, call);
+  metrics_ = worker.train(batch_.slice(made, batch_.size() - made), call).back();
+}
+
+// Makes the steps before the interruption.
+void PolicyLife::interrupt(const StageSpec& stage, TrainCall call) {
+  call.before_batch = [this, &stage](int64_t index) {
+    if (index < stage.interrupted_after) return next_moment();
+    probe_->fail_at(draw_below(40));
+  };
+  try {
+    place_->worker.train(batch_, call);
+    SHARDPROOF_ASSERT(false, "a step observes its loss or norm before it updates");
+  } catch (const PlannedFailure&) {
+    probe_->check_freed();
+  }
+  probe_->pass_on();
 }
 
 // Uses this mesh, whichever mesh first held the golden's state.

@@ -16,6 +16,8 @@
 
 namespace shardproof::sim::world {
 
+class StageProbe;  // stage_probe.h
+
 class PolicyLife {
  public:
   // All arguments must outlive it. `probe` gets observations whose step is the moment. `golden`
@@ -33,7 +35,6 @@ class PolicyLife {
   MeshComm& comm();
 
  private:
-  class StageProbe;
   struct Place;
   class SharedFolder;
   void begin(const ParallelSpec& parallel);
@@ -41,7 +42,9 @@ class PolicyLife {
   void live();
   void run_stage(const StageSpec& stage);
   void train(const StageSpec& stage);
+  void interrupt(const StageSpec& stage, TrainCall call);
   void fail(const StageSpec& stage);
+  int64_t draw_below(int64_t below);
   void score(const StageSpec& stage);
   void refer(const StageSpec& stage);
   void refit();

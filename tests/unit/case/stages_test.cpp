@@ -133,6 +133,8 @@ TEST_CASE("The golden of a policy knows its stages, not its meshes", "[scenario]
   CHECK(key("{do: load}, {do: train}") !=
         key("{do: load}, {do: train, train_global_batch_size: 3}"));
   CHECK(key("{do: train}") != key("{do: train, eval_mode: true}"));
+  CHECK(key("{do: train, train_global_batch_size: 3}") !=
+        key("{do: train, train_global_batch_size: 3, interrupted_after: 1}"));
   CHECK(key("{do: train}") == key("{do: train, train_micro_batch_size: 1}"));
   // Draws are an exception, because each tp rank has draws of its own.
   CHECK(key("{do: load}, {do: draw}") != key("{do: load, tensor_parallel_size: 2}, {do: draw}"));
@@ -149,7 +151,14 @@ TEST_CASE("What is wrong with stages is said where it stands", "[scenario][PW-1]
   says("{stages: [{eval_mode: true}]}", "has no do");
   says("{stages: [{do: score, eval_mode: true}]}", "stage 1: score has no eval_mode");
   says("{stages: [{do: train, tensor_parallel_size: 2}]}", "train has no tensor_parallel_size");
-  says("{stages: [{do: load, fails: true}]}", "stage 1: load has no fails");
+  says("{stages: [{do: refit, fails: true}]}", "stage 1: refit has no fails");
+  says("{stages: [{do: save, fails: true}, {do: load}]}", "stage 2: there is nothing to load yet");
+  says("{stages: [{do: save}, {do: load, fails: true, data_parallel: fsdp}]}",
+       "stage 2: a load that fails stays on its mesh");
+  says("{stages: [{do: train, train_global_batch_size: 3, interrupted_after: 2}]}",
+       "stage 1: no global batch is left of 2 after 2");
+  says("{stages: [{do: train, train_global_batch_size: 3, interrupted_after: 1, fails: true}]}",
+       "stage 1: interrupted_after is of stages that train on what remains");
   says("{stages: [{do: save, max_file_bytes: 9}]}", "stage 1: save has no max_file_bytes");
   says("{stages: [{do: train, fails: true, eval_mode: true}]}",
        "stage 1: an evaluation is not to fail");
