@@ -61,9 +61,15 @@ PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const Ru
   model_.freeze(spec.frozen);
   if (perturbation_) perturbation_->wrap(model_);
   if (parted_skips_) terms_ = watch_weight_terms(model_);
+  if (sim::has_stages(spec)) model_.observe_boundaries();
   model_.materialise(Mesh(), /*rank=*/0, options.dtype, at::kCPU);
   parameters_ = model_.parameters();
-  for (const ParameterPtr& parameter : parameters_) masters_.push_back(master_of(*parameter));
+  for (const ParameterPtr& parameter : parameters_) {
+    masters_.push_back(master_of(*parameter));
+    if (!sim::has_stages(spec) || !spec.stages.empty()) continue;  // a policy's ranks may load
+    observe(ObservationKind::kInitial, observed_name(ObservationKind::kInitial, parameter->name),
+            Phase::kStep, /*step=*/0, masters_.back());
+  }
 }
 
 WitnessOptimizer PlainModel::optimizer() const {

@@ -67,6 +67,12 @@ CaseSpec case_spec_from_json(const json& in) {
   return spec;
 }
 
+bool has_stages(const CaseSpec& spec) {
+  return spec.parallel.pp > 1 ||
+         std::any_of(spec.stages.begin(), spec.stages.end(),
+                     [](const StageSpec& stage) { return stage.parallel.pp > 1; });
+}
+
 std::string golden_key(const CaseSpec& spec) {
   json key = value_of(spec, Extent::kGolden);
   key["weights"] = weights_identity(spec.weights_folder);
@@ -86,6 +92,7 @@ std::string golden_key(const CaseSpec& spec) {
                            cuts.sequence_parallel ? cuts.tp : 1};
   }
   if (spec.init == WeightInit::kOwnStream) key["init_at_tp"] = spec.parallel.tp;
+  if (has_stages(spec)) key["boundaries"] = true;  // which the golden then has
   if (!spec.data.file.empty()) key["data"]["file"] = file_identity(spec.data.file);
   return key.dump();
 }

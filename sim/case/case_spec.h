@@ -259,5 +259,7 @@ CaseSpec case_spec_from_json(const nlohmann::json& json);
 // expectations and names are not inputs. Weights and batch files count by path, size and
 // modification time.
 std::string golden_key(const CaseSpec& spec);
+// Whether the model lies in stages of a pipeline, in some stage of a policy at least.
+bool has_stages(const CaseSpec& spec);
 
 }  // namespace shardproof::sim

@@ -26,7 +26,50 @@ at::Tensor scaled_embedding(const at::Tensor& embedded, double scale) {
   return embedded * at::scalar_tensor(scale, embedded.options());
 }
 
+// Observes the stream now, and its gradient in the backward.
+void watch_boundary(const at::Tensor& stream, const Segment& segment, const StepContext& context) {
+  const Boundary boundary{.part = part_name(segment)};
+  observe_boundary(boundary, Phase::kForward, stream, context);
+  if (!at::GradMode::is_enabled() || !stream.requires_grad()) return;
+  if (!context.probe.listens(Phase::kBackward)) return;
+  stream.register_hook([boundary, context](const at::Tensor& grad) {
+    observe_boundary(boundary, Phase::kBackward, grad, context);
+  });
+}
+
 }  // namespace
+
+std::string part_name(const Segment& segment) {
+  switch (segment.part) {
+    case Segment::Part::kEmbed:
+      return "model.embed_tokens";
+    case Segment::Part::kLayer:
+      return fmt::format("model.layers.{}", segment.layer);
+    case Segment::Part::kNorm:
+      return "model.norm";
+    default:
+      return "lm_head";
+  }
+}
+
+std::string boundary_name(const std::string& part, Phase phase) {
+  return part + (phase == Phase::kBackward ? ".grad_boundary" : ".boundary");
+}
+
+void observe_boundary(const Boundary& boundary, Phase phase, const at::Tensor& tensor,
+                      const StepContext& context, std::string site) {
+  if (!context.probe.listens(phase)) return;
+  context.probe.observe({.kind = ObservationKind::kBoundary,
+                         .name = boundary_name(boundary.part, phase),
+                         .phase = phase,
+                         .step = context.step,
+                         .microbatch = context.microbatch,
+                         .tensor = tensor,
+                         .layout = boundary.layout,
+                         .token_map = context.token_map,
+                         .scale = phase == Phase::kBackward ? context.grad_scale : 1.0,
+                         .site = std::move(site)});
+}
 
 Decoder::Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> weights)
     : config_(config), weights_(std::move(weights)) {
@@ -192,6 +235,9 @@ at::Tensor Decoder::run_chunk(int64_t chunk, at::Tensor x, const StepContext& co
   };
   at::Tensor rotary, sliding_rotary;
   for (const Segment& segment : chunks_[chunk]) {
+    if (observes_boundaries_ && segment != chunks_[chunk].front()) {
+      watch_boundary(x, segment, context);
+    }
     switch (segment.part) {
       case Segment::Part::kEmbed:
         x = scaled_embedding((*embed_tokens_)({x}, context), config_.embedding_scale());

@@ -30,6 +30,19 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
+// The stream in front of a segment, where a stage of a pipeline ends and the next one begins.
+struct Boundary {
+  std::string part;    // "model.layers.2": the segment that the next stage begins with
+  int64_t stage = 0;   // that ends there
+  Layout layout = {};  // of the stream, and of its gradient, on both sides
+};
+std::string part_name(const Segment& segment);
+// "model.layers.2.boundary", and "model.layers.2.grad_boundary" for the gradient.
+std::string boundary_name(const std::string& part, Phase phase);
+// Observes the stream, or its gradient, of a microbatch on one side of the boundary.
+void observe_boundary(const Boundary& boundary, Phase phase, const at::Tensor& tensor,
+                      const StepContext& context, std::string site = {});
+
 class Decoder {
  public:
   // Slots with plain layers over read-only full weights. materialise() sets dtype and device.
@@ -54,6 +67,9 @@ class Decoder {
   void set_chunks(std::vector<std::vector<Segment>> chunks);
   int64_t chunk_count() const { return std::ssize(chunks_); }
   const std::vector<Segment>& chunk(int64_t chunk) const { return chunks_.at(chunk); }
+  // From now on forward() observes the stream, and a backward its gradient, in front of each
+  // segment of a chunk but the first one: wherever a boundary between two stages may lie.
+  void observe_boundaries() { observes_boundaries_ = true; }
 
   // Every parameter once, including tied ones, in forward order.
   std::vector<ParameterPtr> parameters() const;
@@ -105,7 +121,7 @@ class Decoder {
   Slot* lm_head_ = nullptr;
   std::vector<std::vector<Segment>> chunks_;
   std::vector<Region> chunk_regions_;
-  bool materialised_ = false;
+  bool materialised_ = false, observes_boundaries_ = false;
   // [rotary_dim / 2], in the wider type; those of sliding layers only if there are any.
   at::Tensor inverse_frequencies_, sliding_inverse_frequencies_;
 };

@@ -37,8 +37,11 @@ enum class ObservationKind : uint8_t {
   kLossScale,       // "metric.loss_scale"
   kSkipped,         // "metric.skipped"
   kDraw,            // "draw.<place>" (observe/draw_log.h)
+  kBoundary,        // "<part>.boundary": the stream that goes from a stage to the next, in front
+                    // of this part of the model; "<part>.grad_boundary": its gradient, on its way
+                    // back
 };
-inline constexpr ObservationKind kLastObservationKind = ObservationKind::kDraw;
+inline constexpr ObservationKind kLastObservationKind = ObservationKind::kBoundary;
 
 // The kinds of an optimizer's moments that our own optimizers have.
 inline bool is_moment(ObservationKind kind) {

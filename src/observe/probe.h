@@ -15,9 +15,8 @@ namespace shardproof {
 
 // Which part of a golden quantity one rank holds.
 enum class Part {
-  kFull,       // this rank's cut of the value itself
-  kPartial,    // one addend: the sum of the pieces over `partial_axes` is the value
-  kRedundant,  // as kFull, but each replica computes it instead of copying it
+  kFull,     // this rank's cut of the value itself
+  kPartial,  // one addend: the sum of the pieces over `partial_axes` is the value
 };
 
 // One named tensor at one time. The names are the same in the golden and on every rank:
@@ -41,6 +40,8 @@ struct Observation {
   std::vector<std::string> partial_axes = {};
   // For a norm's output: its input and its weight, as this rank's layer read them.
   std::vector<at::Tensor> inputs = {};
+  // For a boundary: "received by stage 2 (chunk 1)".
+  std::string site = {};
 };
 
 class Probe {

@@ -1,8 +1,10 @@
 #include "train/step_runner.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "logprob/vocab_parallel_logprob.h"
@@ -14,6 +16,11 @@ namespace {
 // ids[next], and 0 where `next` is -1 because the sequence ends.
 at::Tensor next_tokens(const at::Tensor& ids, const at::Tensor& next) {
   return ids.gather(1, next.clamp_min(0)).masked_fill_(next.lt(0), 0);
+}
+
+// "received by stage 2 (chunk 1)".
+std::string site_of(const char* what, int64_t stage, const Action& action) {
+  return fmt::format("{} by stage {} (chunk {})", what, stage, action.chunk);
 }
 
 }  // namespace
@@ -41,6 +48,23 @@ bool StepRunner::holds_last() const {
     if (is_last(chunk)) return true;
   }
   return false;
+}
+
+std::vector<std::string> StepRunner::boundaries_elsewhere() const {
+  std::set<std::string> own;
+  for (int64_t chunk = 0; chunk < model_.chunk_count(); ++chunk) {
+    if (!is_first(chunk)) own.insert(link_->entry(chunk).part);
+    if (!is_last(chunk)) own.insert(link_->exit(chunk).part);
+  }
+  std::vector<std::string> names;
+  for (const Segment& segment : model_.segments()) {
+    const std::string part = part_name(segment);
+    if (own.contains(part)) continue;
+    for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
+      names.push_back(boundary_name(part, phase));
+    }
+  }
+  return names;
 }
 
 at::Tensor StepRunner::from_last(const at::Tensor& value, std::string_view label) {
@@ -89,7 +113,7 @@ void StepRunner::run_actions(const std::vector<Microbatch>& microbatches, const 
         forward(action, microbatches[static_cast<size_t>(action.microbatch)], options, at_logprobs);
         break;
       case Action::Kind::kBackward:
-        backward(action);
+        backward(action, options);
         break;
       case Action::Kind::kWeights:
         open_weights_.finish(action.chunk, action.microbatch);
@@ -116,7 +140,12 @@ void StepRunner::forward(const Action& action, const Microbatch& micro, const Op
       .sequence_ids = micro.plan ? packed_sequence_ids(*micro.plan).squeeze(0) : at::Tensor(),
       .sequence_layout = &cut.ring(),
       .open_weights = splits_ ? &open_weights_ : nullptr};
-  if (!is_first(action.chunk)) here.input = link_->input(action);
+  if (!is_first(action.chunk)) {
+    here.input = link_->input(action);
+    const Boundary& entry = link_->entry(action.chunk);
+    observe_boundary(entry, Phase::kForward, here.input, context,
+                     site_of("received", entry.stage + 1, action));
+  }
   const at::Tensor x =
       here.input.defined() ? here.input : cut.local(micro.input_ids.to(setup_.device));
   here.output = model_.forward(action.chunk, x, context);
@@ -134,23 +163,41 @@ void StepRunner::forward(const Action& action, const Microbatch& micro, const Op
     }
     here.output = at_logprobs(static_cast<size_t>(action.microbatch), logprobs);
   } else {
+    const Boundary& exit = link_->exit(action.chunk);
+    observe_boundary(exit, Phase::kForward, here.output, context,
+                     site_of("sent", exit.stage, action));
     link_->output(action, here.output);
   }
   if (!options.backward || !has_backward(action.chunk)) return;
   running_[{action.chunk, action.microbatch}] = std::move(here);
 }
 
-void StepRunner::backward(const Action& action) {
+void StepRunner::backward(const Action& action, const Options& options) {
   const auto found = running_.find({action.chunk, action.microbatch});
   SHARDPROOF_ASSERT(found != running_.end(), "a backward comes after its forward");
   const Running& running = found->second;
+  const StepContext context{.probe = setup_.probe,
+                            .step = options.step,
+                            .microbatch = action.microbatch,
+                            .token_map = held_[static_cast<size_t>(action.microbatch)].held,
+                            .grad_scale = options.grad_scale};
   if (is_last(action.chunk)) {
     running.output.backward();
   } else {
-    running.output.backward(link_->output_grad(action));
+    const at::Tensor grad = link_->output_grad(action);
+    const Boundary& exit = link_->exit(action.chunk);
+    observe_boundary(exit, Phase::kBackward, grad, context,
+                     site_of("received", exit.stage, action));
+    running.output.backward(grad);
   }
   const bool flows = running.input.defined() && running.input.requires_grad();
-  if (flows) link_->input_grad(action, running.input.grad());
+  if (flows) {
+    const at::Tensor grad = running.input.grad();
+    const Boundary& entry = link_->entry(action.chunk);
+    observe_boundary(entry, Phase::kBackward, grad, context,
+                     site_of("sent", entry.stage + 1, action));
+    link_->input_grad(action, grad);
+  }
   running_.erase(found);
 }
 

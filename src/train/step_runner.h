@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -66,6 +67,8 @@ class StepRunner {
   // The value that the ranks of the model's last chunk have, on all ranks; the others pass zeros.
   at::Tensor from_last(const at::Tensor& value, std::string_view label);
   bool holds_last() const;  // whether this rank holds the model's last chunk
+  // The names of boundaries between stages that no chunk of this rank begins or ends at.
+  std::vector<std::string> boundaries_elsewhere() const;
   // The tokens of each microbatch of the last pass.
   const std::vector<HeldTokens>& held() const { return held_; }
 
@@ -79,7 +82,7 @@ class StepRunner {
                    const AtLogprobs& at_logprobs);
   void forward(const Action& action, const Microbatch& micro, const Options& options,
                const AtLogprobs& at_logprobs);
-  void backward(const Action& action);
+  void backward(const Action& action, const Options& options);
   at::Tensor logprobs_of(const at::Tensor& logits, const Microbatch& micro, const ContextCut& cut,
                          double temperature);
   bool is_first(int64_t chunk) const;

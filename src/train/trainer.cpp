@@ -84,6 +84,7 @@ std::vector<std::string> Trainer::observed_elsewhere() const {
     if (own.contains(slot)) continue;
     for (std::string& name : slot->observed_names()) names.push_back(std::move(name));
   }
+  for (std::string& name : runner_->boundaries_elsewhere()) names.push_back(std::move(name));
   if (!runner_->holds_last()) names.emplace_back("logprobs");
   return names;
 }

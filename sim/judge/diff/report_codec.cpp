@@ -17,8 +17,8 @@
 namespace shardproof::sim::judge {
 namespace {
 
-constexpr int64_t kVersion = 7;
-constexpr size_t kShortFields = 22, kLongFields = 15;
+constexpr int64_t kVersion = 8;
+constexpr size_t kShortFields = 22, kLongFields = 16;
 
 bool is_short(const ResultRow& row) {
   return row.outcome == Outcome::kMatch && row.count > 0 && !row.partial && row.evidence.empty() &&
@@ -79,7 +79,7 @@ void row_fields(Codec& codec, Tables& tables, Row& row) {
   codec.one_of(row.phase, Phase::kStep, "phase");
   codec(row.step, row.microbatch, row.order);
   codec.one_of(row.outcome, Outcome::kMissing, "outcome");
-  codec.flags(row.redundant, row.partial, row.compares_replicas, row.rounding_only);
+  codec.flags(row.partial, row.compares_replicas, row.rounding_only);
   codec(row.count, row.judged, row.padding, row.undrawn);
   codec(row.worst_ratio, row.worst_error, row.golden_scale);
   tables.texts.field(codec, row.dtype);
@@ -90,7 +90,7 @@ void row_fields(Codec& codec, Tables& tables, Row& row) {
   if (count == kShortFields) return;
   codec(row.reason, row.bad_count, row.golden_value, row.actual_value, row.allowance);
   codec(row.worst_global_index, row.worst_local_index, row.global_shape, row.local_shape);
-  codec(row.factor, row.factor_residual, row.problem, row.partial_axes);
+  codec(row.factor, row.factor_residual, row.problem, row.partial_axes, row.site);
   codec.each(row.evidence, [&](auto& found) { evidence_fields(codec, found); });
   codec(row.rank);
 }

@@ -51,9 +51,9 @@ struct ResultRow {
   double factor = 1;
   double factor_residual = 0;
   std::string dtype;
-  std::string layout;  // "S(0)tp"; "" for replicated
-  RankList replicas;   // ranks that must hold an equal copy, including this one
-  bool redundant = false;
+  std::string layout;   // "S(0)tp"; "" for replicated
+  std::string site;     // of a wrong boundary: "received by stage 2 (chunk 1)"
+  RankList replicas;    // ranks that must hold an equal copy, including this one
   uint64_t digest = 0;  // of the local bytes
   std::string problem;  // unknown to the golden, wrong shape, wrong dtype, ...: then a mismatch
   int64_t calls_before = 0;  // collective calls that this rank had made when it was observed

@@ -128,6 +128,8 @@ bool RankRecorder::listens(Phase phase) const {
 
 bool RankRecorder::filtered(const Observation& observation) const {
   if (!listens(observation.phase)) return true;
+  // Another layout that takes the golden's place has boundaries of its own.
+  if (observation.kind == ObservationKind::kBoundary && spec_.reference.is_set()) return true;
   return !spec_.record_activations && is_of_microbatch(observation.phase, observation.kind);
 }
 
@@ -167,7 +169,7 @@ void RankRecorder::observe(const Observation& observation) {
   if (observation.kind == ObservationKind::kInitial) {
     if (own_optimizer_)
       own_optimizer_->begin(parameter_of(observation.kind, observation.name), tensor);
-    return;
+    if (!golden_ || !golden_of(observation, /*fed=*/false)) return;
   }
 
   const TensorView local = view_of(tensor);
@@ -178,7 +180,7 @@ void RankRecorder::observe(const Observation& observation) {
   row.step = observation.step;
   row.microbatch = observation.microbatch;
   row.rank = rank_;
-  row.redundant = observation.part == Part::kRedundant;
+  row.site = observation.site;
   row.partial = observation.part == Part::kPartial;
   if (row.partial) row.partial_axes = observation.partial_axes;
   row.dtype = dtype_name(local.dtype());
@@ -186,7 +188,8 @@ void RankRecorder::observe(const Observation& observation) {
   if (calls_so_far_) row.calls_before = calls_so_far_();
   if (gradient_addends_) gradient_addends_->see(observation);
   judge(observation, local, row);
-  const bool follows = own_optimizer_ && !parted_->has_left(row.phase, row.step);
+  const bool follows = own_optimizer_ && row.kind != ObservationKind::kInitial &&
+                       !parted_->has_left(row.phase, row.step);
   const std::string own = follows ? own_optimizer_->see(observation, tensor) : "";
   if (!own.empty() && !row.is_wrong() && row.problem.empty()) {
     const std::string rounded = rounded_through(local, spec_.precision);

@@ -43,8 +43,9 @@ class RankRecorder final : public Probe {
   void judge_norms(const NormRule& rule) { norms_ = rule; }
   bool listens(Phase phase) const override;
   // Reads the tensor during the call and does not keep it. May be called inside a backward pass.
-  // Compares "fed.param.<name>" with the golden's "param.<name>" at 1e-12 of its scale. Does not
-  // judge "initial.<parameter>", from which it follows the rank's own optimizer.
+  // Compares "fed.param.<name>" with the golden's "param.<name>" at 1e-12 of its scale. From
+  // "initial.<parameter>" it follows the rank's own optimizer; it is judged where the golden has
+  // it, in stages.
   void observe(const Observation& observation) override;
   // Tensors that this rank's model leaves to other ranks from `first_step` on, in place of those
   // of an earlier call: it need not observe them.

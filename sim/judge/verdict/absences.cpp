@@ -20,7 +20,9 @@ std::map<GoldenPosition, Absence> absences(const std::vector<RankReport>& report
   }
   std::map<GoldenPosition, Absence> found;
   for (const auto& [position, absence] : elsewhere) {
-    if (absence.ranks.size() == reports.size()) found[position] = absence;  // no rank holds it
+    // No rank holds it. The golden has the stream between any two layers, also within a stage.
+    const bool is_within = absence.tensor->kind == ObservationKind::kBoundary;
+    if (absence.ranks.size() == reports.size() && !is_within) found[position] = absence;
   }
   for (auto& [position, absent] : missed) {
     // Where some ranks of one kind observed it, all of another kind need not hold it.

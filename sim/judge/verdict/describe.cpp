@@ -77,6 +77,7 @@ std::string worst_line(const CaseResult& result) {
     }
     text += ")";
   }
+  if (!row.site.empty()) text += fmt::format(", {} in microbatch {},", row.site, row.microbatch);
   if (!row.worst_local_index.empty()) text += " at local " + bracketed(row.worst_local_index);
   if (row.count == 1) return text;
   return text + fmt::format("; {} of its {} elements are wrong", row.bad_count, row.count);

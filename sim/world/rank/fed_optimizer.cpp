@@ -59,8 +59,7 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
                          .phase = Phase::kStep,
                          .step = step,
                          .tensor = value,
-                         .layout = parameter.layout,
-                         .part = Part::kRedundant});
+                         .layout = parameter.layout});
   };
   const std::vector<ParameterPtr>& parameters = trainer.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {

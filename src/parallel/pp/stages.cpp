@@ -11,11 +11,12 @@
 namespace shardproof {
 
 PipelineStages::PipelineStages(const Pipeline& pipeline, int64_t first_trained,
-                               BoundaryShapes shapes, MeshComm& comm, at::ScalarType dtype,
-                               at::Device device)
+                               BoundaryShapes shapes, std::vector<Boundary> boundaries,
+                               MeshComm& comm, at::ScalarType dtype, at::Device device)
     : pipeline_(pipeline),
       first_trained_(first_trained),
       boundary_shapes_(shapes),
+      boundaries_(std::move(boundaries)),
       pp_(comm.along("pp")),
       dtype_(dtype),
       device_(device),
@@ -33,6 +34,15 @@ bool PipelineStages::is_first(int64_t chunk) const {
 bool PipelineStages::is_last(int64_t chunk) const {
   const Placement placement = pipeline_.placement();
   return placement.stage_of({pp_.rank(), chunk}) == placement.stages() - 1;
+}
+
+const Boundary& PipelineStages::entry(int64_t chunk) const {
+  return boundaries_.at(
+      static_cast<size_t>(pipeline_.placement().stage_of({pp_.rank(), chunk}) - 1));
+}
+
+const Boundary& PipelineStages::exit(int64_t chunk) const {
+  return boundaries_.at(static_cast<size_t>(pipeline_.placement().stage_of({pp_.rank(), chunk})));
 }
 
 bool PipelineStages::has_backward(int64_t chunk) const {

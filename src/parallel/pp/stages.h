@@ -26,13 +26,16 @@ namespace shardproof {
 //              other; a message with one end gets its other one, and its values are dropped
 class PipelineStages : public StageLink {
  public:
-  // Stages before `first_trained` have no backward, and no gradient goes to them. Messages have
-  // `dtype` and are on `device`.
+  // Stages before `first_trained` have no backward, and no gradient goes to them. `boundaries` are
+  // those behind each stage but the last. Messages have `dtype` and are on `device`.
   PipelineStages(const Pipeline& pipeline, int64_t first_trained, BoundaryShapes shapes,
-                 MeshComm& comm, at::ScalarType dtype, at::Device device);
+                 std::vector<Boundary> boundaries, MeshComm& comm, at::ScalarType dtype,
+                 at::Device device);
 
   bool is_first(int64_t chunk) const override;
   bool is_last(int64_t chunk) const override;
+  const Boundary& entry(int64_t chunk) const override;
+  const Boundary& exit(int64_t chunk) const override;
   bool has_backward(int64_t chunk) const override;
   void begin(const std::vector<Action>& actions, bool backward,
              std::vector<std::vector<int64_t>> stream_shapes) override;
@@ -60,6 +63,7 @@ class PipelineStages : public StageLink {
   Pipeline pipeline_;
   int64_t first_trained_;
   BoundaryShapes boundary_shapes_;
+  std::vector<Boundary> boundaries_;
   Communicator& pp_;
   at::ScalarType dtype_;
   at::Device device_;

@@ -39,6 +39,29 @@ std::vector<std::vector<Segment>> stages_of(const Decoder& model, const Pipeline
   return stages;
 }
 
+// The boundaries behind each stage but the last. An empty stage passes on what it gets.
+std::vector<Boundary> boundaries_of(Decoder& model, const PipelineOptions& options,
+                                    const Mesh& mesh) {
+  const auto stages = stages_of(model, options, mesh);
+  const Placement placement = pipeline_of(options, mesh).placement();
+  std::vector<Boundary> boundaries;
+  for (int64_t stage = 0; stage + 1 < std::ssize(stages); ++stage) {
+    const auto next = std::find_if(stages.begin() + stage + 1, stages.end(),
+                                   [](const auto& segments) { return !segments.empty(); });
+    SHARDPROOF_ASSERT(next != stages.end(), "the last stage of a model has its head");
+    Boundary boundary{.part = part_name(next->front()), .stage = stage};
+    const std::vector<Layout>& inputs = model.slots_of(next->front()).front()->input_layouts;
+    for (const Cut& cut : inputs.empty() ? std::vector<Cut>() : inputs.front().cuts()) {
+      if (cut.axis != "pp") boundary.layout.append(cut);
+    }
+    const std::set<int64_t> ends = {placement.place_of(stage).rank,
+                                    placement.place_of(stage + 1).rank};
+    boundary.layout.append(Cut::held_by("pp", {ends.begin(), ends.end()}));
+    boundaries.push_back(std::move(boundary));
+  }
+  return boundaries;
+}
+
 bool trains(Decoder& model, const Segment& segment) {
   for (const Slot* slot : model.slots_of(segment)) {
     for (const ParameterPtr& parameter : slot->layer->parameters()) {
@@ -118,9 +141,10 @@ std::optional<std::vector<Action>> PipelineParallel::schedule(const Mesh& mesh, 
 std::unique_ptr<StageLink> PipelineParallel::link(const StoreSetup& setup) const {
   const Mesh& mesh = setup.comm.mesh();
   if (mesh.size("pp") == 1) return nullptr;
-  return std::make_unique<PipelineStages>(pipeline_of(options_, mesh),
-                                          first_trained_stage(setup.model, options_, mesh),
-                                          options_.shapes, setup.comm, setup.dtype, setup.device);
+  return std::make_unique<PipelineStages>(
+      pipeline_of(options_, mesh), first_trained_stage(setup.model, options_, mesh),
+      options_.shapes, boundaries_of(setup.model, options_, mesh), setup.comm, setup.dtype,
+      setup.device);
 }
 
 }  // namespace shardproof

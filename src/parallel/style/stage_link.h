@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/decoder.h"
 #include "parallel/style/action.h"
 
 namespace shardproof {
@@ -22,6 +23,9 @@ class StageLink {
   virtual ~StageLink() = default;
   virtual bool is_first(int64_t chunk) const = 0;  // reads token ids
   virtual bool is_last(int64_t chunk) const = 0;   // gives logits
+  // Where the stream enters a chunk that is not the first, and leaves one that is not the last.
+  virtual const Boundary& entry(int64_t chunk) const = 0;
+  virtual const Boundary& exit(int64_t chunk) const = 0;
   // Whether something is trained in the chunk or before it in the model; else it has no backward.
   virtual bool has_backward(int64_t chunk) const = 0;
 

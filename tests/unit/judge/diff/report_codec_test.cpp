@@ -42,7 +42,7 @@ ResultRow failing_row() {
   row.dtype = "bfloat16";
   row.layout = "S(0)tp";
   row.replicas = std::vector<int64_t>{1, 3, 65535};
-  row.redundant = true;
+  row.site = "received by stage 2 (chunk 1)";
   row.digest = 0xfedcba9876543210;
   row.problem = "wrong shape";
   row.calls_before = 24;
