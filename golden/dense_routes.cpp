@@ -103,7 +103,8 @@ DenseRoutes choose_experts(const at::Tensor& logits, const at::Tensor& bias,
   return routes;
 }
 
-void refuse_small_margin(const std::string& name, const at::Tensor& margins) {
+void see_margins(const std::string& name, const at::Tensor& margins, at::ScalarType type,
+                 const StepContext& context) {
   for (int64_t t = 0; t < margins.size(0); ++t) {
     const double margin = margins.data_ptr<double>()[t];
     if (margin >= kLeastMargin) continue;
@@ -113,6 +114,13 @@ void refuse_small_margin(const std::string& name, const at::Tensor& margins) {
                     name, t, margin),
         "choose another seed");
   }
+  if (type != at::kDouble || !context.probe.listens(Phase::kRecompute)) return;
+  context.probe.observe({.kind = ObservationKind::kOutput,
+                         .name = name + ".margin",
+                         .phase = Phase::kRecompute,
+                         .step = context.step,
+                         .tensor = margins.view(context.token_map.sizes()),
+                         .token_map = context.token_map});
 }
 
 at::Tensor mixture_weights(const at::Tensor& logits, const at::Tensor& chosen,

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "model/moe/router_rule.h"
+#include "model/slot.h"
 
 namespace shardproof::golden {
 
@@ -26,8 +27,10 @@ DenseRoutes choose_experts(const at::Tensor& logits, const at::Tensor& bias,
 // refused.
 inline constexpr double kLeastMargin = 1e-8;
 
-// Throws Error(kRefused) when a margin is below kLeastMargin; `name` is that of the selection.
-void refuse_small_margin(const std::string& name, const at::Tensor& margins);
+// Throws Error(kRefused) when a margin is below kLeastMargin; `name` is that of the selection. In
+// float64 the probe gets the margins [B, S] as "<name>.margin", beside the golden.
+void see_margins(const std::string& name, const at::Tensor& margins, at::ScalarType type,
+                 const StepContext& context);
 
 // [T, N], differentiable in the logits: 0 where an expert is not chosen.
 at::Tensor mixture_weights(const at::Tensor& logits, const at::Tensor& chosen,

@@ -20,9 +20,12 @@ class KeptRoutes::Kept : public WrappedLayer {
       : WrappedLayer(std::move(inner)), name_(std::move(name)), state_(std::move(state)) {}
 
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    at::Tensor live = inner_->forward(inputs, context);
+    const bool replays = state_->mode == Mode::kReplays && state_->ids.contains(name_);
+    NoProbe nobody;  // the margins of scores that choose nothing
+    at::Tensor live = inner_->forward(
+        inputs, replays ? StepContext{.probe = nobody, .step = context.step} : context);
     if (state_->mode == Mode::kRecords) state_->ids[name_] = live;
-    if (state_->mode != Mode::kReplays || !state_->ids.contains(name_)) return live;
+    if (!replays) return live;
     return state_->ids.at(name_).narrow(0, state_->first_sample, live.size(0));
   }
 

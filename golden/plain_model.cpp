@@ -125,6 +125,7 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
             scalar(skips_.scale()));
   if (terms_) terms_->reset();
   const SideTerms::Terms side = side_terms_.of(batch);
+  observe_side_parts(batch, step);
   ((side.sum.defined() ? loss + side.sum : loss) * skips_.scale()).backward();
   std::vector<at::Tensor> grads = take_gradients(step);
   if (parted_skips_ && parts_decide(batch, step, !all_finite(grads))) {
@@ -174,6 +175,14 @@ void PlainModel::observe_routers(const SideTerms::Terms& side, int64_t dropped, 
             observed_name(ObservationKind::kBuffer,
                           model_.config().router_of(layer) + ".e_score_correction_bias"),
             Phase::kStep, step, at::tensor(bias, at::kDouble));
+  }
+}
+
+// Beside the golden, for what the judge says about a router's gradient.
+void PlainModel::observe_side_parts(const Batch& batch, int64_t step) {
+  if (spec_.precision != Precision::kFloat64 || !probe_.listens(Phase::kRecompute)) return;
+  for (const SideTerms::Part& part : side_terms_.parts(batch)) {
+    observe(ObservationKind::kInputGradient, part.name, Phase::kRecompute, step, part.gradient);
   }
 }
 

@@ -38,6 +38,7 @@ class PlainModel {
   void evaluate(const Batch& batch, int64_t step);
   // Makes one training step. `optimizer` must be over masters().
   void train(const Batch& batch, int64_t step, WitnessOptimizer& optimizer, double rate);
+  void observe_side_parts(const Batch& batch, int64_t step);
   void observe_state(int64_t step, const WitnessOptimizer& optimizer);
   // Observes a value under the given name.
   void observe(ObservationKind kind, const std::string& name, Phase phase, int64_t step,

@@ -14,10 +14,10 @@ class RouterBiases::Biased : public Layer {
   Biased(std::string name, int64_t number, std::shared_ptr<State> state)
       : name_(std::move(name)), number_(number), state_(std::move(state)) {}
 
-  at::Tensor forward(at::TensorList inputs, const StepContext&) override {
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
     const at::Tensor bias = at::tensor(state_->of_layers.at(number_), at::kDouble);
     const DenseRoutes routes = choose_experts(inputs[0].flatten(0, 1), bias, state_->router);
-    refuse_small_margin(name_, routes.margin);
+    see_margins(name_, routes.margin, inputs[0].scalar_type(), context);
     const at::Tensor ids =
         routes.chosen.nonzero().select(1, 1).view({inputs[0].size(0), inputs[0].size(1), -1});
     state_->ids[number_] = ids;

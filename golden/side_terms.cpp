@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <set>
 
@@ -76,37 +77,69 @@ SideTerms::SideTerms(const sim::CaseSpec& spec, Decoder& model)
   for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
     if (!options_.any() || !model.config().has_experts(layer)) continue;
     Slot& slot = model.slot(model.config().router_of(layer) + ".weights");
+    slots_[layer] = slot.name;
     slot.layer = std::make_unique<KeptLogits>(std::move(slot.layer), layer, logits_);
   }
 }
 
 SideTerms::Terms SideTerms::of(const Batch& batch) const {
-  Terms terms;
-  if (!options_.any()) return terms;
+  if (!options_.any()) return {};
+  Sums sums = sums_of(batch, *logits_);
+  const bool both = sums.balance.defined() && sums.z.defined();
+  return {.sum = both                     ? sums.balance + sums.z
+                 : sums.balance.defined() ? sums.balance
+                                          : sums.z,
+          .values = std::move(sums.values)};
+}
+
+std::vector<SideTerms::Part> SideTerms::parts(const Batch& batch) const {
+  std::vector<Part> parts;
+  if (!options_.any()) return parts;
+  Logits leaves;  // so that no gradient comes by way of later layers
+  std::vector<at::Tensor> inputs;
+  for (const auto& [layer, logits] : *logits_) {
+    inputs.push_back(leaves[layer] = logits.detach().requires_grad_(true));
+  }
+  const Sums sums = sums_of(batch, leaves);
+  for (const auto& [sum, kind] : {std::pair(sums.balance, ".balance"), std::pair(sums.z, ".z")}) {
+    if (!sum.defined()) continue;
+    const auto gradients = torch::autograd::grad({sum}, inputs);
+    auto gradient = gradients.begin();
+    for (const auto& [layer, slot] : slots_) {
+      parts.push_back({slot + ".grad_input" + kind, *gradient++});
+    }
+  }
+  return parts;
+}
+
+SideTerms::Sums SideTerms::sums_of(const Batch& batch, const Logits& of_layers) const {
+  Sums sums;
   const Groups groups = groups_of(spec_, batch, options_.groups);
-  const auto add = [&terms](const std::string& name, double coefficient, const at::Tensor& loss) {
-    terms.values[name] = loss.item<double>();
+  const auto add_to = [&sums](at::Tensor& sum, const std::string& name, double coefficient,
+                              const at::Tensor& loss) {
+    sums.values[name] = loss.item<double>();
     const at::Tensor addend = coefficient * loss;
-    terms.sum = terms.sum.defined() ? terms.sum + addend : addend;
+    sum = sum.defined() ? sum + addend : addend;
   };
   std::vector<at::Tensor> all;
-  for (const auto& [layer, logits] : *logits_) {
+  for (const auto& [layer, logits] : of_layers) {
     const at::Tensor rows = logits.flatten(0, 1);
     all.push_back(rows);
     if (options_.balance != 0 && options_.form == BalancingForm::kPerLayer) {
       const bool global = options_.groups == LossGroups::kGlobal;
-      add(fmt::format("aux_loss.{}", layer), options_.balance,
-          global ? dense_balancing_loss_so_far(rows, groups.of_tokens, groups.moments, rule_)
-                 : dense_balancing_loss(rows, groups.of_tokens, rule_));
+      add_to(sums.balance, fmt::format("aux_loss.{}", layer), options_.balance,
+             global ? dense_balancing_loss_so_far(rows, groups.of_tokens, groups.moments, rule_)
+                    : dense_balancing_loss(rows, groups.of_tokens, rule_));
     }
     if (options_.z != 0) {
-      add(fmt::format("z_loss.{}", layer), options_.z, dense_z_loss(rows, groups.of_tokens));
+      add_to(sums.z, fmt::format("z_loss.{}", layer), options_.z,
+             dense_z_loss(rows, groups.of_tokens));
     }
   }
   if (options_.balance != 0 && options_.form == BalancingForm::kPooled) {
-    add("aux_loss", options_.balance, pooled_loss(all, groups.of_tokens, rule_));
+    add_to(sums.balance, "aux_loss", options_.balance, pooled_loss(all, groups.of_tokens, rule_));
   }
-  return terms;
+  return sums;
 }
 
 }  // namespace shardproof::golden

@@ -5,7 +5,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "model/batch.h"
 #include "model/decoder.h"
@@ -25,11 +27,26 @@ class SideTerms {
   // Of the forward of `batch`.
   Terms of(const Batch& batch) const;
 
+  // What one kind of side loss adds to the gradient of a router's logits.
+  struct Part {
+    std::string name;  // "model.layers.0.mlp.gate.weights.grad_input.balance", or ".z"
+    at::Tensor gradient;
+  };
+  std::vector<Part> parts(const Batch& batch) const;
+
  private:
+  using Logits = std::map<int64_t, at::Tensor>;
+  struct Sums {
+    at::Tensor balance, z;  // with coefficients; undefined: there is none
+    std::map<std::string, double> values;
+  };
+  Sums sums_of(const Batch& batch, const Logits& logits) const;
+
   const sim::CaseSpec& spec_;
   SideLossOptions options_;
   RouterRule rule_;
-  std::shared_ptr<std::map<int64_t, at::Tensor>> logits_;  // [B, S, N] of each layer
+  std::map<int64_t, std::string> slots_;  // that take the logits, by layer
+  std::shared_ptr<Logits> logits_;        // [B, S, N] of each layer
 };
 
 }  // namespace shardproof::golden

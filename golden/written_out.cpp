@@ -128,10 +128,10 @@ class WrittenOutSelection : public Layer {
     return {bias_};
   }
 
-  at::Tensor forward(at::TensorList inputs, const StepContext&) override {
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
     const DenseRoutes routes =
         choose_experts(inputs[0].flatten(0, 1), bias_ ? bias_->tensor : at::Tensor(), rule_);
-    refuse_small_margin(name_, routes.margin);
+    see_margins(name_, routes.margin, inputs[0].scalar_type(), context);
     return routes.chosen.nonzero().select(1, 1).view(
         {inputs[0].size(0), inputs[0].size(1), rule_.num_chosen});
   }

@@ -49,6 +49,9 @@ struct GoldenFacts {
   // `value`, ascending. Empty: all are.
   std::vector<int64_t> rows = {};
   int64_t all_rows = 0;
+  // No rank has such a tensor, and nothing is compared with it: explanations of others read it. One
+  // device computes nothing again, so that the phase is free for it.
+  bool is_beside() const { return phase == Phase::kRecompute; }
 };
 
 struct GoldenTensor : GoldenFacts {

@@ -46,7 +46,7 @@ at::Tensor judged_value(const at::Tensor& value) {
 
 bool GoldenRecorder::listens(Phase phase) const {
   return phase == Phase::kForward || phase == Phase::kStep ||
-         (phase == Phase::kBackward && activations_);
+         ((phase == Phase::kBackward || phase == Phase::kRecompute) && activations_);
 }
 
 bool GoldenRecorder::keeps(const Observation& observation) const {

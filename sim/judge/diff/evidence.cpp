@@ -41,6 +41,11 @@ std::string words(const AddendsThrough& found) {
       found.dtype);
 }
 
+template <class Found>
+std::string words(const Found&) {
+  return "";
+}
+
 }  // namespace
 
 std::string text_of(const Evidence& evidence) {

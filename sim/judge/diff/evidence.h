@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -49,12 +50,45 @@ struct AddendsThrough {
   bool operator==(const AddendsThrough&) const = default;
 };
 
+// Of a selection of experts: the golden's least chosen score less the greatest that it left out, at
+// the first of the rank's tokens that chose others, and the greatest of all these tokens.
+struct RouteMargins {
+  int64_t token = 0;  // sample * S + position
+  double first = 0, greatest = 0;
+  bool operator==(const RouteMargins&) const = default;
+};
+// The gradient of a router's logits is the golden with so many times the parts that the balancing
+// loss and the z loss add to it.
+struct SideLossParts {
+  double balance = 1, z = 1;
+  bool operator==(const SideLossParts& other) const {
+    return std::fabs(balance - other.balance) <= 1e-6 && std::fabs(z - other.z) <= 1e-6;
+  }
+};
+// Each of these experts of the rank has the golden's values of another: that of the same place in
+// `sources`.
+struct OtherExperts {
+  std::vector<int64_t> experts, sources;
+  bool operator==(const OtherExperts&) const = default;
+};
+
 using Evidence = std::variant<EqualsStep, PartEqualsStep, SumOfSteps, ShareOfUpdate, EqualsTensor,
-                              ValuesOf, AddendsThrough>;
+                              ValuesOf, AddendsThrough, RouteMargins, SideLossParts, OtherExperts>;
+
+// Whether a name is that of the experts that a router chose, [B, S, K].
+inline bool is_route_ids(std::string_view name) { return name.ends_with(".ids.output"); }
+// Whether a tensor of this name has the weights of all experts of a layer, or what training makes
+// of them, with an expert at each index of dim 0.
+inline bool is_of_experts(std::string_view name, int64_t dims) {
+  const size_t at = name.find(".experts.");
+  return at != name.npos && name.find("grad_input") == name.npos && !name.ends_with(".output") &&
+         (dims >= 3 || (dims == 2 && name.ends_with("_bias")));
+}
 
 // Turns evidence into text.
 
-// For example "equals the golden of step 1: stale, it was not updated".
+// For example "equals the golden of step 1: stale, it was not updated". Empty for what a hypothesis
+// of its own puts into words.
 std::string text_of(const Evidence& evidence);
 
 }  // namespace shardproof::sim::judge

@@ -25,11 +25,12 @@ bool is_short(const ResultRow& row) {
          row.problem.empty();
 }
 
-// The fields of any kind of evidence, as [kind, two numbers, a share, a name].
+// The fields of any kind of evidence, as [kind, two numbers, two shares, a name, a list].
 struct FlatEvidence {
   int64_t first = 0, second = 0;
-  double share = 0;
+  double share = 0, other_share = 0;
   std::string name = {};
+  std::vector<int64_t> list = {};
 };
 
 FlatEvidence flat(const EqualsStep& found) { return {found.step, found.is_later}; }
@@ -39,6 +40,26 @@ FlatEvidence flat(const ShareOfUpdate& found) { return {.share = found.share}; }
 FlatEvidence flat(const EqualsTensor& found) { return {.name = found.name}; }
 FlatEvidence flat(const ValuesOf& found) { return {.name = found.dtype}; }
 FlatEvidence flat(const AddendsThrough& found) { return {.name = found.dtype}; }
+FlatEvidence flat(const RouteMargins& found) {
+  return {.first = found.token, .share = found.first, .other_share = found.greatest};
+}
+FlatEvidence flat(const SideLossParts& found) {
+  return {.share = found.balance, .other_share = found.z};
+}
+FlatEvidence flat(const OtherExperts& found) {
+  FlatEvidence fields{.list = found.experts};
+  fields.list.insert(fields.list.end(), found.sources.begin(), found.sources.end());
+  return fields;
+}
+
+OtherExperts other_experts_of(const std::vector<int64_t>& list) {
+  const auto half = list.begin() + std::ssize(list) / 2;
+  OtherExperts found{.experts = {list.begin(), half}, .sources = {half, list.end()}};
+  if (found.experts.size() != found.sources.size()) {
+    throw InternalError("a rank's report is damaged: an expert without a source");
+  }
+  return found;
+}
 
 Evidence evidence_of(uint64_t kind, const FlatEvidence& flat) {
   switch (kind) {
@@ -56,6 +77,12 @@ Evidence evidence_of(uint64_t kind, const FlatEvidence& flat) {
       return ValuesOf{flat.name};
     case 6:
       return AddendsThrough{flat.name};
+    case 7:
+      return RouteMargins{flat.first, flat.share, flat.other_share};
+    case 8:
+      return SideLossParts{flat.share, flat.other_share};
+    case 9:
+      return other_experts_of(flat.list);
     default:
       throw InternalError("a rank's report is damaged: evidence of an unknown kind");
   }
@@ -66,8 +93,9 @@ template <class Codec, class Found>
 void evidence_fields(Codec& codec, Found& evidence) {
   FlatEvidence fields = std::visit([](const auto& found) { return flat(found); }, evidence);
   uint64_t kind = evidence.index();
-  codec.fixed_array(5);
-  codec(kind, fields.first, fields.second, fields.share, fields.name);
+  codec.fixed_array(7);
+  codec(kind, fields.first, fields.second, fields.share, fields.other_share, fields.name,
+        fields.list);
   if constexpr (Codec::kReads) evidence = evidence_of(kind, fields);
 }
 

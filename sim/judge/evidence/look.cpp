@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "sim/judge/evidence/explained.h"
 
@@ -190,12 +192,127 @@ const GoldenTensor* equal_tensor(const DiffTask& task, const Values& now,
   return nullptr;
 }
 
+// Of a wrong selection of experts; nothing where the golden does not say by how much it chose.
+std::optional<Evidence> look_at_margins(const DiffTask& task, const GoldenRecord& golden) {
+  const GoldenTensor& right = task.golden;
+  if (!is_route_ids(right.name)) return std::nullopt;
+  const std::string selection = right.name.substr(0, right.name.rfind('.'));
+  const GoldenTensor* margins = golden.find(Phase::kRecompute, right.step, selection + ".margin");
+  if (margins == nullptr || margins->rows != right.rows) return std::nullopt;
+  const Values values = values_of(task);
+  const int64_t chosen = right.value.sizes().back();
+  std::optional<RouteMargins> found;
+  task.plan.for_each_run([&](int64_t local, int64_t offset, int64_t length) {
+    for (int64_t i = 0; i < length; ++i) {
+      const auto at = static_cast<size_t>(local + i);
+      if (values.actual[at] == values.golden[at]) continue;
+      const int64_t token = (offset + i) / chosen;
+      const double margin = margins->value.data<double>()[token];
+      if (!found) found = RouteMargins{token, margin, margin};
+      if (token < found->token) *found = {token, margin, found->greatest};
+      found->greatest = std::max(found->greatest, margin);
+    }
+  });
+  if (!found) return std::nullopt;
+  return *found;
+}
+
+// How many times too many the parts of side losses are in the gradient of a router's logits, if
+// that explains it to the rounding.
+std::optional<Evidence> look_at_side_losses(const DiffTask& task, const Values& now,
+                                            const GoldenRecord& golden) {
+  constexpr double kMostLeft = 8, kLeastPart = 32;  // allowances
+  constexpr int64_t kFewest = 8;
+  const GoldenTensor& right = task.golden;
+  std::vector<std::vector<double>> parts;
+  for (const char* kind : {".balance", ".z"}) {
+    const GoldenTensor* part = golden.find(Phase::kRecompute, right.step, right.name + kind);
+    const bool fits =
+        part != nullptr && part->rows == right.rows && part->value.sizes() == right.value.sizes();
+    parts.push_back(fits ? golden_values(task, *part) : std::vector<double>(now.golden.size(), 0));
+    const bool shows = std::any_of(parts.back().begin(), parts.back().end(), [&](double value) {
+      return std::fabs(value) > kLeastPart * now.allowance;
+    });
+    if (!shows) std::fill(parts.back().begin(), parts.back().end(), 0);
+  }
+  const std::vector<double>&balance = parts[0], &z = parts[1];
+  double bb = 0, zz = 0, bz = 0, db = 0, dz = 0;  // sums of products
+  int64_t wrong = 0;
+  for (size_t i = 0; i < now.golden.size(); ++i) {
+    const double beside = now.actual[i] - now.golden[i];
+    wrong += std::fabs(beside) > now.allowance;
+    bb += balance[i] * balance[i];
+    zz += z[i] * z[i];
+    bz += balance[i] * z[i];
+    db += beside * balance[i];
+    dz += beside * z[i];
+  }
+  if (wrong < kFewest || (bb == 0 && zz == 0)) return std::nullopt;
+  const double both = bb * zz - bz * bz;
+  if (bb > 0 && zz > 0 && both <= 1e-6 * bb * zz) return std::nullopt;  // one as good as the other
+  const double of_balance = bb == 0 ? 0 : zz == 0 ? db / bb : (db * zz - dz * bz) / both;
+  const double of_z = zz == 0 ? 0 : bb == 0 ? dz / zz : (dz * bb - db * bz) / both;
+  for (size_t i = 0; i < now.golden.size(); ++i) {
+    const double left = now.actual[i] - now.golden[i] - of_balance * balance[i] - of_z * z[i];
+    if (!(std::fabs(left) <= kMostLeft * now.allowance)) return std::nullopt;
+  }
+  return SideLossParts{1 + of_balance, 1 + of_z};
+}
+
+// The golden's experts whose values the rank's wrong ones have; nothing unless each has another's.
+std::optional<Evidence> look_at_experts(const DiffTask& task, const Values& now) {
+  const GoldenTensor& right = task.golden;
+  if (!is_of_experts(right.name, right.value.dim()) || task.plan.tokens != 0 ||
+      !right.rows.empty()) {
+    return std::nullopt;
+  }
+  const int64_t count = right.value.size(0), size = right.value.numel() / count;
+  std::map<int64_t, std::vector<std::pair<size_t, int64_t>>> places;  // local, within the expert
+  task.plan.for_each_run([&](int64_t local, int64_t offset, int64_t length) {
+    for (int64_t i = 0; i < length; ++i) {
+      places[(offset + i) / size].emplace_back(static_cast<size_t>(local + i), (offset + i) % size);
+    }
+  });
+  const double* full = right.value.data<double>();
+  const auto is_near = [&](double one, double other, double allowances) {
+    return std::fabs(one - other) <= allowances * now.allowance;
+  };
+  OtherExperts found;
+  for (const auto& [expert, held] : places) {
+    const bool is_right = std::all_of(held.begin(), held.end(), [&](const auto& place) {
+      return is_near(now.actual[place.first], now.golden[place.first], 1);
+    });
+    if (is_right) continue;
+    int64_t source = 0;
+    for (; source < count; ++source) {
+      const double* const other = full + source * size;
+      const auto is_apart = [&](const auto& place) {
+        const double value = task.scale * other[place.second];
+        return value != 0 && !is_near(value, now.golden[place.first], kToldApart);
+      };
+      const auto is_its = [&](const auto& place) {
+        return is_near(now.actual[place.first], task.scale * other[place.second], 1);
+      };
+      if (std::all_of(held.begin(), held.end(), is_its) &&
+          std::count_if(held.begin(), held.end(), is_apart) >= 2) {
+        break;
+      }
+    }
+    if (source == count) return std::nullopt;
+    found.experts.push_back(expert);
+    found.sources.push_back(source);
+  }
+  if (found.experts.empty()) return std::nullopt;
+  return found;
+}
+
 }  // namespace
 
 std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& golden,
                                   Precision precision) {
   std::vector<Evidence> found;
   const GoldenTensor& right = task.golden;
+  if (const auto margins = look_at_margins(task, golden)) found.push_back(*margins);
   if (!is_floating(task.local.dtype()) || task.plan.count == 0) return found;
   const Values values = values_of(task);
   if (const auto* before = golden.find(right.phase, right.step - 1, right.name)) {
@@ -211,6 +328,10 @@ std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& gold
   if (const GoldenTensor* other = equal_tensor(task, values, golden)) {
     found.push_back(EqualsTensor{other->name});
   }
+  if (precision == Precision::kFloat64) {
+    if (const auto parts = look_at_side_losses(task, values, golden)) found.push_back(*parts);
+  }
+  if (const auto others = look_at_experts(task, values)) found.push_back(*others);
   const std::string narrow = narrow_dtype(values, precision);
   if (!narrow.empty()) found.push_back(ValuesOf{narrow});
   const std::string before_sum =

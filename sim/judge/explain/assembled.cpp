@@ -11,6 +11,9 @@ namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kLargestAssembled = 4 << 20;
+// Numbers of experts are whole and few, so that one of them equals another by chance. With this
+// allowance a match counts as little as that, and none is taken for another.
+constexpr double kBetweenIds = 0.2;
 
 void add_sums(Assembled& tensor) {
   double square = 0;
@@ -33,9 +36,12 @@ bool Assembled::is_wrong(size_t element) const {
          (is_dropped(element) && actual[element] != 0);
 }
 
+bool Assembled::has_experts() const { return is_of_experts(name, std::ssize(shape)); }
+
 std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces) {
   if (pieces.empty()) return std::nullopt;
   Assembled out;
+  out.name = pieces.front()->name;
   out.shape = pieces.front()->global_shape;
   out.drawn = pieces.front()->drawn;
   out.token_dims = pieces.front()->dims.size() + 1 == out.shape.size();
@@ -62,6 +68,7 @@ std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces) {
       out.golden[at] = piece->golden[local];
     });
   }
+  if (is_route_ids(out.name)) out.allowance = std::max(out.allowance, kBetweenIds);
   add_sums(out);
   return out;
 }
@@ -69,6 +76,7 @@ std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces) {
 std::string dim_name(const Assembled& tensor, size_t dim) {
   if (tensor.token_dims && dim == 0) return "the samples";
   if (tensor.token_dims && dim == 1) return "the positions";
+  if (tensor.has_experts() && dim == 0) return "the experts";
   return fmt::format("dim {}", dim);
 }
 

@@ -12,6 +12,7 @@
 namespace shardproof::sim::judge {
 
 struct Assembled {
+  std::string name = {};
   std::vector<int64_t> shape;
   std::vector<int64_t> drawn;       // the rows of dim 0 that are here; empty: all
   bool token_dims = false;          // dims 0 and 1 are samples and positions
@@ -27,6 +28,7 @@ struct Assembled {
   double difference = 0;   // sum of (actual - golden)^2 over the known elements
 
   bool is_wrong(size_t element) const;
+  bool has_experts() const;  // at each index of dim 0
   // Whether the element is zero by definition, so that its value is no evidence of its origin.
   bool is_dropped(size_t element) const { return zeros_are_exact && golden[element] == 0; }
 };
@@ -35,7 +37,7 @@ struct Assembled {
 // several ranks hold an element the first piece counts.
 std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces);
 
-// "dim 1", or "the positions".
+// "dim 1", "the positions", "the experts".
 std::string dim_name(const Assembled& tensor, size_t dim);
 
 // element = outer * (size * inner) + index * inner + i

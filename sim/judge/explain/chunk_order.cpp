@@ -202,10 +202,33 @@ bool is_of_mesh(int64_t count, const Mesh& mesh) {
   });
 }
 
+// Of a tensor that has gate and up in common: "" where they are neither exchanged nor in turn.
+std::string gate_and_up(const std::vector<int64_t>& order) {
+  const int64_t chunks = std::ssize(order);
+  if (chunks % 2 != 0) return "";
+  bool exchanged = true;
+  for (int64_t i = 0; i < chunks; ++i) {
+    exchanged = exchanged && order[static_cast<size_t>(i)] == (i ^ 1);
+  }
+  if (exchanged) {
+    return chunks == 2 ? "gate and up are exchanged"
+                       : "gate and up are exchanged, whose parts stand in turn";
+  }
+  const std::vector<int64_t> in_turn = parts_cut_by_rank(2, chunks / 2);
+  if (order == in_turn) return "gate and up stand in turn, where one belongs after the other";
+  if (is_inverse(order, in_turn)) {
+    return "gate and up stand one after the other, where their parts belong in turn";
+  }
+  return "";
+}
+
 // Names an order of chunks if the mesh has a name for it; `order[i]` is the golden chunk at i. Only
 // what may have positions is cut in zigzag.
-std::string likely_chunk_order(const Mesh& mesh, const std::vector<int64_t>& order,
-                               bool may_be_zigzag) {
+std::string likely_chunk_order(const Assembled& tensor, const Mesh& mesh,
+                               const std::vector<int64_t>& order) {
+  const bool may_be_zigzag = tensor.may_have_positions;
+  const bool has_both = tensor.has_experts() && tensor.name.find("gate_up") != tensor.name.npos;
+  if (const std::string both = has_both ? gate_and_up(order) : ""; !both.empty()) return both;
   const auto chunks = static_cast<int64_t>(order.size());
   const std::string axes = axes_of_size(mesh, chunks);
   const std::string halves = chunks % 2 == 0 ? axes_of_size(mesh, chunks / 2) : "";
@@ -251,6 +274,8 @@ std::optional<Proposal> propose_chunk_order(const Assembled& tensor, const Mesh&
   for (int64_t count = 2; count <= kMostChunks; ++count) {
     for (size_t dim = 0; dim < tensor.shape.size(); ++dim) {
       const int64_t size = tensor.shape[dim];
+      if (dim == 0 && tensor.has_experts()) continue;  // propose_other_experts
+      if (dim == 2 && is_route_ids(tensor.name)) continue;
       if (size < count || (size % count != 0 && !is_of_mesh(count, mesh))) continue;
       const Chunks chunks{walk_along(tensor.shape, dim), count, (size + count - 1) / count};
       const std::optional<Order> order = order_of(tensor, chunks);
@@ -264,7 +289,7 @@ std::optional<Proposal> propose_chunk_order(const Assembled& tensor, const Mesh&
       return Proposal{
           .pattern = fmt::format("the {} chunks along {} are the golden's in the order {}", count,
                                  dim_name(tensor, dim), order_text(order->sources)),
-          .likely = likely_chunk_order(mesh, order->sources, tensor.may_have_positions),
+          .likely = likely_chunk_order(tensor, mesh, order->sources),
           .description = choices,
           .parameters = parameters}
           .explaining(order->sums, tensor.wrong);

@@ -106,8 +106,12 @@ Explanation explain_values(const Symptoms& symptoms) {
   for (const Propose propose : kFacts) {
     if (const auto fact = propose(difference)) return in_words(difference, *fact);
   }
-  if (auto claim = best_claim(difference)) return *claim;
-  if (const auto routes = propose_routes(difference)) return in_words(difference, *routes);
+  const auto routes = propose_routes(difference);
+  if (auto claim = best_claim(difference)) {
+    if (routes) claim->pattern += "; " + routes->pattern;
+    return *claim;
+  }
+  if (routes) return in_words(difference, *routes);
   const auto where = on_each_copy<propose_where>(difference);
   return where ? in_words(difference, *where) : words_by_size(difference);
 }

@@ -86,6 +86,20 @@ std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
                         "that axis twice",
                         axes, true});
   }
+  const ResultRow& row = *symptoms.rows.front();
+  if (is_of_experts(row.name, std::ssize(row.global_shape))) {
+    const int64_t all =
+        symptoms.mesh.size("dp") * symptoms.mesh.size("cp") * symptoms.mesh.size("ulysses");
+    const int64_t own = symptoms.mesh.size("edp");
+    const auto factor = static_cast<double>(all) / static_cast<double>(own);
+    if (all != own) {
+      meanings.push_back(
+          {factor, "",
+           fmt::format("averaged over the {} rank{} that hold the same experts, where "
+                       "the mean is over all {} that have other tokens",
+                       own, own == 1 ? "" : "s", all)});
+    }
+  }
   const double clip = symptoms.clip_factor;
   if (clip < 1) {
     meanings.push_back(
@@ -314,6 +328,12 @@ Explanation words_for_quotient(double factor) {
   return {.pattern = fmt::format("{}/{}", counts->due, counts->taken),
           .likely = words_for(*counts),
           .is_of_counts = true};
+}
+
+Explanation words_for_factor(double factor, const Symptoms& symptoms) {
+  const auto meaning = all_meanings_of(factor, 1e-6, meanings_of(symptoms));
+  if (!meaning) return {.pattern = factor_text(factor), .likely = ""};
+  return {.pattern = factor_text(factor) + meaning->what, .likely = meaning->likely};
 }
 
 namespace {

@@ -90,6 +90,7 @@ std::optional<Proposal> propose_found_out(const Difference& difference) {
   std::optional<Proposal> best;
   for (const ResultRow* row : difference.wrong) {
     for (const Evidence& evidence : row->evidence) {
+      if (text_of(evidence).empty()) continue;
       const Rows rows = holders_of(evidence, difference.wrong);
       if (rows.empty()) continue;
       Proposal found = proposal_of(evidence, rows, difference);

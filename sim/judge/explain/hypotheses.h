@@ -110,12 +110,23 @@ std::optional<Proposal> propose_factor_before_bias(const Assembled& tensor, cons
 // Rows of zeros are shifted by some positions from the golden's: a mask is off.
 std::optional<Proposal> propose_mask_shift(const Assembled& tensor, const Mesh& mesh);
 
+// The selection of experts of each token is that of the token that another reading of the batch has
+// at its place, position by position for sample by sample.
+std::optional<Proposal> propose_token_order(const Assembled& tensor, const Mesh& mesh);
+
+// Experts have the golden's values of other experts, as the ranks found beside the whole golden.
+std::optional<Proposal> propose_other_experts(const Difference& difference);
+// The gradient of a router's logits has another multiple of the side losses' parts.
+std::optional<Proposal> propose_side_losses(const Difference& difference);
+
 // The texts when no hypothesis holds: of a selection of experts the tokens that chose others; first
 // the wrong indices and the values there, else the number of wrong elements, the largest error and
 // whether rounding could be the cause.
 std::optional<Proposal> propose_routes(const Difference& difference);
 std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh);
 Explanation words_by_size(const Difference& difference);
+// "2.00; 2 is the size of dp" and its causes, or the number alone.
+Explanation words_for_factor(double factor, const Symptoms& symptoms);
 // "29/43" and its cause, for a factor in float64 that is the quotient of two counts; else empty.
 Explanation words_for_quotient(double factor);
 
@@ -147,6 +158,8 @@ inline constexpr Propose kHypotheses[] = {
     propose_missing_sum,
     propose_addends,
     propose_read_order,
+    propose_other_experts,
+    propose_side_losses,
     on_each_copy<propose_transposition>,
     on_each_copy<propose_shift>,
     on_each_copy<propose_chunk_order>,
@@ -154,6 +167,7 @@ inline constexpr Propose kHypotheses[] = {
     on_each_copy<propose_offset>,
     on_each_copy<propose_factor_before_bias>,
     on_each_copy<propose_mask_shift>,
+    on_each_copy<propose_token_order>,
 };
 
 }  // namespace shardproof::sim::judge

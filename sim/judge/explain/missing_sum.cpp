@@ -65,13 +65,28 @@ Groups groups_of_sharers(const Symptoms& symptoms) {
   return groups;
 }
 
+// "dp", or "dp or ep (the same ranks)" where as many other axes or parts have the same peers.
+std::string named(const Mesh& mesh, const std::vector<std::string>& axes) {
+  std::string text = fmt::format("{}", fmt::join(axes, " x "));
+  bool several = false;
+  for (const std::vector<std::string>& others : sets_of_axes(mesh)) {
+    bool same = others != axes && others.size() == axes.size();
+    for (int64_t rank = 0; same && rank < mesh.world_size(); ++rank) {
+      same = mesh.peers_along(others, rank) == mesh.peers_along(axes, rank);
+    }
+    if (same) text += fmt::format(" or {}", fmt::join(others, " x "));
+    several = several || same;
+  }
+  return several ? text + " (the same ranks)" : text;
+}
+
 // The axes along which the ranks of each group are peers, else the ranks of the first group.
 std::string axes_of_sharers(const Mesh& mesh, const Groups& sharers) {
   for (const std::vector<std::string>& axes : sets_of_axes(mesh)) {
     const bool are_peers = std::all_of(sharers.begin(), sharers.end(), [&](const Pieces& group) {
       return ranks_of(group) == mesh.peers_along(axes, group.front()->rank);
     });
-    if (are_peers) return fmt::format("{}", fmt::join(axes, " x "));
+    if (are_peers) return named(mesh, axes);
   }
   return fmt::format("the ranks that share a part ({})",
                      fmt::join(ranks_of(sharers.front()), ", "));
@@ -132,7 +147,7 @@ std::optional<Proposal> propose_missing_sum(const Difference& difference) {
   const double choice = std::log(2 * static_cast<double>(sets.size() + 1));  // a sum or a mean
   for (const std::vector<std::string>& axes : sets) {
     auto found = propose_groups(difference, peers_along(symptoms.mesh, axes, symptoms.pieces),
-                                fmt::format("{}", fmt::join(axes, " x ")),
+                                named(symptoms.mesh, axes),
                                 choice + kAxisNamed * static_cast<double>(axes.size()));
     if (found) return found;
   }

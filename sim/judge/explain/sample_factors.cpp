@@ -1,4 +1,4 @@
-// A separate factor for each sample.
+// A separate factor for each sample, or for each expert.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -45,7 +45,9 @@ std::optional<RowFactors> factors_of_rows(const Assembled& tensor) {
 }  // namespace
 
 std::optional<Proposal> propose_sample_factors(const Assembled& tensor, const Mesh& /*mesh*/) {
-  if (!tensor.token_dims || tensor.shape.size() < 2 || tensor.shape[0] < 2) return std::nullopt;
+  const bool experts = tensor.has_experts();
+  if (!tensor.token_dims && !experts) return std::nullopt;
+  if (tensor.shape.size() < 2 || tensor.shape[0] < 2) return std::nullopt;
   const std::optional<RowFactors> rows = factors_of_rows(tensor);
   if (!rows) return std::nullopt;
   const std::vector<double>& factors = rows->factors;
@@ -55,14 +57,18 @@ std::optional<Proposal> propose_sample_factors(const Assembled& tensor, const Me
   if (is_common) return std::nullopt;  // a common factor is another hypothesis
   const size_t shown = std::min<size_t>(factors.size(), 8);
   const double choices = kFreeNumber * static_cast<double>(factors.size());
+  if (experts && !rows->sums.exact) return std::nullopt;
   if (!rows->sums.convinces(tensor.allowance, tensor.golden_size, choices)) return std::nullopt;
   return Proposal{
-      .pattern = fmt::format("each sample is a multiple of the golden's, of its own: {:.4g}{}",
+      .pattern = fmt::format("each {} is a multiple of the golden's, of its own: {:.4g}{}",
+                             experts ? "expert" : "sample",
                              fmt::join(factors.begin(), factors.begin() + shown, ", "),
                              shown < factors.size() ? " .." : ""),
-      .likely =
-          "samples are weighted by something of their own sample, microbatch or rank where "
-          "the global batch's belongs, or count more than once",
+      .likely = experts
+                    ? "an expert is scaled by something of its own, such as the number of ranks "
+                      "whose tokens chose it, where one number for all experts is due"
+                    : "samples are weighted by something of their own sample, microbatch or rank "
+                      "where the global batch's belongs, or count more than once",
       .description = choices,
       .parameters = factors}
       .explaining(rows->sums, tensor.wrong);

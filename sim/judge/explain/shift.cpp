@@ -28,6 +28,21 @@ std::optional<Explained> shifted_by(const Assembled& tensor, const Walk& walk, i
   return fit.sums();
 }
 
+// Experts have numbers, not places; nor have the choices of one token.
+bool has_order(const Assembled& tensor, size_t dim) {
+  if (tensor.has_experts()) return dim > 0;
+  return !is_route_ids(tensor.name) || dim < 2;
+}
+
+std::string likely(const Assembled& tensor, int64_t size) {
+  if (!is_route_ids(tensor.name)) {
+    return fmt::format("an offset, a mask or a target is off by {}", size);
+  }
+  return fmt::format(
+      "a record of routes is written or read {} position{} off, or lacks an offset of its start",
+      size, size == 1 ? "" : "s");
+}
+
 }  // namespace
 
 std::optional<Proposal> propose_shift(const Assembled& tensor, const Mesh& /*mesh*/) {
@@ -35,7 +50,7 @@ std::optional<Proposal> propose_shift(const Assembled& tensor, const Mesh& /*mes
   std::optional<Proposal> best;
   for (int64_t size = 1; size <= kLargestShift; ++size) {
     for (size_t dim = 0; dim < tensor.shape.size(); ++dim) {
-      if (size >= tensor.shape[dim]) continue;
+      if (size >= tensor.shape[dim] || !has_order(tensor, dim)) continue;
       const Walk walk = walk_along(tensor.shape, dim);
       for (const int64_t shift : {size, -size}) {
         const std::optional<Explained> sums = shifted_by(tensor, walk, shift, choices);
@@ -43,7 +58,7 @@ std::optional<Proposal> propose_shift(const Assembled& tensor, const Mesh& /*mes
         best = Proposal{.pattern =
                             fmt::format("shifted by {} along {}: actual[i] is golden[i {} {}]",
                                         shift, dim_name(tensor, dim), shift > 0 ? "-" : "+", size),
-                        .likely = fmt::format("an offset, a mask or a target is off by {}", size),
+                        .likely = likely(tensor, size),
                         .description = choices,
                         .parameters = {static_cast<double>(dim), static_cast<double>(shift)}}
                    .explaining(*sums, tensor.wrong);

@@ -43,6 +43,7 @@ std::vector<int64_t> Census::microbatches_without(const GoldenTensor& tensor) co
 std::vector<Unobserved> Census::unobserved() const {
   std::vector<Unobserved> found;
   for (const GoldenTensor& tensor : golden_.tensors()) {
+    if (tensor.is_beside()) continue;
     const bool seen = !seen_[static_cast<size_t>(tensor.order)].empty();
     std::vector<int64_t> microbatches = microbatches_without(tensor);
     if (seen && microbatches.empty()) continue;

@@ -1,0 +1,114 @@
+// Experts that have the values of others, and side losses that count too often in the gradient of a
+// router.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "sim/judge/explain/hypotheses.h"
+
+namespace shardproof::sim::judge {
+namespace {
+
+constexpr size_t kListed = 4;
+
+// The evidence of this kind that each wrong row has; null when one has none.
+template <class Found>
+const Found* evidence_of(const ResultRow& row) {
+  for (const Evidence& evidence : row.evidence) {
+    if (const auto* found = std::get_if<Found>(&evidence)) return found;
+  }
+  return nullptr;
+}
+
+// Which expert's values each wrong expert has, if every wrong row says it and none contradicts.
+std::map<int64_t, int64_t> sources_of(const Rows& wrong) {
+  std::map<int64_t, int64_t> sources;
+  for (const ResultRow* row : wrong) {
+    const auto* found = evidence_of<OtherExperts>(*row);
+    if (found == nullptr) return {};
+    for (size_t i = 0; i < found->experts.size(); ++i) {
+      const auto [at, is_new] = sources.emplace(found->experts[i], found->sources[i]);
+      if (!is_new && at->second != found->sources[i]) return {};
+    }
+  }
+  return sources;
+}
+
+std::string likely_order(const std::map<int64_t, int64_t>& sources, int64_t experts,
+                         const Mesh& mesh) {
+  const int64_t here = experts / mesh.size("ep");
+  if (mesh.size("ep") == 1 || here == 0) return "experts stand in another order";
+  const int64_t block = sources.begin()->second / here;
+  const auto all = [&](const auto& holds) {
+    return std::all_of(sources.begin(), sources.end(),
+                       [&](const auto& one) { return holds(one.first, one.second); });
+  };
+  const bool same_number =
+      all([&](int64_t own, int64_t other) { return own % here == other % here; });
+  if (same_number && all([&](int64_t, int64_t other) { return other / here == block; })) {
+    return fmt::format(
+        "the experts of rank {} of ep stand in the place of others: a number within a rank was "
+        "taken for one within the layer, or a rank's part for its neighbor's",
+        block);
+  }
+  if (same_number) return "the experts of the ranks of ep were put together in another order";
+  if (all([&](int64_t own, int64_t other) { return own / here == other / here; })) {
+    return "the experts of a rank of ep stand in another order";
+  }
+  return "experts stand in another order, also across the ranks of ep";
+}
+
+// "the balancing loss counts 2.00 times; 2 is the size of dp"; "" where it counts once.
+std::string times_text(const char* loss, double times, const Symptoms& symptoms,
+                       std::vector<std::string>& causes) {
+  if (std::fabs(times - 1) <= 1e-6) return "";
+  if (std::fabs(times) <= 1e-6) {
+    causes.push_back(fmt::format("the {} is not added, or its gradient is cut off", loss));
+    return fmt::format("it lacks the part of the {}", loss);
+  }
+  const Explanation words = words_for_factor(times, symptoms);
+  if (std::fabs(times - 2) <= 1e-6) causes.push_back(fmt::format("the {} is added twice", loss));
+  if (!words.likely.empty()) causes.push_back(words.likely);
+  if (causes.empty()) causes.push_back(fmt::format("the coefficient of the {} is another", loss));
+  return fmt::format("it has the part of the {} times {}", loss, words.pattern);
+}
+
+}  // namespace
+
+std::optional<Proposal> propose_other_experts(const Difference& difference) {
+  const std::map<int64_t, int64_t> sources = sources_of(difference.wrong);
+  if (sources.empty() || difference.wrong.front()->global_shape.empty()) return std::nullopt;
+  std::vector<std::string> listed;
+  for (const auto& [expert, source] : sources) {
+    if (listed.size() == kListed) break;
+    listed.push_back(fmt::format("expert {} has the golden's values of expert {}", expert, source));
+  }
+  const int64_t experts = difference.wrong.front()->global_shape.front();
+  return Proposal{.pattern = fmt::format("{}{}", fmt::join(listed, ", "),
+                                         sources.size() > kListed ? " .." : ""),
+                  .likely = likely_order(sources, experts, difference.symptoms.mesh),
+                  .description = std::log(static_cast<double>(experts)),
+                  .ranks = difference.ranks};
+}
+
+std::optional<Proposal> propose_side_losses(const Difference& difference) {
+  const SideLossParts* parts = nullptr;
+  for (const ResultRow* row : difference.wrong) {
+    const auto* found = evidence_of<SideLossParts>(*row);
+    if (found == nullptr || (parts != nullptr && !(*found == *parts))) return std::nullopt;
+    parts = found;
+  }
+  if (parts == nullptr) return std::nullopt;
+  std::vector<std::string> causes;
+  const std::string balance =
+      times_text("balancing loss", parts->balance, difference.symptoms, causes);
+  const std::string z = times_text("z loss", parts->z, difference.symptoms, causes);
+  return Proposal{.pattern = balance + (balance.empty() || z.empty() ? "" : ", and ") + z,
+                  .likely = fmt::format("{}", fmt::join(causes, "; or ")),
+                  .description = kFreeNumber,
+                  .ranks = difference.ranks};
+}
+
+}  // namespace shardproof::sim::judge
