@@ -25,13 +25,20 @@ std::vector<Matrix> matrices_of(const ModelConfig& config) {
       "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
       "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
   std::vector<Matrix> all = {{"model.embed_tokens.weight", 0, true}};
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+  const auto add_head = [&] {
+    if (!config.tie_word_embeddings) all.push_back({"lm_head.weight", 0, true});
+  };
+  for (int64_t layer = 0; layer < config.num_hidden_layers + config.extra_heads; ++layer) {
+    if (layer == config.num_hidden_layers + 1) add_head();  // the first extra head uses it
+    if (layer >= config.num_hidden_layers) {
+      all.push_back({fmt::format("model.layers.{}.eh_proj.weight", layer), 0, false});
+    }
     for (const std::string linear : linears) {
       const bool sums = linear.ends_with("o_proj") || linear.ends_with("down_proj");
       all.push_back({fmt::format("model.layers.{}.{}.weight", layer, linear), sums ? 1 : 0, false});
     }
   }
-  if (!config.tie_word_embeddings) all.push_back({"lm_head.weight", 0, true});
+  if (config.extra_heads < 2) add_head();
   return all;
 }
 

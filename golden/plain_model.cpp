@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/seed.h"
+#include "golden/extra_heads.h"
 #include "golden/losses.h"
 #include "golden/written_out.h"
 #include "model/precision.h"
@@ -34,6 +35,12 @@ class FiniteProbe final : public Probe {
 Decoder written_out(const CaseData& data) {
   Decoder model(data.config, data.weights);
   write_out(model);
+  if (data.config.extra_heads == 0) return model;
+  // The heads are written out, and lie between the two parts.
+  std::vector<Segment> layers = model.segments();
+  const Segment head = layers.back();
+  layers.resize(layers.size() - 1 - static_cast<size_t>(data.config.extra_heads));
+  model.set_chunks({layers, {head}});
   return model;
 }
 
@@ -114,7 +121,8 @@ void PlainModel::evaluate(const Batch& batch, int64_t step) {
 
 void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optimizer, double rate) {
   limited_experts_.begin(batch);
-  const at::Tensor now = logprobs(batch, step, probe_);
+  std::vector<at::Tensor> of_heads;
+  const at::Tensor now = logprobs(batch, step, probe_, &of_heads);
   const int64_t dropped = limited_experts_.end();
   const at::Tensor doubt = perturbation_ ? perturbation_->doubt(now, step) : at::Tensor();
   const at::Tensor loss = dense_loss(now, batch, spec_.loss, doubt);
@@ -126,7 +134,12 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
   if (terms_) terms_->reset();
   const SideTerms::Terms side = side_terms_.of(batch);
   observe_side_parts(batch, step);
-  ((side.sum.defined() ? loss + side.sum : loss) * skips_.scale()).backward();
+  const HeadLosses heads = dense_head_losses(of_heads, batch, model_.config().extra_loss_weight);
+  at::Tensor all = loss;
+  for (const at::Tensor& more : {side.sum, heads.sum}) {
+    if (more.defined()) all = all + more;
+  }
+  (all * skips_.scale()).backward();
   std::vector<at::Tensor> grads = take_gradients(step);
   if (parted_skips_ && parts_decide(batch, step, !all_finite(grads))) {
     parted_skips_->push_back(step);
@@ -157,15 +170,20 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
   for (const ParameterPtr& parameter : parameters_) refresh_leaf(*parameter);
   observe_state(step, optimizer);
   observe_metrics(now, batch, step);
-  observe_routers(side, dropped, step);
+  observe_values(side.values, step);
+  observe_values(heads.values, step);
+  observe_routers(dropped, step);
 }
 
-void PlainModel::observe_routers(const SideTerms::Terms& side, int64_t dropped, int64_t step) {
-  for (const auto& [name, value] : side.values) {
+void PlainModel::observe_values(const std::map<std::string, double>& values, int64_t step) {
+  for (const auto& [name, value] : values) {
     if (spec_.precision != Precision::kFloat64) break;
     observe(ObservationKind::kMetric, "metric." + name, Phase::kStep, step,
             at::scalar_tensor(value, at::kDouble));
   }
+}
+
+void PlainModel::observe_routers(int64_t dropped, int64_t step) {
   if (limited_experts_.active()) {
     observe(ObservationKind::kCount, "metric.dropped_routes", Phase::kStep, step,
             at::scalar_tensor(dropped, at::kDouble));
@@ -206,25 +224,41 @@ void PlainModel::observe_metrics(const at::Tensor& logprobs, const Batch& batch,
   }
 }
 
-at::Tensor PlainModel::logprobs(const Batch& batch, int64_t step, Probe& probe) {
+at::Tensor PlainModel::logprobs(const Batch& batch, int64_t step, Probe& probe,
+                                std::vector<at::Tensor>* of_heads) {
   const at::Tensor token_map =
       at::arange(batch.size() * batch.seq_len(), at::kLong).view({batch.size(), batch.seq_len()});
   const at::Tensor positions = at::arange(batch.seq_len(), at::kLong).expand_as(token_map);
   const StepContext context{
       .probe = probe, .step = step, .token_map = token_map, .positions = positions};
   // Divided in the wider type: the gradient of what is divided may not fit the narrow one.
-  const at::Tensor narrow = model_.forward(batch.input_ids, context);
-  const at::Tensor logits = narrow.to(wider_type(narrow.scalar_type())) / spec_.loss.temperature;
-  const at::Tensor logprobs = dense_logprobs(logits, batch);
-  if (probe.listens(Phase::kForward)) {
-    probe.observe({.kind = ObservationKind::kLogprobs,
-                   .name = "logprobs",
-                   .phase = Phase::kForward,
-                   .step = step,
-                   .tensor = logprobs,
-                   .token_map = token_map});
+  const auto scaled = [this](const at::Tensor& narrow) {
+    return narrow.to(wider_type(narrow.scalar_type())) / spec_.loss.temperature;
+  };
+  const at::Tensor stream = model_.forward(/*chunk=*/0, batch.input_ids, context);
+  const bool in_parts = model_.chunk_count() > 1;
+  const at::Tensor narrow = in_parts ? model_.forward(/*chunk=*/1, stream, context) : stream;
+  const at::Tensor logprobs = dense_logprobs(scaled(narrow), batch);
+  observe_logprobs(logprobs, batch, /*depth=*/0, step, probe);
+  if (of_heads == nullptr || !in_parts) return logprobs;
+  for (const at::Tensor& logits : dense_head_logits(model_, stream, batch, context)) {
+    const int64_t depth = std::ssize(*of_heads) + 1;
+    of_heads->push_back(dense_head_logprobs(scaled(logits), batch, depth));
+    observe_logprobs(of_heads->back(), batch, depth, step, probe);
   }
   return logprobs;
+}
+
+void PlainModel::observe_logprobs(const at::Tensor& logprobs, const Batch& batch, int64_t depth,
+                                  int64_t step, Probe& probe) const {
+  if (!probe.listens(Phase::kForward)) return;
+  probe.observe({.kind = ObservationKind::kLogprobs,
+                 .name = depth == 0 ? "logprobs" : fmt::format("logprobs.{}", depth),
+                 .phase = Phase::kForward,
+                 .step = step,
+                 .tensor = logprobs,
+                 .token_map = at::arange(batch.size() * batch.seq_len(), at::kLong)
+                                  .view({batch.size(), batch.seq_len()})});
 }
 
 bool PlainModel::parts_decide(const Batch& batch, int64_t step, bool overflow) {

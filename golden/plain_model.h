@@ -4,7 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "golden/kept_routes.h"
@@ -52,7 +54,11 @@ class PlainModel {
   void set_loss_scale(const OverflowSkips::State& state) { skips_.set_state(state); }
 
  private:
-  at::Tensor logprobs(const Batch& batch, int64_t step, Probe& probe);
+  // With `of_heads` those of the extra heads too.
+  at::Tensor logprobs(const Batch& batch, int64_t step, Probe& probe,
+                      std::vector<at::Tensor>* of_heads = nullptr);
+  void observe_logprobs(const at::Tensor& logprobs, const Batch& batch, int64_t depth, int64_t step,
+                        Probe& probe) const;
   std::vector<at::Tensor> take_gradients(int64_t step);
   // Whether the step would be skipped otherwise if gradients were summed in parts.
   bool parts_decide(const Batch& batch, int64_t step, bool overflow);
@@ -62,7 +68,8 @@ class PlainModel {
   // Whether a gradient overflows when each sample is summed alone, and cut into so many parts.
   bool overflows_in_parts(const Batch& batch, int64_t step, int64_t parts);
   void observe_metrics(const at::Tensor& logprobs, const Batch& batch, int64_t step);
-  void observe_routers(const SideTerms::Terms& side, int64_t dropped, int64_t step);
+  void observe_values(const std::map<std::string, double>& values, int64_t step);
+  void observe_routers(int64_t dropped, int64_t step);
 
   const sim::CaseSpec& spec_;
   Probe& probe_;

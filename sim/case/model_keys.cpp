@@ -13,8 +13,8 @@ OptionRows<CaseSpec> model_keys() {
           "Hugging Face folder with config.json and weights, instead of sizes; relative to the "
           "scenario"),
       key("model.family", kText, "llama",
-          "Architecture: llama, qwen2, qwen3, gemma3, mixtral, qwen2_moe, qwen3_moe, gpt_oss, "
-          "deepseek_v3",
+          "Architecture: llama, llama_mtp, qwen2, qwen3, gemma3, mixtral, qwen2_moe, "
+          "qwen3_moe, gpt_oss, deepseek_v3",
           ShortName{"family"}),
       key("model.vocab_size", kInteger, 96, "V, tokens of the vocabulary", size),
       key("model.hidden_size", kInteger, 48, "E, width of the model", size),
@@ -61,6 +61,12 @@ OptionRows<CaseSpec> model_keys() {
           "qwen2, qwen3: number of layers without a window (28)", Range{0, 10000}),
       key("model.layer_types", kTexts, none,
           "full_attention or sliding_attention for each layer, instead of the family's rule"),
+      key("model.num_nextn_predict_layers", kInteger, none,
+          "llama_mtp: number of extra heads, each of which predicts one token further (1)",
+          Range{0, 100}, ShortName{"heads"}),
+      key("model.mtp_loss_scaling_factor", kNumber, none,
+          "llama_mtp: weight of the mean of the losses of extra heads, beside the loss (0.1)",
+          Range{0, kMaxConstant}, ShortName{"mtp_weight"}),
       key("model.rope_local_base_freq", kNumber, none,
           "gemma3: base of the rotary frequencies of sliding layers (10000)", Range{1e-6, 1e12}),
       key("model.config", kMap, none,

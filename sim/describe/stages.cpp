@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/count_of.h"
 #include "model/decoder.h"
 #include "model/weights.h"
 #include "parallel/pp/messages.h"
@@ -30,6 +31,7 @@ std::string parts_text(const StageParts& parts) {
         fmt::format("layers {}-{}", parts.first_layer, parts.first_layer + parts.layers - 1));
   }
   if (parts.norm) texts.emplace_back("norm");
+  if (parts.extra_heads > 0) texts.push_back(count_of(parts.extra_heads, "extra head"));
   if (parts.head) texts.emplace_back("head");
   return texts.empty() ? "nothing" : fmt::format("{}", fmt::join(texts, ", "));
 }
@@ -56,7 +58,8 @@ std::string stage_tables(const CaseSpec& spec, const ModelConfig& config, const 
   if (pipeline.ranks == 1) return "";
   check_schedule(pipeline);
   const Placement placement = pipeline.placement();
-  const auto stages = split_model(config.num_hidden_layers, placement, options.pipeline.split);
+  const auto stages =
+      split_model(config.num_hidden_layers, placement, options.pipeline.split, config.extra_heads);
   std::string text = "stages\n";
   for (int64_t rank = 0; rank < pipeline.ranks; ++rank) {
     for (int64_t chunk = 0; chunk < pipeline.chunks; ++chunk) {

@@ -142,7 +142,7 @@ MlpCounts mlp_counts(const ModelConfig& config) {
   const double of_width = 3.0 * static_cast<double>(config.hidden_size);
   return {with_experts * of_width * static_cast<double>(config.expert_width) *
               static_cast<double>(config.router.num_experts),
-          of_width * ((static_cast<double>(config.num_hidden_layers) - with_experts) *
+          of_width * ((static_cast<double>(config.layers_with_heads()) - with_experts) *
                           static_cast<double>(config.intermediate_size) +
                       with_experts * static_cast<double>(config.shared_width))};
 }
@@ -156,8 +156,9 @@ double parameter_count(const ModelConfig& config) {
   const MlpCounts mlps = mlp_counts(config);
   const double embeddings =
       hidden * static_cast<double>(config.vocab_size) * (config.tie_word_embeddings ? 1 : 2);
-  return static_cast<double>(config.num_hidden_layers) * (attention + 2 * hidden) + mlps.experts +
-         mlps.dense + embeddings;
+  const double joins = 2 * hidden * hidden * static_cast<double>(config.extra_heads);
+  return static_cast<double>(config.layers_with_heads()) * (attention + 2 * hidden) + joins +
+         mlps.experts + mlps.dense + embeddings;
 }
 
 double wide_bytes(const CaseSpec& spec) {  // of an element that the optimizer updates

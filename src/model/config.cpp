@@ -20,6 +20,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMaxLayers = 10000;
+constexpr int64_t kMaxExtraHeads = 100;
 
 std::vector<std::string> names_of_architectures(const char* Architecture::*field) {
   std::vector<std::string> names;
@@ -249,6 +250,21 @@ void read_decoder(const ConfigFields& config, ModelConfig& model) {
   }
   if (family.qkv_bias_option) model.qkv_bias = config.flag_or("qkv_bias", family.qkv_bias);
   model.mlp_bias = config.flag_or("mlp_bias", false);
+  if (family.extra_heads) {
+    model.extra_heads = config.integer_or(kExtraHeadsKey, 1);
+    if (model.extra_heads < 0 || model.extra_heads > kMaxExtraHeads) {
+      config.bad(
+          {kExtraHeadsKey},
+          fmt::format("{}={} is not a number of extra heads", kExtraHeadsKey, model.extra_heads),
+          fmt::format("give 0 to {}", kMaxExtraHeads));
+    }
+    model.extra_loss_weight = config.number_or(kExtraLossKey, model.extra_loss_weight);
+    if (model.extra_loss_weight < 0) {
+      config.bad({kExtraLossKey},
+                 fmt::format("{}={} is negative", kExtraLossKey, model.extra_loss_weight),
+                 "give 0 or more");
+    }
+  }
   read_experts(config, model);
 }
 
@@ -256,6 +272,7 @@ void read_decoder(const ConfigFields& config, ModelConfig& model) {
 
 bool ModelConfig::has_bias(const std::string& linear) const {
   if (linear.starts_with("mlp.")) return mlp_bias;
+  if (linear == "eh_proj") return false;
   return attention_bias || (qkv_bias.value_or(traits().qkv_bias) && linear != "self_attn.o_proj");
 }
 

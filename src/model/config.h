@@ -82,6 +82,8 @@ struct ModelConfig {
   bool attention_bias = false;        // q, k, v and o
   std::optional<bool> qkv_bias = {};  // q, k and v; unset: as the family has it
   bool mlp_bias = false;
+  double extra_loss_weight = 0.1;        // of the mean of the losses of extra heads
+  int64_t extra_heads = 0;               // each predicts one token further; decoder.h
   RouterRule router = {};                // of layers with experts
   int64_t expert_width = 0;              // of the MLP of each expert
   int64_t shared_width = 0;              // of the MLP beside the experts; 0: none
@@ -90,6 +92,8 @@ struct ModelConfig {
   const FamilyTraits& traits() const { return family_traits(family); }
   // Whether a linear of a layer has a bias: "self_attn.q_proj", "mlp.up_proj", ..
   bool has_bias(const std::string& linear) const;
+  // Those of extra heads have the numbers behind the others.
+  int64_t layers_with_heads() const { return num_hidden_layers + extra_heads; }
   // 0: the layer sees all tokens before.
   int64_t window_of_layer(int64_t layer) const;
   bool has_sliding_layers() const;

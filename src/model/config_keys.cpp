@@ -72,6 +72,10 @@ bool names_experts(const Json& config) {
       config, [](const FamilyTraits& family) { return family.experts != ExpertLayers::kNone; });
 }
 
+bool names_extra_heads(const Json& config) {
+  return names_family(config, [](const FamilyTraits& family) { return family.extra_heads; });
+}
+
 bool names_latents(const Json& config) {
   return names_family(config, [](const FamilyTraits& family) { return family.latent_attention; });
 }
@@ -100,6 +104,7 @@ const std::vector<std::string>& keys_of_decoders() {
 
 std::vector<std::string> read_keys(const Json& config) {
   std::vector<std::string> keys = keys_of_decoders();
+  if (names_extra_heads(config)) keys.insert(keys.end(), {kExtraHeadsKey, kExtraLossKey});
   if (!names_experts(config)) return keys;
   keys.insert(keys.end(), keys_of_experts().begin(), keys_of_experts().end());
   if (!names_latents(config)) return keys;
@@ -141,6 +146,7 @@ const std::map<std::string, double>& keys_of_other_models() {
       {"num_experts_per_tok", 0},
       {"num_kv_shared_layers", 0},
       {"num_local_experts", 0},
+      {kExtraHeadsKey, 0},
       {"parallel_attn", 0},
       {"q_lora_rank", 0},
       {"qk_layernorm", 0},
@@ -189,11 +195,13 @@ void refuse_misspelt(const ConfigFields& fields, const std::vector<std::string>&
 }  // namespace
 
 void check_config_keys(const ConfigFields& decoder) {
-  const bool experts = names_experts(decoder.object()), latents = names_latents(decoder.object());
+  const bool experts = names_experts(decoder.object()), latents = names_latents(decoder.object()),
+             heads = names_extra_heads(decoder.object());
   refuse_misspelt(decoder, read_keys(decoder.object()));
   for (const auto& [key, neutral] : keys_of_other_models()) {
     if (experts && is_key_of_experts(key)) continue;
     if (latents && is_key_of_latents(key)) continue;
+    if ((latents || heads) && key == kExtraHeadsKey) continue;
     const auto found = decoder.object().find(key);
     if (found == decoder.object().end() || changes_nothing(*found, neutral)) continue;
     decoder.refuse(

@@ -58,7 +58,7 @@ std::string boundary_name(const std::string& part, Phase phase) {
 
 void observe_boundary(const Boundary& boundary, Phase phase, const at::Tensor& tensor,
                       const StepContext& context, std::string site) {
-  if (!context.probe.listens(phase)) return;
+  if (boundary.part.empty() || !context.probe.listens(phase)) return;
   context.probe.observe({.kind = ObservationKind::kBoundary,
                          .name = boundary_name(boundary.part, phase),
                          .phase = phase,
@@ -73,14 +73,17 @@ void observe_boundary(const Boundary& boundary, Phase phase, const at::Tensor& t
 
 Decoder::Decoder(const ModelConfig& config, std::shared_ptr<const WeightMap> weights)
     : config_(config), weights_(std::move(weights)) {
-  const ParameterPtr embedding = parameter("model.embed_tokens.weight");
-  embed_tokens_ = add("model.embed_tokens", SlotRole::kEmbedding,
-                      std::make_unique<Embedding>(embedding, config_.pad_token_id));
+  embedding_ = parameter("model.embed_tokens.weight");
+  head_ = config_.tie_word_embeddings ? embedding_ : parameter("lm_head.weight");
+  embed_tokens_ =
+      add("model.embed_tokens", SlotRole::kEmbedding, make_shared(SlotKind::kEmbedding));
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) blocks_.push_back(make_block(i));
   norm_ =
       add("model.norm", SlotRole::kStreamNorm, make_layer("model.", "norm", 0, SlotKind::kNorm));
-  const ParameterPtr head = config_.tie_word_embeddings ? embedding : parameter("lm_head.weight");
-  lm_head_ = add("lm_head", SlotRole::kLmHead, std::make_unique<Linear>(head, nullptr));
+  for (int64_t i = config_.num_hidden_layers; i < config_.layers_with_heads(); ++i) {
+    blocks_.push_back(make_block(i));
+  }
+  lm_head_ = add("lm_head", SlotRole::kLmHead, make_shared(SlotKind::kLmHead));
   set_chunks({segments()});
 }
 
@@ -121,8 +124,12 @@ Region& Decoder::region(const std::string& name) {
 
 std::vector<Segment> Decoder::segments() const {
   std::vector<Segment> all = {{Segment::Part::kEmbed}};
-  for (int64_t i = 0; i < std::ssize(blocks_); ++i) all.push_back({Segment::Part::kLayer, i});
+  const int64_t layers = config_.num_hidden_layers;
+  for (int64_t i = 0; i < layers; ++i) all.push_back({Segment::Part::kLayer, i});
   all.push_back({Segment::Part::kNorm});
+  for (int64_t i = layers; i < std::ssize(blocks_); ++i) {
+    all.push_back({Segment::Part::kExtraHead, i});
+  }
   all.push_back({Segment::Part::kHead});
   return all;
 }
@@ -132,12 +139,18 @@ std::vector<Slot*> Decoder::slots_of(const Segment& segment) {
     case Segment::Part::kEmbed:
       return {embed_tokens_};
     case Segment::Part::kLayer:
+    case Segment::Part::kExtraHead:
       return blocks_.at(segment.layer).slots;
     case Segment::Part::kNorm:
       return {norm_};
     default:
-      return {lm_head_};
+      break;
   }
+  std::vector<Slot*> heads = {lm_head_};
+  for (const Block& block : blocks_) {
+    if (block.head != nullptr) heads.push_back(block.head);
+  }
+  return heads;
 }
 
 std::vector<Slot*> Decoder::slots_of(int64_t chunk) {
@@ -242,13 +255,19 @@ at::Tensor Decoder::run_chunk(int64_t chunk, at::Tensor x, const StepContext& co
       case Segment::Part::kEmbed:
         x = scaled_embedding((*embed_tokens_)({x}, context), config_.embedding_scale());
         break;
-      case Segment::Part::kLayer: {
+      case Segment::Part::kLayer:
+      case Segment::Part::kExtraHead: {
         if (!rotary.defined()) {
           rotary = table(inverse_frequencies_);
           sliding_rotary = table(sliding_inverse_frequencies_);
         }
         const Block& block = blocks_[segment.layer];
         const at::Tensor own = block.sliding ? sliding_rotary : rotary;
+        if (segment.part == Segment::Part::kExtraHead) {
+          if (!context.further_ids.defined()) break;
+          x = with_extra_head(block, segment.layer - config_.num_hidden_layers, x, context, own);
+          break;
+        }
         x = block.region.run(x, context, [this, &block, own](const auto& stream, const auto& at) {
           return run_block(block, stream, at, own);
         });
@@ -258,7 +277,7 @@ at::Tensor Decoder::run_chunk(int64_t chunk, at::Tensor x, const StepContext& co
         x = (*norm_)({x}, context);
         break;
       case Segment::Part::kHead:
-        x = (*lm_head_)({x}, context);
+        x = run_heads(x, context);
         break;
     }
   }

@@ -3,9 +3,18 @@
 // counts and widths from the local tensors. One definition serves all families; family.h has the
 // differences.
 //
-//   segments    embed | layer 0 | layer 1 | .. | norm | head
+//   segments    embed | layer 0 | layer 1 | .. | norm | extra head 1 | .. | head
 //   chunk       a run of consecutive segments that a rank computes at once; a pipeline gives each
 //               of its ranks other chunks, everywhere else chunk 0 is the whole model
+//
+// Extra heads predict tokens further ahead in steps of training, as NVIDIA/Megatron-LM
+// megatron/core/transformer/multi_token_prediction.py does. Head k = 1 .. D computes from t_i+k
+//
+//   x_k = norm_k(layer_k(join_k [norm(embedding of t_i+k), norm(x_k-1)]))    x_0: behind the norm
+//
+// and the head of the model, which all share, gives the logits of t_i+k+1 from x_k. Between the
+// norm and the head the stream is x_0, x_1, .. behind each other along the sequence, and the logits
+// are too. Layer L + k - 1 is head k, under the names of deepseek_v3's checkpoints.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,17 +33,19 @@
 namespace shardproof {
 
 struct Segment {
-  enum class Part { kEmbed, kLayer, kNorm, kHead };
+  enum class Part { kEmbed, kLayer, kNorm, kExtraHead, kHead };
   Part part;
-  int64_t layer = 0;  // for kLayer: its number in the whole model
+  int64_t layer = 0;  // for kLayer and kExtraHead: its number in the whole model
   bool operator==(const Segment&) const = default;
 };
 
 // The stream in front of a segment, where a stage of a pipeline ends and the next one begins.
 struct Boundary {
-  std::string part;    // "model.layers.2": the segment that the next stage begins with
-  int64_t stage = 0;   // that ends there
-  Layout layout = {};  // of the stream, and of its gradient, on both sides
+  std::string part;     // "model.layers.2": the segment that the next stage begins with; "": it is
+                        // not observed
+  int64_t stage = 0;    // that ends there
+  int64_t streams = 1;  // in a pass with backwards: that of the model and those of extra heads
+  Layout layout = {};   // of the stream, and of its gradient, on both sides
 };
 std::string part_name(const Segment& segment);
 // "model.layers.2.boundary", and "model.layers.2.grad_boundary" for the gradient.
@@ -53,8 +64,8 @@ class Decoder {
   Decoder& operator=(Decoder&&) noexcept;
 
   const ModelConfig& config() const { return config_; }
-  // In forward order: model.embed_tokens, model.layers.<i>.<layer_slots(i)>, model.norm,
-  // lm_head.
+  // In forward order: model.embed_tokens, model.layers.<i>.<layer_slots(i)>, model.norm, those of
+  // extra heads, lm_head.
   std::vector<Slot*> slots();
   Slot& slot(const std::string& name);
   Region& region(const std::string& name);  // region.h has the names; asserts that it exists
@@ -86,7 +97,8 @@ class Decoder {
   //
   //   x         [b, s] int64 ids for a chunk that begins with kEmbed, else the stream [b, s, E]
   //   returns   logits [b, s, V] from a chunk that ends with kHead, else the stream; an empty chunk
-  //             returns x. Under a plan logits may be [b, s, V_tp].
+  //             returns x. Under a plan logits may be [b, s, V_tp]. With context.further_ids the
+  //             stream behind the norm and the logits have (1 + D) s positions.
   at::Tensor forward(int64_t chunk, const at::Tensor& x, const StepContext& context);
   // The whole model: input_ids [b, s] -> logits. Asserts that there is one chunk.
   at::Tensor forward(const at::Tensor& input_ids, const StepContext& context);
@@ -102,6 +114,7 @@ class Decoder {
   ParameterPtr selection_bias(const std::string& prefix) const;
   std::unique_ptr<Layer> make_experts(const std::string& name) const;
   Block make_block(int64_t index);
+  std::unique_ptr<Layer> make_shared(SlotKind kind) const;  // over the matrices of both ends
   at::Tensor run_chunk(int64_t chunk, at::Tensor x, const StepContext& context) const;
   at::Tensor run_attention(const Block& block, const at::Tensor& x, const StepContext& context,
                            const at::Tensor& rotary) const;
@@ -110,13 +123,17 @@ class Decoder {
   at::Tensor run_block(const Block& block, const at::Tensor& x, const StepContext& context,
                        const at::Tensor& rotary) const;
   at::Tensor run_mlp(const Block& block, const at::Tensor& x, const StepContext& context) const;
+  at::Tensor with_extra_head(const Block& block, int64_t depth, const at::Tensor& x,
+                             const StepContext& context, const at::Tensor& rotary) const;
+  at::Tensor run_heads(const at::Tensor& x, const StepContext& context) const;
 
   ModelConfig config_;
   std::shared_ptr<const WeightMap> weights_;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::map<std::string, Slot*> by_name_;
   Slot* embed_tokens_ = nullptr;
-  std::vector<Block> blocks_;
+  ParameterPtr embedding_, head_;
+  std::vector<Block> blocks_;  // those of extra heads behind the others
   Slot* norm_ = nullptr;
   Slot* lm_head_ = nullptr;
   std::vector<std::vector<Segment>> chunks_;

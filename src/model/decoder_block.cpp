@@ -62,9 +62,17 @@ std::unique_ptr<Layer> Decoder::make_layer(const std::string& prefix, const std:
       return std::make_unique<RotaryKey>();
     case SlotKind::kSharedSum:
       return std::make_unique<SharedSum>();
+    case SlotKind::kEmbedding:
+    case SlotKind::kLmHead:
+      return make_shared(kind);
     default:
       return std::make_unique<Residual>();
   }
+}
+
+std::unique_ptr<Layer> Decoder::make_shared(SlotKind kind) const {
+  if (kind == SlotKind::kLmHead) return std::make_unique<Linear>(head_, nullptr);
+  return std::make_unique<Embedding>(embedding_, config_.pad_token_id);
 }
 
 ParameterPtr Decoder::selection_bias(const std::string& prefix) const {
@@ -88,7 +96,8 @@ Decoder::Block Decoder::make_block(int64_t index) {
   const std::string layer = fmt::format("model.layers.{}.", index);
   Block block{};
   for (const auto& [part, role] : layer_slots(config_, index)) {
-    block.slots.push_back(add(layer + part, role, make_layer(layer, part, index, kind_of(role))));
+    Slot* slot = add(layer + part, role, make_layer(layer, part, index, kind_of(role)));
+    if (role != SlotRole::kLmHead) block.slots.push_back(slot);
   }
   const auto part = [&](const std::string& name) {
     const auto found = by_name_.find(layer + name);
@@ -129,6 +138,12 @@ Decoder::Block Decoder::make_block(int64_t index) {
   block.shared_sum = part("mlp.shared_expert_sum");
   block.mlp_norm = part("post_feedforward_layernorm");
   block.mlp_residual = part("mlp_residual");
+  block.embed_tokens = part("embed_tokens");
+  block.embedding_norm = part("enorm");
+  block.stream_norm = part("hnorm");
+  block.join = part("eh_proj");
+  block.head_norm = part("shared_head.norm");
+  block.head = part("shared_head.head");
   return block;
 }
 

@@ -16,7 +16,9 @@ struct Decoder::Block {
   Slot *mlp_input_norm, *gate_proj, *up_proj, *activation, *down_proj, *mlp_norm, *mlp_residual;
   // In place of gate_proj to down_proj, or beside them if they are a shared MLP.
   Slot *router, *selection, *route_weights, *experts, *shared_gate, *shared_sum;
-  std::vector<Slot*> slots;  // all of them
+  // Of an extra head, around the others.
+  Slot *embed_tokens, *embedding_norm, *stream_norm, *join, *head_norm, *head;
+  std::vector<Slot*> slots;  // all of them but the head
   Region region, mlp_region;
 };
 

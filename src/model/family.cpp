@@ -12,6 +12,11 @@ namespace {
 constexpr FamilyTraits kLlama{
     .name = "llama", .attention_bias_option = true, .mlp_bias_option = true};
 
+constexpr FamilyTraits kLlamaMtp{.name = "llama_mtp",
+                                 .attention_bias_option = true,
+                                 .mlp_bias_option = true,
+                                 .extra_heads = true};
+
 constexpr FamilyTraits kQwen2{.name = "qwen2",
                               .qkv_bias = true,
                               .window = WindowRule::kLastLayers,
@@ -98,8 +103,9 @@ constexpr FamilyTraits kDeepseekV3{.name = "deepseek_v3",
                                    .latent_attention = true,
                                    .moe_intermediate_size = 2048};
 
-constexpr std::array<const FamilyTraits*, 9> kFamilies = {
-    &kLlama, &kQwen2, &kQwen3, &kGemma3, &kMixtral, &kQwen2Moe, &kQwen3Moe, &kGptOss, &kDeepseekV3};
+constexpr std::array<const FamilyTraits*, 10> kFamilies = {
+    &kLlama,   &kLlamaMtp, &kQwen2,    &kQwen3,  &kGemma3,
+    &kMixtral, &kQwen2Moe, &kQwen3Moe, &kGptOss, &kDeepseekV3};
 
 }  // namespace
 
@@ -114,6 +120,7 @@ const FamilyTraits& family_traits(const std::string& name) {
 std::vector<Architecture> known_architectures() {
   return {
       {"LlamaForCausalLM", "llama", "llama"},
+      {"LlamaMtpForCausalLM", "llama_mtp", "llama_mtp"},
       {"Qwen2ForCausalLM", "qwen2", "qwen2"},
       {"Qwen3ForCausalLM", "qwen3", "qwen3"},
       {"MixtralForCausalLM", "mixtral", "mixtral"},
@@ -127,13 +134,21 @@ std::vector<Architecture> known_architectures() {
 }
 
 std::vector<SlotName> layer_slots(const ModelConfig& config, int64_t layer) {
-  SHARDPROOF_ASSERT(layer >= 0 && layer < config.num_hidden_layers, "the model has this layer");
+  SHARDPROOF_ASSERT(layer >= 0 && layer < config.layers_with_heads(), "the model has this layer");
   using Role = SlotRole;
   const FamilyTraits& family = config.traits();
-  std::vector<SlotName> slots = {{"input_layernorm", Role::kStreamNorm}};
+  const bool is_extra_head = layer >= config.num_hidden_layers;
+  std::vector<SlotName> slots;
   const auto add = [&](std::initializer_list<SlotName> more) {
     slots.insert(slots.end(), more.begin(), more.end());
   };
+  if (is_extra_head) {
+    add({{"embed_tokens", Role::kEmbedding},
+         {"enorm", Role::kStreamNorm},
+         {"hnorm", Role::kStreamNorm},
+         {"eh_proj", Role::kExtraJoin}});
+  }
+  add({{"input_layernorm", Role::kStreamNorm}});
   if (config.latent.q_rank > 0) {
     add({{"self_attn.q_a_proj", Role::kQueryDown},
          {"self_attn.q_a_layernorm", Role::kLatentNorm},
@@ -178,6 +193,9 @@ std::vector<SlotName> layer_slots(const ModelConfig& config, int64_t layer) {
   }
   if (family.output_norms) add({{"post_feedforward_layernorm", Role::kStreamNorm}});
   add({{"mlp_residual", Role::kResidual}});
+  if (is_extra_head) {
+    add({{"shared_head.norm", Role::kStreamNorm}, {"shared_head.head", Role::kLmHead}});
+  }
   return slots;
 }
 

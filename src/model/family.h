@@ -20,8 +20,8 @@
 // every other layer, biases wherever there is a product, a sink for each head of attention, and
 // experts with a clamped gate, whose weights are transposed. deepseek_v3 attends over a latent of
 // keys and values (LatentSizes), and has groups of experts with a selection bias in its last
-// layers, beside a shared MLP without a gate. Everything else has one definition
-// (decoder.h).
+// layers, beside a shared MLP without a gate. llama_mtp is a llama with extra heads, each of which
+// predicts one token further. Everything else has one definition (decoder.h).
 #pragma once
 
 #include <cstdint>
@@ -80,6 +80,7 @@ struct FamilyTraits {
   bool latent_attention = false;      // ModelConfig::latent
   bool sinks = false;                 // a logit of each head in the denominator of its softmax
   bool clamped_experts = false;       // ExpertForm: kClampedSwiglu, and columns in turn with biases
+  bool extra_heads = false;           // ModelConfig::extra_heads
   bool yarn_by_default = false;       // 32 times 4096 positions, with a ramp that is not truncated
   int64_t moe_intermediate_size = 0;  // 0: experts are as wide as other MLPs
   int64_t shared_expert_intermediate_size = 0;  // 0: there is no shared MLP beside the experts
@@ -98,7 +99,7 @@ struct Architecture {
 std::vector<Architecture> known_architectures();
 
 // The slots of layer `layer` of a decoder, in forward order: "input_layernorm", "self_attn.q_proj",
-// .. Layers of one decoder may have different slots.
+// .. Layers of one decoder may have different slots. Those of extra heads come behind the others.
 std::vector<SlotName> layer_slots(const ModelConfig& config, int64_t layer);
 
 }  // namespace shardproof

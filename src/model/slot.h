@@ -47,6 +47,7 @@ struct Parameter {
   Layout layout = {};      // the plan sets it
   GradientRule rule = {};  // a style sets it
   bool trainable = true;
+  bool in_two_chunks = false;  // of one rank, which need not be this one
   // For a weight [.., rows, columns] of a hidden layer: the rows of each matrix that it joins, one
   // for a linear, two for gate|up. Empty for embeddings, the head, norms and biases.
   std::vector<int64_t> matrix_rows = {};
@@ -63,7 +64,10 @@ struct StepContext {
   Phase forward_phase = Phase::kForward;
   at::Tensor token_map = {};  // [b, s], see Observation
   at::Tensor positions = {};  // [b, s] int64 RoPE positions of the tokens that attention sees
-  double grad_scale = 1.0;    // declared factor of activation gradients relative to the golden
+  // [D, b, s] int64, cut as the ids of the tokens: for extra head k = 1 .. D the id k tokens behind
+  // each token of its sequence, 0 where the sequence has ended. Undefined: extra heads do not run.
+  at::Tensor further_ids = {};
+  double grad_scale = 1.0;  // declared factor of activation gradients relative to the golden
   // [s] int64: the sequence of a packed row that each token belongs to, over the tokens that one
   // device's attention sees. Attention stays within a sequence. Undefined: each sample is one
   // sequence.

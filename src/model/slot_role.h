@@ -50,6 +50,7 @@ enum class SlotRole {
   kExperts,
   kSharedGate,  // this and the next one: where a shared MLP stands beside the experts
   kSharedSum,
+  kExtraJoin,  // of an extra head: x [.., 2E] -> [.., E], embedding and stream beside each other
   kLmHead,
 };
 

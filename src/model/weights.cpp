@@ -143,6 +143,7 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
       {"self_attn.q_b_proj", {q_size, latent.q_rank}},
       {"self_attn.kv_a_proj_with_mqa", {latent.kv_rank + latent.rope, hidden}},
       {"self_attn.kv_b_proj", {heads * (latent.nope + latent.value), latent.kv_rank}},
+      {"eh_proj", {hidden, 2 * hidden}},
       {"mlp.gate_proj", {mlp, hidden}},
       {"mlp.up_proj", {mlp, hidden}},
       {"mlp.down_proj", {hidden, mlp}},
@@ -155,7 +156,7 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
       {"mlp.shared_expert_gate", {1, hidden}}};
   Shapes shapes;
   shapes["model.embed_tokens.weight"] = {config.vocab_size, hidden};
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+  for (int64_t i = 0; i < config.layers_with_heads(); ++i) {
     for (const auto& [part, role] : layer_slots(config, i)) {
       const std::string name = fmt::format("model.layers.{}.{}", i, part);
       if (const auto linear = linears.find(part); linear != linears.end()) {

@@ -33,7 +33,7 @@ class CheckpointedRegion : public RegionWrap {
 void apply_activation_checkpointing(Decoder& model, CheckpointedRegions regions) {
   if (regions == CheckpointedRegions::kNone) return;
   const char* part = regions == CheckpointedRegions::kMlp ? ".mlp" : "";
-  for (int64_t i = 0; i < model.config().num_hidden_layers; ++i) {
+  for (int64_t i = 0; i < model.config().layers_with_heads(); ++i) {
     Region& region = model.region(fmt::format("model.layers.{}{}", i, part));
     region.wrap(std::make_unique<CheckpointedRegion>(region.kept_input()));
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -141,10 +142,31 @@ std::vector<LossMetric> no_metrics(const LossOptions& options, at::Device device
                       {.tokens = 1, .sequences = 1, .pairs = 1}, options);
 }
 
-LossCounts counts_of(const at::Tensor& mask) {
+std::string logprobs_name(int64_t depth) {
+  return depth == 0 ? "logprobs" : "logprobs." + std::to_string(depth);
+}
+
+at::Tensor mask_of_head(const at::Tensor& mask, int64_t depth) {
+  at::Tensor own = mask.clone();
+  own.narrow(1, 0, std::min(1 + depth, mask.size(1))).zero_();
+  return own;
+}
+
+at::Tensor head_loss_addend(const at::Tensor& logprobs, const at::Tensor& mask, int64_t depth,
+                            const LossCounts& counts) {
+  const at::Tensor own = mask_of_head(mask, depth);
+  const at::Tensor counted = counted_only(logprobs, own != 0);
+  return -(counted * own.to(logprobs.scalar_type())).sum() *
+         weight_of(counts.tokens_of_heads.at(static_cast<size_t>(depth - 1)));
+}
+
+LossCounts counts_of(const at::Tensor& mask, int64_t extra_heads) {
   const at::Tensor valid = mask.ne(0).any(1);
   LossCounts counts{.tokens = mask.sum().item<double>(), .sequences = valid.sum().item<double>()};
   if (valid.numel() % 2 == 0) counts.pairs = valid.view({-1, 2}).all(1).sum().item<double>();
+  for (int64_t depth = 1; depth <= extra_heads; ++depth) {
+    counts.tokens_of_heads.push_back(mask_of_head(mask, depth).sum().item<double>());
+  }
   return counts;
 }
 

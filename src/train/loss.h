@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/training_choices.h"
@@ -18,9 +19,10 @@ inline int64_t samples_compared(LossKind kind) { return kind == LossKind::kPrefe
 
 // Sums over the whole global batch, which must be known before any loss is computed.
 struct LossCounts {
-  double tokens = 0;     // sum of the mask over all microbatches and dp ranks
-  double sequences = 0;  // sequences with at least one counted token
-  double pairs = 0;      // pairs whose sequences both have a counted token
+  double tokens = 0;                         // sum of the mask over all microbatches and dp ranks
+  double sequences = 0;                      // sequences with at least one counted token
+  double pairs = 0;                          // pairs whose sequences both have a counted token
+  std::vector<double> tokens_of_heads = {};  // as `tokens`, of each extra head
 };
 
 struct LossInputs {
@@ -38,9 +40,20 @@ struct LossInputs {
 at::Tensor loss_addend(const LossInputs& inputs, const LossCounts& counts,
                        const LossOptions& options);
 
+// This microbatch's addend of the loss of an extra head, a scalar: the mean of -logprob over the
+// tokens that this head predicts and the mask counts, of which a sequence lacks the first 1 +
+// depth. 0 where no token counts. Source: NVIDIA/Megatron-LM
+// megatron/core/transformer/multi_token_prediction.py, process_mtp_loss.
+at::Tensor head_loss_addend(const at::Tensor& logprobs, const at::Tensor& mask, int64_t depth,
+                            const LossCounts& counts);
+// "logprobs", and "logprobs.1" of extra head 1.
+std::string logprobs_name(int64_t depth);
+// [b, s]: the mask of the tokens that extra head `depth` = 1, 2, .. predicts.
+at::Tensor mask_of_head(const at::Tensor& mask, int64_t depth);
+
 // One metric besides the loss: the sum of its addends over all microbatches and dp ranks.
 struct LossMetric {
-  const char* name;
+  std::string name;
   at::Tensor addend;  // scalar, without gradient
 };
 
@@ -56,6 +69,6 @@ std::vector<LossMetric> loss_metrics(const LossInputs& inputs, const LossCounts&
 std::vector<LossMetric> no_metrics(const LossOptions& options, at::Device device);
 
 // This microbatch's addends of LossCounts, from its mask [b, s].
-LossCounts counts_of(const at::Tensor& mask);
+LossCounts counts_of(const at::Tensor& mask, int64_t extra_heads = 0);
 
 }  // namespace shardproof

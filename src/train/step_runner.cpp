@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "logprob/vocab_parallel_logprob.h"
 #include "train/held_tokens.h"
+#include "train/loss.h"
 
 namespace shardproof {
 namespace {
@@ -18,10 +19,25 @@ at::Tensor next_tokens(const at::Tensor& ids, const at::Tensor& next) {
   return ids.gather(1, next.clamp_min(0)).masked_fill_(next.lt(0), 0);
 }
 
-// "received by stage 2 (chunk 1)".
-std::string site_of(const char* what, int64_t stage, const Action& action) {
-  return fmt::format("{} by stage {} (chunk {})", what, stage, action.chunk);
+// [b, s] int64: the place in the row of the next token of the same sequence, -1 where it ends.
+at::Tensor next_places(const Microbatch& micro) {
+  if (micro.plan) return packed_next(*micro.plan);
+  const at::Tensor next = at::arange(1, micro.input_ids.size(1) + 1, at::kLong);
+  const at::Tensor real = at::constant_pad_nd(micro.token_map.slice(1, 1), {0, 1}, -1).ge(0);
+  return at::where(real, next.expand_as(real), at::full_like(micro.token_map, -1));
 }
+
+// The ids so many tokens further on in each sequence, 0 where it has ended.
+at::Tensor ids_ahead(const Microbatch& micro, int64_t count) {
+  const at::Tensor next = next_places(micro);
+  at::Tensor ids = micro.input_ids;
+  for (int64_t i = 0; i < count; ++i) ids = next_tokens(ids, next);
+  return ids;
+
+  // "received by stage 2 (chunk 1)".
+  std::string site_of(const char* what, int64_t stage, const Action& action) {
+    return fmt::format("{} by stage {} (chunk {})", what, stage, action.chunk);
+  }
 
 }  // namespace
 
@@ -136,6 +152,7 @@ void StepRunner::forward(const Action& action, const Microbatch& micro, const Op
       .microbatch = action.microbatch,
       .token_map = held_[static_cast<size_t>(action.microbatch)].held,
       .positions = cut.local(micro.positions).to(setup_.device),
+      .further_ids = options.backward ? further_ids(micro, cut) : at::Tensor(),
       .grad_scale = options.grad_scale,
       .sequence_ids = micro.plan ? packed_sequence_ids(*micro.plan).squeeze(0) : at::Tensor(),
       .sequence_layout = &cut.ring(),
@@ -150,18 +167,8 @@ void StepRunner::forward(const Action& action, const Microbatch& micro, const Op
       here.input.defined() ? here.input : cut.local(micro.input_ids.to(setup_.device));
   here.output = model_.forward(action.chunk, x, context);
   if (is_last(action.chunk)) {
-    at::Tensor logprobs = logprobs_of(here.output, micro, cut, options.temperature);
-    logprobs = at::where(micro.scored.to(setup_.device), logprobs, at::zeros_like(logprobs));
-    if (setup_.probe.listens(Phase::kForward)) {
-      setup_.probe.observe({.kind = ObservationKind::kLogprobs,
-                            .name = "logprobs",
-                            .phase = Phase::kForward,
-                            .step = options.step,
-                            .microbatch = action.microbatch,
-                            .tensor = logprobs,
-                            .token_map = micro.result_map});
-    }
-    here.output = at_logprobs(static_cast<size_t>(action.microbatch), logprobs);
+    here.output = at_logprobs(static_cast<size_t>(action.microbatch),
+                              all_logprobs(here.output, micro, cut, context, options.temperature));
   } else {
     const Boundary& exit = link_->exit(action.chunk);
     observe_boundary(exit, Phase::kForward, here.output, context,
@@ -209,6 +216,60 @@ void StepRunner::abandon() {
   running_.clear();
   open_weights_.drop();
   if (link_) link_->drop();
+}
+
+// [D, b, n] of this rank's tokens; undefined without extra heads.
+at::Tensor StepRunner::further_ids(const Microbatch& micro, const ContextCut& cut) const {
+  std::vector<at::Tensor> all;
+  for (int64_t depth = 1; depth <= model_.config().extra_heads; ++depth) {
+    all.push_back(cut.local(ids_ahead(micro, depth)));
+  }
+  return all.empty() ? at::Tensor() : at::stack(all).to(setup_.device);
+}
+
+// The model's, and in a pass in which they run those of each extra head.
+std::vector<at::Tensor> StepRunner::all_logprobs(const at::Tensor& logits, const Microbatch& micro,
+                                                 const ContextCut& cut, const StepContext& context,
+                                                 double temperature) {
+  const int64_t heads = context.further_ids.defined() ? model_.config().extra_heads : 0;
+  const int64_t rows = logits.size(1) / (1 + heads);
+  const at::Tensor scored = micro.scored.to(setup_.device);
+  std::vector<at::Tensor> all;
+  for (int64_t depth = 0; depth <= heads; ++depth) {
+    const at::Tensor own = heads == 0 ? logits : logits.narrow(1, depth * rows, rows);
+    at::Tensor logprobs = depth == 0 ? logprobs_of(own, micro, cut, temperature)
+                                     : logprobs_ahead(own, depth, micro, cut, temperature);
+    logprobs = at::where(scored, logprobs, at::zeros_like(logprobs));
+    if (setup_.probe.listens(Phase::kForward)) {
+      setup_.probe.observe({.kind = ObservationKind::kLogprobs,
+                            .name = logprobs_name(depth),
+                            .phase = Phase::kForward,
+                            .step = context.step,
+                            .microbatch = context.microbatch,
+                            .tensor = logprobs,
+                            .token_map = micro.result_map});
+    }
+    all.push_back(std::move(logprobs));
+  }
+  return all;
+}
+
+// [b, S]: the logprob of each token by the extra head that predicts `depth` tokens further than the
+// model, and so not of the first 1 + depth tokens of a sequence.
+at::Tensor StepRunner::logprobs_ahead(const at::Tensor& logits, int64_t depth,
+                                      const Microbatch& micro, const ContextCut& cut,
+                                      double temperature) {
+  const LogprobOptions scoring{.label = logprobs_name(depth), .temperature = temperature};
+  const at::Tensor targets = cut.local(ids_ahead(micro, 1 + depth)).to(setup_.device);
+  const at::Tensor local = vocab_parallel_logprob(logits, targets, setup_.comm.along("tp"),
+                                                  model_.config().vocab_size, scoring);
+  const at::Tensor gathered = cut.gather(local, setup_.comm, scoring.label);
+  const int64_t seq_len = micro.batch.seq_len(), before = std::min(1 + depth, seq_len);
+  const int64_t kept = seq_len - before;
+  if (kept == 0) return at::zeros({micro.batch.size(), seq_len}, gathered.options());
+  const at::Tensor rows = micro.plan ? unpack(gathered, *micro.plan, kept)
+                                     : at::constant_pad_nd(gathered, {0, kept - gathered.size(1)});
+  return at::constant_pad_nd(rows, {before, 0}, 0);
 }
 
 // [b, S]: the logprob of each token given those before it. The shift comes before the cut because

@@ -39,9 +39,11 @@ class StepRunner {
     double temperature = 1.0;  // divides the logits
     double grad_scale = 1.0;   // StepContext::grad_scale
   };
-  // Gets the logprobs [b, S] of a microbatch, where the rank holds the model's last chunk, and
-  // returns the scalar from which its backward starts; undefined in a pass without backwards.
-  using AtLogprobs = std::function<at::Tensor(size_t microbatch, const at::Tensor& logprobs)>;
+  // Gets the logprobs [b, S] of a microbatch, where the rank holds the model's last chunk: the
+  // model's, and in a pass with backwards those of each extra head. Returns the scalar from which
+  // its backward starts; undefined in a pass without backwards.
+  using AtLogprobs =
+      std::function<at::Tensor(size_t microbatch, const std::vector<at::Tensor>& logprobs)>;
 
   // Called at the begin and at the end of each action of a rank in a pipeline.
   using ActionWatch = std::function<void(const Action& action, int64_t step, bool begins)>;
@@ -83,8 +85,14 @@ class StepRunner {
   void forward(const Action& action, const Microbatch& micro, const Options& options,
                const AtLogprobs& at_logprobs);
   void backward(const Action& action, const Options& options);
+  at::Tensor further_ids(const Microbatch& micro, const ContextCut& cut) const;
+  std::vector<at::Tensor> all_logprobs(const at::Tensor& logits, const Microbatch& micro,
+                                       const ContextCut& cut, const StepContext& context,
+                                       double temperature);
   at::Tensor logprobs_of(const at::Tensor& logits, const Microbatch& micro, const ContextCut& cut,
                          double temperature);
+  at::Tensor logprobs_ahead(const at::Tensor& logits, int64_t depth, const Microbatch& micro,
+                            const ContextCut& cut, double temperature);
   bool is_first(int64_t chunk) const;
   bool is_last(int64_t chunk) const;
   bool has_backward(int64_t chunk) const;

@@ -27,6 +27,8 @@ void add_up(std::vector<LossMetric>& sums, const at::Tensor& loss,
   for (size_t i = 0; i < sums.size(); ++i) sums[i].addend = sums[i].addend + addends[i].addend;
 }
 
+std::string head_metric(int64_t depth) { return "mtp_loss." + std::to_string(depth); }
+
 }  // namespace
 
 Trainer::Trainer(const RankSetup& setup, Decoder& model, const ParallelStyles& styles,
@@ -85,7 +87,10 @@ std::vector<std::string> Trainer::observed_elsewhere() const {
     for (std::string& name : slot->observed_names()) names.push_back(std::move(name));
   }
   for (std::string& name : runner_->boundaries_elsewhere()) names.push_back(std::move(name));
-  if (!runner_->holds_last()) names.emplace_back("logprobs");
+  if (runner_->holds_last()) return names;
+  for (int64_t depth = 0; depth <= model_.config().extra_heads; ++depth) {
+    names.push_back(logprobs_name(depth));
+  }
   return names;
 }
 
@@ -103,11 +108,11 @@ at::Tensor Trainer::score(const Batch& batch) {
       at::zeros({batch.size(), batch.seq_len()},
                 at::TensorOptions().dtype(wider_type(setup_.dtype)).device(setup_.device));
   runner_->run(microbatches, pass(/*step=*/0, /*backward=*/false),
-               [&](size_t i, const at::Tensor& logprobs) {
+               [&](size_t i, const std::vector<at::Tensor>& logprobs) {
                  const at::Tensor place = microbatches[i].result_map.to(setup_.device);
                  const at::Tensor real = place.ge(0);  // empty for a dummy
                  all.view({-1}).index_copy_(0, place.masked_select(real),
-                                            logprobs.masked_select(real));
+                                            logprobs[0].masked_select(real));
                  return at::Tensor();
                });
   return runner_->from_last(all, "scores");
@@ -133,21 +138,30 @@ void Trainer::forget_routes() {
 }
 
 LossCounts Trainer::count(const std::vector<Microbatch>& microbatches) {
-  LossCounts counts;
+  const int64_t heads = model_.config().extra_heads;
+  LossCounts counts{.tokens_of_heads = std::vector<double>(static_cast<size_t>(heads))};
   for (const Microbatch& micro : microbatches) {
-    const LossCounts here = counts_of(micro.loss_mask);
+    const LossCounts here = counts_of(micro.loss_mask, heads);
     counts.tokens += here.tokens;
     counts.sequences += here.sequences;
     counts.pairs += here.pairs;
+    for (size_t i = 0; i < here.tokens_of_heads.size(); ++i) {
+      counts.tokens_of_heads[i] += here.tokens_of_heads[i];
+    }
   }
-  const at::Tensor local = at::tensor({counts.tokens, counts.sequences, counts.pairs},
-                                      at::TensorOptions().dtype(at::kDouble))
-                               .to(setup_.device);
+  std::vector<double> all = {counts.tokens, counts.sequences, counts.pairs};
+  all.insert(all.end(), counts.tokens_of_heads.begin(), counts.tokens_of_heads.end());
+  const at::Tensor local =
+      at::tensor(all, at::TensorOptions().dtype(at::kDouble)).to(setup_.device);
   const at::Tensor global =
       setup_.comm.along(tokens_.sample_axes).all_reduce(local, ReduceOp::kSum, "loss counts").cpu();
-  return {.tokens = global[0].item<double>(),
-          .sequences = global[1].item<double>(),
-          .pairs = global[2].item<double>()};
+  counts = {.tokens = global[0].item<double>(),
+            .sequences = global[1].item<double>(),
+            .pairs = global[2].item<double>()};
+  for (int64_t i = 0; i < heads; ++i) {
+    counts.tokens_of_heads.push_back(global[3 + i].item<double>());
+  }
+  return counts;
 }
 
 LossInputs Trainer::loss_inputs(const Microbatch& micro, const at::Tensor& logprobs) const {
@@ -182,15 +196,28 @@ std::vector<LossMetric> Trainer::run_with_loss(const std::vector<Microbatch>& mi
                                                const LossCounts& counts,
                                                const StepRunner::Options& options) {
   std::vector<LossMetric> sums;
-  runner_->run(microbatches, options, [&](size_t i, const at::Tensor& logprobs) {
-    const LossInputs inputs = loss_inputs(microbatches[i], logprobs);
+  runner_->run(microbatches, options, [&](size_t i, const std::vector<at::Tensor>& logprobs) {
+    const LossInputs inputs = loss_inputs(microbatches[i], logprobs[0]);
     const at::Tensor addend = loss_addend(inputs, counts, options_.loss);
-    add_up(sums, addend.detach(), loss_metrics(inputs, counts, options_.loss));
-    return options.backward ? addend * grad_factor() : at::Tensor();
+    std::vector<LossMetric> metrics = loss_metrics(inputs, counts, options_.loss);
+    at::Tensor all = addend;
+    for (int64_t depth = 1; depth < std::ssize(logprobs); ++depth) {
+      const at::Tensor extra =
+          head_loss_addend(logprobs[static_cast<size_t>(depth)], inputs.mask, depth, counts);
+      all = all + extra * (model_.config().extra_loss_weight /
+                           static_cast<double>(model_.config().extra_heads));
+      metrics.push_back({head_metric(depth), extra.detach()});
+    }
+    add_up(sums, addend.detach(), metrics);
+    return options.backward ? all * grad_factor() : at::Tensor();
   });
   if (!runner_->holds_last()) {
     const at::Tensor none = at::zeros({}, at::TensorOptions().device(setup_.device));
-    add_up(sums, none, no_metrics(options_.loss, setup_.device));
+    std::vector<LossMetric> metrics = no_metrics(options_.loss, setup_.device);
+    for (int64_t depth = 1; options.backward && depth <= model_.config().extra_heads; ++depth) {
+      metrics.push_back({head_metric(depth), none});
+    }
+    add_up(sums, none, metrics);
   }
   return sums;
 }

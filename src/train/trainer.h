@@ -54,7 +54,7 @@ struct StepMetrics {
   double grad_norm = 0;
   double tokens = 0;                           // counted by the loss, global
   double sequences = 0;                        // with at least one counted token, global
-  std::map<std::string, double> of_loss = {};  // of loss_metrics and SideLosses, global
+  std::map<std::string, double> of_loss = {};  // of loss_metrics, SideLosses and heads, global
   bool skipped = false;                        // a gradient overflowed: nothing was updated
 };
 

@@ -156,13 +156,11 @@ class Fit : private FittedSettings {
     exclude(kPrecision, setting_of(settings_, kPrecision) == name_of(Precision::kFloat16));
     const json data = setting_of(settings_, kDataParallel);
     exclude(kDataParallel, !data.is_null() && data != name_of(DataParallelKind::kReplicate));
-    if (!has(place) && !has(late)) return;
-    if (!has("run.stages")) return;
+    if ((!has(place) && !has(late)) || !has("run.stages")) return;
     for (json& stage : settings_["run.stages"]) stage.erase("data_parallel");
   }
 
-  // The golden draws the parts of the architecture's own plan, each of which one rank holds, and
-  // one pass of addition and norm multiplies by the weight.
+  // The golden draws the parts of the plan of the architecture, each of which one rank holds.
   void weights() {
     const char *init = "model.init", *plan = "parallel.custom_parallel_plan",
                *kv = "model.num_key_value_heads", *fused = "run.scoring.fused_norm",
@@ -178,9 +176,12 @@ class Fit : private FittedSettings {
         if (is_fixed(init)) drop(key);
       }
     }
-    if (setting_of(settings_, fused) != true || setting_of(settings_, family) != "gemma3") return;
-    if (is_fixed(fused)) drop(family);
-    drop(fused);
+    const auto not_both = [&](const char* one, const json& value, const char* of_family) {
+      const bool given = setting_of(settings_, one) == value;
+      if (given && setting_of(settings_, family) == of_family) drop(is_fixed(one) ? family : one);
+    };
+    not_both(fused, true, "gemma3");
+    not_both(kPrecision, name_of(Precision::kFloat16), "llama_mtp");
   }
 
   // Ranks keep parts of the inputs of checkpoints that sequence_parallel does not cut, on a loaded

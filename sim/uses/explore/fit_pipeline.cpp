@@ -19,7 +19,8 @@ constexpr const char *kPp = "parallel.pipeline_parallel_size", *kRefPp = "refere
                      *kChunks = "parallel.pp.chunks", *kGroup = "parallel.pp.group",
                      *kFirst = "parallel.pp.first_layers", *kLast = "parallel.pp.last_layers",
                      *kLayout = "parallel.pp.layout", *kMicro = "run.train_micro_batch_size",
-                     *kDeferred = "parallel.tp.deferred_wgrad";
+                     *kDeferred = "parallel.tp.deferred_wgrad",
+                     *kHeads = "model.num_nextn_predict_layers";
 constexpr const char* kCounts[] = {"parallel.pp.count_embedding", "parallel.pp.count_head"};
 constexpr int64_t kMostStages = 4;
 
@@ -145,6 +146,8 @@ class PipelineFit : private FittedSettings {
       const bool takes_rest = empty && stage == stages - 1;
       text += "|" + std::string(static_cast<size_t>(each + (takes_rest ? rest : 0)), 't');
     }
+    const bool heads = setting_of(settings_, "model.family") == "llama_mtp";
+    text += std::string(heads ? static_cast<size_t>(size(kHeads, 1)) : 0, 'm');
     settings_[kLayout] = text + "L";
   }
 

@@ -31,6 +31,7 @@ std::string why_not(const Relation& relation, const CaseSpec& spec) {
   try {
     const ModelConfig config = ModelConfig::from_json(spec.model);
     if (config.has_experts()) return "the layers have experts";
+    if (config.extra_heads > 0 && !relation.every_precision) return "the model has extra heads";
     if (spec.precision != Precision::kFloat64 && !relation.every_precision) {
       return "relations but those of stages are judged in float64 only";
     }

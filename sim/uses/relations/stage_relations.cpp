@@ -54,7 +54,7 @@ std::string other_layout(const Variant& variant) {
     const int64_t held = layers / others + (stage < layers % others ? 1 : 0);
     layout += "|" + std::string(static_cast<size_t>(held), 't');
   }
-  return layout + "L";
+  return layout + std::string(static_cast<size_t>(variant.config.extra_heads), 'm') + "L";
 }
 
 void change_split(Variant& first, Variant& second) {
@@ -66,16 +66,18 @@ void change_split(Variant& first, Variant& second) {
               .layout = other_layout(first)};
 }
 
-// Sums that have another order in stages: of a tied embedding over its two holders, of the
+// Sums that have another order in stages: of an embedding over its holders, which are the ends of a
+// tied model and the stage of extra heads, of the
 // microbatches in bfs, and of what fsdp reduces for each of them where a backward is split. They
 // and the norm are compared by `another_mesh`.
 void drop_reordered_sums(const Variant& first, const Variant&, Values& a, Values& b) {
   const CaseSpec& spec = first.spec;
-  if (has_one_microbatch(spec)) return;
+  const bool heads = first.config.extra_heads > 0;
+  if (has_one_microbatch(spec) && !heads) return;
   const bool sharded = spec.parallel.data_parallel != DataParallelKind::kReplicate;
   const bool all = spec.parallel.pp_options.schedule == PipelineSchedule::kBreadthFirst ||
                    (splits_backward(spec) && sharded && spec.parallel.fsdp.reduce_each_microbatch);
-  const bool tied = first.config.tie_word_embeddings;
+  const bool tied = first.config.tie_word_embeddings || heads;
   if (!all && !tied) return;
   for (Values* values : {&a, &b}) {
     std::erase_if(*values, [&](const auto& named) {

@@ -6,10 +6,12 @@
 #include <optional>
 
 #include "comm/shared_failure.h"
+#include "model/config.h"
 #include "sim/case/policy_stages.h"
 #include "sim/case/record/expected_names.h"
 #include "sim/world/rank/case_options.h"
 #include "tensor/safetensors.h"
+#include "train/loss.h"
 
 namespace shardproof::sim::world {
 namespace {
@@ -89,10 +91,14 @@ void write_dump(const CaseSpec& spec, const std::vector<Observation>& kept, cons
     }
   }
   if (spec.stages.empty()) {  // ranks of other stages of a pipeline have no logprobs
-    for (const std::string& name :
-         expected_names_of(ObservationKind::kLogprobs, "logprobs", /*step=*/1, spec.steps)) {
-      const std::vector<int64_t> shape = {samples_at(spec, 1, batch.size()), batch.seq_len()};
-      sums.try_emplace(name, at::zeros(shape, at::kDouble));
+    const bool heads_run = spec.is(ModelWorkload::kTrain);
+    const int64_t heads = heads_run ? ModelConfig::from_json(spec.model).extra_heads : 0;
+    const std::vector<int64_t> shape = {samples_at(spec, 1, batch.size()), batch.seq_len()};
+    for (int64_t depth = 0; depth <= heads; ++depth) {
+      for (const std::string& name : expected_names_of(
+               ObservationKind::kLogprobs, logprobs_name(depth), /*step=*/1, spec.steps)) {
+        sums.try_emplace(name, at::zeros(shape, at::kDouble));
+      }
     }
   }
   NamedTensors out;

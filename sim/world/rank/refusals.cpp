@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "model/decoder.h"
 #include "model/weights.h"
@@ -208,6 +209,15 @@ void refuse_side_losses(const CaseSpec& spec) {
   }
 }
 
+// One device decides by the model's own loss which steps of float16 overflow.
+void refuse_narrow_heads(const CaseSpec& spec, const ModelConfig& config) {
+  if (config.extra_heads == 0 || spec.precision != Precision::kFloat16) return;
+  refuse(fmt::format("float16 with {} does not run: one device does not know which of their "
+                     "gradients overflow",
+                     count_of(config.extra_heads, "extra head")),
+         "set precision: bfloat16, or model.num_nextn_predict_layers: 0");
+}
+
 // What stages of a pipeline do not run yet.
 void refuse_in_stages(const CaseSpec& spec, const ParallelSpec& parallel) {
   if (parallel.pp == 1) return;
@@ -254,6 +264,7 @@ void refuse_unsupported(const CaseSpec& spec, const ModelConfig& config, int64_t
   refuse_parted_matrices(spec, config);
   refuse_training_of_routers(spec, config);
   refuse_side_losses(spec);
+  refuse_narrow_heads(spec, config);
   for (const StageSpec& stage : spec.stages) {
     if (stage.kind != StageKind::kLoad) continue;
     refuse_unfit_model(stage.parallel, config);

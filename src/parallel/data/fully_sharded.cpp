@@ -21,19 +21,30 @@ std::vector<ParameterPtr> parameters_of(const std::vector<Slot*>& slots) {
   return parameters;
 }
 
-// A tied matrix is in two chunks of one rank where both ends of the pipeline lie there. All ranks
-// refuse it: if that one did alone, the others would wait for it.
-void check_ends(Decoder& model) {
-  if (model.chunk_count() == 1) return;
-  const auto head = parameters_of(model.slots_of(Segment{Segment::Part::kHead}));
-  for (const auto& parameter : parameters_of(model.slots_of(Segment{Segment::Part::kEmbed}))) {
-    if (std::find(head.begin(), head.end(), parameter) == head.end()) continue;
-    for (const Cut& cut : parameter->layout.cuts()) {
-      if (cut.kind != Cut::Kind::kHeldBy || cut.coordinates.size() > 1) continue;
-      throw_refused(parameter->name + " is used by two chunks of one rank",
-                    "set data_parallel to replicate, or tie_word_embeddings to false");
-    }
+// A matrix of both ends of the model, or of extra heads, is in two chunks of one rank where those
+// lie there. All ranks refuse it: if that one did alone, the others would wait for it.
+void check_chunks(const Decoder& model) {
+  for (const ParameterPtr& parameter : model.parameters()) {
+    if (!parameter->in_two_chunks) continue;
+    throw_refused(parameter->name + " is used by two chunks of one rank",
+                  model.config().extra_heads > 0
+                      ? "set data_parallel to replicate, or a schedule with one chunk on each rank"
+                      : "set data_parallel to replicate, or tie_word_embeddings to false");
   }
+}
+
+bool is_layer(const Segment& segment) {
+  return segment.part == Segment::Part::kLayer || segment.part == Segment::Part::kExtraHead;
+}
+
+// The slots of a segment whose parameters are in the unit of its layer, or those of the others.
+// Extra heads share the embedding with other parts of the model.
+std::vector<Slot*> slots_in_unit(Decoder& model, const Segment& segment, bool of_layer) {
+  std::vector<Slot*> slots = model.slots_of(segment);
+  std::erase_if(slots, [&](const Slot* slot) {
+    return (is_layer(segment) && slot->kind() != SlotKind::kEmbedding) != of_layer;
+  });
+  return slots;
 }
 
 }  // namespace
@@ -70,18 +81,15 @@ class FullyShardedModel::RegionHooks : public RegionWrap {
 FullyShardedModel::FullyShardedModel(const StoreSetup& setup, const FsdpOptions& options)
     : options_(options) {
   Decoder& model = setup.model;
-  check_ends(model);
+  check_chunks(model);
   const std::vector<ParameterPtr> all = model.parameters();
   places_.resize(all.size(), {SIZE_MAX, 0});
   for (int64_t chunk = 0; chunk < model.chunk_count(); ++chunk) {
     std::vector<ParameterPtr> outside;  // of all layers
     std::vector<Segment> layers;
     for (const Segment& segment : model.chunk(chunk)) {
-      if (segment.part == Segment::Part::kLayer) {
-        layers.push_back(segment);
-        continue;
-      }
-      for (const ParameterPtr& parameter : parameters_of(model.slots_of(segment))) {
+      if (is_layer(segment)) layers.push_back(segment);
+      for (const auto& parameter : parameters_of(slots_in_unit(model, segment, false))) {
         if (std::find(outside.begin(), outside.end(), parameter) == outside.end()) {
           outside.push_back(parameter);
         }
@@ -91,7 +99,8 @@ FullyShardedModel::FullyShardedModel(const StoreSetup& setup, const FsdpOptions&
     add_region(setup, root, {.chunk = chunk, .is_root = true}, outside);
     for (const Segment& layer : layers) {
       add_region(setup, fmt::format("model.layers.{}", layer.layer),
-                 {.chunk = chunk, .is_root = false}, parameters_of(model.slots_of(layer)));
+                 {.chunk = chunk, .is_root = false},
+                 parameters_of(slots_in_unit(model, layer, true)));
     }
   }
   std::vector<ParameterPtr> elsewhere;  // on other ranks

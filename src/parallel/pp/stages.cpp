@@ -94,8 +94,14 @@ at::Tensor PipelineStages::sizes_message(at::IntArrayRef sizes) const {
   return at::tensor(sizes, at::kLong).to(device_);
 }
 
+std::vector<int64_t> PipelineStages::shape_of(const BoundaryTensor& tensor) const {
+  std::vector<int64_t> shape = shapes_[static_cast<size_t>(tensor.microbatch)];
+  if (backward_) shape[1] *= boundaries_[static_cast<size_t>(tensor.boundary)].streams;
+  return shape;
+}
+
 PendingCollective PipelineStages::receive(const Post& post) {
-  const auto& known = shapes_[static_cast<size_t>(post.tensor.microbatch)];
+  const std::vector<int64_t> known = shape_of(post.tensor);
   const at::Tensor like =
       post.sizes ? at::empty_like(sizes_message(known))
                  : at::empty(exchanged_.empty() ? known : std::exchange(exchanged_, {}),
@@ -197,7 +203,7 @@ void PipelineStages::settle() {
       const int64_t number = sent[static_cast<size_t>(post.peer)]++;
       const bool open = number >= of_rank(own, post.peer, false);
       if (!open || number >= of_rank(post.peer, own, true)) continue;
-      const auto& sizes = shapes_[static_cast<size_t>(post.tensor.microbatch)];
+      const std::vector<int64_t> sizes = shape_of(post.tensor);
       send(post, post.sizes ? sizes_message(sizes)
                             : at::zeros(sizes, at::TensorOptions().dtype(dtype_).device(device_)));
     }

@@ -27,7 +27,8 @@ namespace shardproof {
 class PipelineStages : public StageLink {
  public:
   // Stages before `first_trained` have no backward, and no gradient goes to them. `boundaries` are
-  // those behind each stage but the last. Messages have `dtype` and are on `device`.
+  // those behind each stage but the last; in a pass with backwards their streams lie behind each
+  // other along dim 1. Messages have `dtype` and are on `device`.
   PipelineStages(const Pipeline& pipeline, int64_t first_trained, BoundaryShapes shapes,
                  std::vector<Boundary> boundaries, MeshComm& comm, at::ScalarType dtype,
                  at::Device device);
@@ -58,6 +59,7 @@ class PipelineStages : public StageLink {
   void send(const Post& post, const at::Tensor& tensor);
   PendingCollective receive(const Post& post);
   at::Tensor sizes_message(at::IntArrayRef sizes) const;
+  std::vector<int64_t> shape_of(const BoundaryTensor& tensor) const;
   void give(Kind kind, int64_t boundary, int64_t microbatch, const at::Tensor& tensor);
 
   Pipeline pipeline_;

@@ -19,37 +19,52 @@ Pipeline pipeline_of(const PipelineOptions& options, const Mesh& mesh) {
 
 namespace {
 
+std::vector<StageParts> split_of(const Decoder& model, const PipelineOptions& options,
+                                 const Mesh& mesh) {
+  return split_model(model.config().num_hidden_layers, pipeline_of(options, mesh).placement(),
+                     options.split, model.config().extra_heads);
+}
+
 // The segments of each stage.
 std::vector<std::vector<Segment>> stages_of(const Decoder& model, const PipelineOptions& options,
                                             const Mesh& mesh) {
   using Part = Segment::Part;
   std::vector<std::vector<Segment>> stages;
-  for (const StageParts& parts :
-       split_model(model.config().num_hidden_layers, pipeline_of(options, mesh).placement(),
-                   options.split)) {
+  for (const StageParts& parts : split_of(model, options, mesh)) {
     std::vector<Segment> stage;
     if (parts.embedding) stage.push_back({Part::kEmbed});
     for (int64_t i = 0; i < parts.layers; ++i) {
       stage.push_back({Part::kLayer, parts.first_layer + i});
     }
     if (parts.norm) stage.push_back({Part::kNorm});
+    for (int64_t i = 0; i < parts.extra_heads; ++i) {
+      stage.push_back({Part::kExtraHead, model.config().num_hidden_layers + i});
+    }
     if (parts.head) stage.push_back({Part::kHead});
     stages.push_back(std::move(stage));
   }
   return stages;
 }
 
-// The boundaries behind each stage but the last. An empty stage passes on what it gets.
+// The boundaries behind each stage but the last. An empty stage passes on what it gets. What extra
+// heads read and add is not a stream of the golden, and is not observed.
 std::vector<Boundary> boundaries_of(Decoder& model, const PipelineOptions& options,
                                     const Mesh& mesh) {
   const auto stages = stages_of(model, options, mesh);
+  int64_t streams = 1;
   const Placement placement = pipeline_of(options, mesh).placement();
   std::vector<Boundary> boundaries;
   for (int64_t stage = 0; stage + 1 < std::ssize(stages); ++stage) {
     const auto next = std::find_if(stages.begin() + stage + 1, stages.end(),
                                    [](const auto& segments) { return !segments.empty(); });
     SHARDPROOF_ASSERT(next != stages.end(), "the last stage of a model has its head");
-    Boundary boundary{.part = part_name(next->front()), .stage = stage};
+    for (const Segment& segment : stages[static_cast<size_t>(stage)]) {
+      if (segment.part == Segment::Part::kExtraHead) ++streams;
+    }
+    Boundary boundary{.stage = stage, .streams = streams};
+    if (streams == 1 && next->front().part != Segment::Part::kExtraHead) {
+      boundary.part = part_name(next->front());
+    }
     const std::vector<Layout>& inputs = model.slots_of(next->front()).front()->input_layouts;
     for (const Cut& cut : inputs.empty() ? std::vector<Cut>() : inputs.front().cuts()) {
       if (cut.axis != "pp") boundary.layout.append(cut);
@@ -88,7 +103,7 @@ void PipelineParallel::place(Decoder& model, const Mesh& mesh) const {
   const Pipeline pipeline = pipeline_of(options_, mesh);
   check_schedule(pipeline);
   const auto stages = stages_of(model, options_, mesh);
-  std::map<ParameterPtr, std::set<int64_t>> holders;
+  std::map<ParameterPtr, std::set<int64_t>> holders, users;  // ranks, and stages
   for (int64_t stage = 0; stage < std::ssize(stages); ++stage) {
     const int64_t rank = pipeline.placement().place_of(stage).rank;
     for (const Segment& segment : stages[static_cast<size_t>(stage)]) {
@@ -97,6 +112,7 @@ void PipelineParallel::place(Decoder& model, const Mesh& mesh) const {
         for (Layout& layout : slot->input_layouts) layout.append(Cut::held_by("pp", {rank}));
         for (const ParameterPtr& parameter : slot->layer->parameters()) {
           holders[parameter].insert(rank);
+          users[parameter].insert(stage);
         }
       }
     }
@@ -104,6 +120,7 @@ void PipelineParallel::place(Decoder& model, const Mesh& mesh) const {
   for (const auto& [parameter, ranks] : holders) {
     parameter->layout.append(Cut::held_by("pp", {ranks.begin(), ranks.end()}));
     if (ranks.size() > 1) parameter->rule.sum_over_holders = "pp";
+    parameter->in_two_chunks = users[parameter].size() > ranks.size();
   }
 }
 

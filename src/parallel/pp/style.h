@@ -21,8 +21,9 @@ Pipeline pipeline_of(const PipelineOptions& options, const Mesh& mesh);
 int64_t first_trained_stage(Decoder& model, const PipelineOptions& options, const Mesh& mesh);
 
 // Declares who holds which parameter and slot (Cut::held_by), gives each rank its chunks, their
-// order and the messages between them. A tied embedding is held by both ends, and its gradient is
-// the sum over them. With pp = 1 nothing changes.
+// order and the messages between them. A tied embedding is held by both ends, and one of a model
+// with extra heads by their stage too; its gradient is the sum over them. With pp = 1 nothing
+// changes.
 //
 // It comes after the styles that replace layers, and before data, whose units are those of a chunk.
 class PipelineParallel : public ParallelStyle {

@@ -31,7 +31,7 @@ class StageLink {
 
   // `actions` are all of this rank's pass, without those that has_backward() denies, and `backward`
   // says whether it is one with backwards; stream_shapes[i] is the shape that the residual stream
-  // of microbatch i has on this rank.
+  // of microbatch i has on this rank. In a pass with backwards those of extra heads join it.
   virtual void begin(const std::vector<Action>& actions, bool backward,
                      std::vector<std::vector<int64_t>> stream_shapes) = 0;
   // Call it before each action.

@@ -64,6 +64,8 @@ Width width_of(const ModelConfig& config, const SlotStyle& slot) {
       return {config.num_attention_heads * (config.latent.nope + config.latent.value), false};
     case SlotRole::kAttentionOut:
       return {config.num_attention_heads * config.value_dim(), false};
+    case SlotRole::kExtraJoin:
+      return {config.hidden_size, false};
     default:
       return {config.mlp_width(slot.slot), false};
   }
@@ -111,11 +113,13 @@ struct Placer {
     return {.inputs = {stream()}, .output = Layout({cut(-1)}), .weight = rows, .bias = rows};
   }
 
-  // The output is gathered, so a cut may split heads.
+  // The output is gathered, so a cut may split heads. That of an extra head's join is the stream.
   SlotPlacement column_parallel_gathered(const SlotStyle& slot) const {
     const ParameterPlacement rows{
         .layout = Layout({even_or_chunk(0, width_of(config, slot).size, tp_size)})};
-    return {.inputs = {stream()}, .weight = rows, .bias = rows};
+    const bool joins = slot.role == SlotRole::kExtraJoin;
+    return {
+        .inputs = {stream()}, .output = joins ? stream() : Layout(), .weight = rows, .bias = rows};
   }
 
   SlotPlacement row_parallel(const SlotStyle& slot, bool input_is_cut) const {

@@ -49,12 +49,13 @@ std::vector<PlanRow> custom_rows(const nlohmann::json& plan) {
 // The slots that a decoder of this config has, in forward order.
 std::vector<SlotName> decoder_slots(const ModelConfig& config) {
   std::vector<SlotName> slots = {{"model.embed_tokens", SlotRole::kEmbedding}};
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+  for (int64_t i = 0; i < config.layers_with_heads(); ++i) {
+    if (i == config.num_hidden_layers) slots.push_back({"model.norm", SlotRole::kStreamNorm});
     for (const auto& [part, role] : layer_slots(config, i)) {
       slots.push_back({fmt::format("model.layers.{}.{}", i, part), role});
     }
   }
-  slots.push_back({"model.norm", SlotRole::kStreamNorm});
+  if (config.extra_heads == 0) slots.push_back({"model.norm", SlotRole::kStreamNorm});
   slots.push_back({"lm_head", SlotRole::kLmHead});
   return slots;
 }
@@ -63,7 +64,7 @@ std::vector<SlotName> decoder_slots(const ModelConfig& config) {
 std::vector<std::string> likely_patterns(const ModelConfig& config) {
   std::vector<std::string> likely;
   for (const SlotName& slot : decoder_slots(config)) likely.push_back(slot.name);
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+  for (int64_t i = 0; i < config.layers_with_heads(); ++i) {
     for (const auto& [part, role] : layer_slots(config, i)) {
       likely.push_back("*." + part);
       likely.push_back("model.layers.*." + part);
@@ -166,6 +167,8 @@ TpStyle style_of(SlotRole role, bool sequence_parallel) {
     case SlotRole::kKeyValueDown:
     case SlotRole::kRotaryKey:
       return sequence_parallel ? TpStyle::kSequenceLatent : TpStyle::kReplicate;
+    case SlotRole::kExtraJoin:
+      return TpStyle::kColumnParallelGathered;
     case SlotRole::kLmHead:
       return TpStyle::kVocabParallelLmHead;
     default:

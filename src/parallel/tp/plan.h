@@ -18,6 +18,7 @@
 //   *.mlp.{gate,experts}        Replicate                SequenceExperts
 //   *.self_attn.*_a_*           Replicate                SequenceLatent
 //   *.self_attn.rotary_key      Replicate                SequenceLatent
+//   *.eh_proj                   ColumnParallelGathered   the same, output cut along the sequence
 //   lm_head                     VocabParallelLmHead
 //
 // The architecture's plan goes by the slots' roles (model/slot_role.h): Qwen3 and Gemma3 have q and

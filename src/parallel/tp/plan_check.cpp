@@ -87,6 +87,10 @@ void check_layer(const SlotStyles& styles, bool sequence_parallel) {
     demand(*slot, {style_of(slot->role, sequence_parallel)},
            "attention over latents is cut along its heads alone");
   }
+  if (styles.find(Role::kExtraJoin) != nullptr) {
+    demand(styles.at(Role::kExtraJoin), {TpStyle::kColumnParallelGathered},
+           "it joins two streams into one");
+  }
   const std::vector<Role> openers = latent ? std::vector{Role::kQuery, Role::kKeyValueUp}
                                            : std::vector{Role::kQuery, Role::kKey, Role::kValue};
   check_region(styles, openers, Role::kAttention, TpStyle::kHeadParallelAttention,
@@ -135,6 +139,14 @@ void check_styles_fit(const ModelConfig& config, bool sequence_parallel,
   for (const SlotStyle* slot : outside.all()) check_stream(*slot, sequence_parallel);
   const SlotStyle& head = outside.at(SlotRole::kLmHead);
   demand(head, {TpStyle::kVocabParallelLmHead, TpStyle::kReplicate}, "it gives the logits");
+  for (const auto& [name, styles] : layers) {
+    for (const SlotRole role : {SlotRole::kEmbedding, SlotRole::kLmHead}) {
+      const SlotStyle* shared = styles.find(role);
+      if (shared == nullptr) continue;
+      demand(*shared, {outside.at(role).style},
+             fmt::format("its weight is that of {}", outside.at(role).slot));
+    }
+  }
   if (!config.tie_word_embeddings) return;
   const SlotStyle& embedding = outside.at(SlotRole::kEmbedding);
   const bool cut = embedding.style == TpStyle::kVocabParallelEmbedding;

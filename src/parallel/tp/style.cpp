@@ -117,6 +117,10 @@ class LayerMaker {
       case TpStyle::kVocabParallelLmHead:
         return column_parallel(slot, false);
       case TpStyle::kColumnParallelGathered:
+        if (sequence_parallel_ && slot.role == SlotRole::kExtraJoin) {
+          return std::make_unique<WholeLayer>(column_parallel(slot, true),
+                                              WholeLayer::Place::kClosesRegion, tp_, slot.name);
+        }
         return column_parallel(slot, true);
       case TpStyle::kRowParallel:
         return row_parallel(slot, true);
@@ -250,7 +254,7 @@ void TensorParallel::install(Decoder& model, MeshComm& comm) const {
     if (std::unique_ptr<Layer> layer = maker.make(slot, entry.style)) slot.layer = std::move(layer);
   }
   if (!options_.spread_checkpoints) return;
-  for (int64_t i = 0; i < model.config().num_hidden_layers; ++i) {
+  for (int64_t i = 0; i < model.config().layers_with_heads(); ++i) {
     for (const char* part : {"", ".mlp"}) {
       const std::string name = fmt::format("model.layers.{}{}", i, part);
       model.region(name).keep_input(std::make_shared<SpreadActivation>(tp, name + ".checkpoint"));
