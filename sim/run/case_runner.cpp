@@ -6,6 +6,7 @@
 #include "base/elapsed.h"
 #include "base/error.h"
 #include "sim/case/names.h"
+#include "sim/judge/verdict/microbatches.h"
 #include "sim/run/case_check.h"
 #include "sim/world/rank/fsdp_options.h"
 
@@ -101,6 +102,8 @@ struct CaseRunner::Under {
   std::shared_ptr<const GoldenStore::Golden> golden = nullptr;  // keeps its descriptor open
   bool leaves_world_whole = false;
   GoldenStore::Members members = GoldenStore::Members::kFew;
+  // Tried after a wrong gradient that nothing else explains.
+  std::optional<std::vector<judge::MicrobatchGolden>> microbatches = std::nullopt;
 
   bool reference_failed() const { return spec.reference.is_set() && golden && !golden->outcome.ok; }
 };
@@ -149,9 +152,26 @@ void CaseRunner::start_world(const std::shared_ptr<Under>& under,
   });
 }
 
+void CaseRunner::get_microbatches(const std::shared_ptr<Under>& under,
+                                  const std::vector<RankEnding>& endings, size_t next) {
+  if (next == under->microbatches->size()) return finish(under, endings);
+  judge::MicrobatchGolden& one = (*under->microbatches)[next];
+  const auto ready = [this, under, endings, next,
+                      &one](const std::shared_ptr<const GoldenStore::Golden>& golden) {
+    if (!golden->outcome.ok) {  // nothing counts in its samples
+      under->microbatches->clear();
+      return finish(under, endings);
+    }
+    one.golden = std::make_shared<const GoldenRecord>(GoldenRecord::from_fd(golden->fd.get()));
+    get_microbatches(under, endings, next + 1);
+  };
+  goldens_.get(judge::case_of_samples(under->spec, one.samples), ready);
+}
+
 void CaseRunner::finish(const std::shared_ptr<Under>& under,
                         const std::vector<RankEnding>& endings) {
-  judge::CaseResult result = judge::judge(under->spec, endings);
+  judge::CaseResult result = judge::judge(
+      under->spec, endings, under->microbatches.value_or(std::vector<judge::MicrobatchGolden>()));
   using enum GoldenStore::Members;
   const bool amplified = under->members != kMeasured && may_be_amplified(result);
   const bool open = under->golden && under->golden->has_few && is_open(result);
@@ -160,6 +180,14 @@ void CaseRunner::finish(const std::shared_ptr<Under>& under,
     under->leaves_world_whole = leaves_world_whole(result);
     pool_.post([this, under] { get_golden(under); });  // when the world is idle again
     return;
+  }
+  if (under->golden && !under->microbatches) {
+    under->microbatches = judge::microbatches_to_try(result);
+    if (!under->microbatches->empty()) {
+      under->leaves_world_whole = leaves_world_whole(result);
+      pool_.post([this, under, endings] { get_microbatches(under, endings, 0); });
+      return;
+    }
   }
   if (under->members == kMeasured && result.verdict == Verdict::kMatch) {
     result.message =

@@ -39,6 +39,9 @@ class CaseRunner {
   struct Under;  // a running case
   void get_golden(const std::shared_ptr<Under>& under);
   void start_world(const std::shared_ptr<Under>& under, const GoldenStore::Golden& golden);
+  // Gets the goldens of single microbatches, from number `next` on, then judges again.
+  void get_microbatches(const std::shared_ptr<Under>& under, const std::vector<RankEnding>& endings,
+                        size_t next);
   void finish(const std::shared_ptr<Under>& under, const std::vector<RankEnding>& endings);
 
   world::WorldPool& pool_;

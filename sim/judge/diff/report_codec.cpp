@@ -2,7 +2,7 @@
 //
 //   [version, rank, holds, [row ..], [call ..], [axis, op, count, ..], timeline, metrics,
 //    [finding ..], [warning ..], scored tokens, peak bytes, seconds, compare seconds, [piece ..],
-//    [unobserved ..]]
+//    [unobserved ..], [[sample ..] ..]]
 //
 // A row that matches has kShortFields fields, any other one kLongFields more. Timeline and metrics
 // are CBOR within a byte string. Dtypes, layouts, calls and lists of replicas are entries of a
@@ -197,7 +197,7 @@ template <class Codec, class Report>
 void report_fields(Codec& codec, Report& report) {
   Tables tables;
   int64_t version = kVersion;
-  codec.fixed_array(15);
+  codec.fixed_array(16);
   codec(version);
   if (version != kVersion) throw InternalError("a rank's report of another version");
   codec(report.rank);
@@ -214,6 +214,7 @@ void report_fields(Codec& codec, Report& report) {
         report.compare_seconds);
   codec.each(report.pieces, [&](auto& piece) { piece_fields(codec, piece); });
   codec.each(report.unobserved, [&](auto& missing) { unobserved_fields(codec, missing); });
+  codec(report.microbatch_samples);
 }
 
 }  // namespace

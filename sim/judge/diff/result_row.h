@@ -131,6 +131,8 @@ struct RankReport {
   double seconds = 0, compare_seconds = 0;
   std::vector<Piece> pieces;           // of the first failing tensors, and addends
   std::vector<Unobserved> unobserved;  // golden tensors that this rank did not observe
+  // The samples of each microbatch of step 1 whose logprobs the rank observed.
+  std::vector<std::vector<int64_t>> microbatch_samples;
 };
 // Encodes as CBOR; rows that match travel in a short form without shapes, indices and worst values.
 std::string encode(const RankReport& report);

@@ -17,7 +17,12 @@ struct Explanation {
   bool is_of_counts = false;  // `likely` is only a number that is a quotient of two counts
 };
 
-// The scalar observed in each step in which gradients carry a loss scale.
+// The golden's gradient of the samples of one microbatch alone, up to a factor.
+struct MicrobatchGradient {
+  int64_t microbatch = 0;
+  std::vector<int64_t> samples = {};
+  const double* values = nullptr;  // of the whole tensor, in row-major order
+};
 
 struct Symptoms {
   const Mesh& mesh;
@@ -28,7 +33,9 @@ struct Symptoms {
   double clip_factor = 1;                  // of the golden in that step; 1: no clipping
   double clip_ratio = 0;         // max_norm / norm of the golden, not capped; 0: no clipping
   int64_t microbatches = 1;      // of the rank that has the most in that step
+  int64_t chunks = 1;            // of the model on each rank of a pipeline
   double loss_scale_factor = 1;  // loss scale of that step over the golden's
+  std::vector<MicrobatchGradient> microbatch_gradients = {};  // of all microbatches, or none
   std::vector<std::string> summed_axes = {};  // of sums: each is the value of all ranks along these
 };
 

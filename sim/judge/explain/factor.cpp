@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/explain/hypotheses.h"
@@ -62,6 +63,32 @@ std::map<int64_t, std::pair<size_t, std::string>> mesh_sizes(const Mesh& mesh) {
   return sizes;
 }
 
+// Counts that are not sizes of the mesh. Where one is equal to a size, both are named.
+void add_counts(const Symptoms& symptoms, std::vector<Meaning>& meanings) {
+  const auto add = [&](int64_t count, const std::string& name, const std::string& once_each,
+                       const std::string& shared) {
+    if (count < 2) return;
+    const auto number = static_cast<double>(count);
+    const std::string what = fmt::format("; {} is the number of {}", count, name);
+    meanings.push_back({number, what, once_each});
+    meanings.push_back({1 / number, what, shared});
+  };
+  add(symptoms.microbatches, "microbatches", "not divided by the number of microbatches",
+      "averaged over microbatches where a sum belongs, or only one counts");
+  add(symptoms.chunks, "chunks of a rank", "counted by each chunk of a rank",
+      "divided by a count that each chunk of a rank adds to, or only one chunk counts");
+  if (symptoms.chunks > 1) {
+    add(symptoms.chunks * symptoms.mesh.size("pp"), "stages", "counted by each stage",
+        "divided by a count that each stage adds to, or only one stage counts");
+  }
+  const std::set<int64_t> holders = holders_on_pp(symptoms);
+  if (std::ssize(holders) == symptoms.mesh.size("pp")) return;  // the size of the axis
+  add(std::ssize(holders),
+      fmt::format("stages' ranks that hold it (pp {})", fmt::join(holders, ", ")),
+      "summed once too often over the stages that hold it",
+      "averaged over the stages that hold it where a sum belongs");
+}
+
 std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
   std::vector<Meaning> meanings = {{-1, "", "the sign is wrong"}};
   for (const auto& [whole, named] : mesh_sizes(symptoms.mesh)) {
@@ -112,13 +139,7 @@ std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
                         "the clipping factor is not capped at 1"});
     meanings.back().is_measured = true;
   }
-  const auto microbatches = static_cast<double>(symptoms.microbatches);
-  if (microbatches > 1) {
-    const std::string what = fmt::format("; {:.0f} is the number of microbatches", microbatches);
-    meanings.push_back({microbatches, what, "not divided by the number of microbatches"});
-    meanings.push_back({1 / microbatches, what,
-                        "averaged over microbatches where a sum belongs, or only one counts"});
-  }
+  add_counts(symptoms, meanings);
   return meanings;
 }
 

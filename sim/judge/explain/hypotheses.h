@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,8 @@ std::vector<int64_t> ranks_of(const Pieces& pieces);
 std::vector<int64_t> spoken_of(const Symptoms& symptoms, const std::vector<int64_t>& ranks);
 // The ranks that hold an element of the tensor.
 std::vector<int64_t> ranks_that_hold(const Symptoms& symptoms);
+// The coordinates on pp of the ranks that hold a gradient, such as that of a tied embedding.
+std::set<int64_t> holders_on_pp(const Symptoms& symptoms);
 // All sets of axes of size greater than 1, single axes first.
 std::vector<std::vector<std::string>> sets_of_axes(const Mesh& mesh);
 // Peers along `axes` that hold the same part, per microbatch; empty when some are absent.
@@ -88,6 +91,9 @@ std::optional<Proposal> propose_missing_sum(const Difference& difference);
 // Declared addends whose sum is wrong: each is already the whole value, or one rank's addend is too
 // many or counts twice in each wrong sum.
 std::optional<Proposal> propose_addends(const Difference& difference);
+// A gradient in which some microbatches count never or several times: the golden's gradients of
+// single microbatches show how often each one does.
+std::optional<Proposal> propose_microbatches(const Difference& difference);
 // Two neighboring dims of a rank's own part were read in column-major order: a strided tensor was
 // taken for a dense one, or a view stands where a transpose was due.
 std::optional<Proposal> propose_read_order(const Difference& difference);
@@ -157,6 +163,7 @@ inline constexpr Propose kHypotheses[] = {
     propose_rank_factors,
     propose_missing_sum,
     propose_addends,
+    propose_microbatches,
     propose_read_order,
     propose_other_experts,
     propose_side_losses,

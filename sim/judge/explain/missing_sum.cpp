@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "sim/judge/diff/addends.h"
 #include "sim/judge/explain/hypotheses.h"
@@ -87,6 +88,19 @@ std::string axes_of_sharers(const Mesh& mesh, const Groups& sharers) {
       return ranks_of(group) == mesh.peers_along(axes, group.front()->rank);
     });
     if (are_peers) return named(mesh, axes);
+  }
+  for (const std::string& axis : mesh.names()) {
+    std::set<int64_t> holders;  // the coordinates of the ranks of the first group
+    const bool are_along = std::all_of(sharers.begin(), sharers.end(), [&](const Pieces& group) {
+      const std::vector<int64_t> ranks = ranks_of(group);
+      const std::vector<int64_t> peers =
+          mesh.peers_along(std::vector<std::string>{axis}, ranks.front());
+      return std::includes(peers.begin(), peers.end(), ranks.begin(), ranks.end());
+    });
+    if (!are_along) continue;
+    for (const Piece* piece : sharers.front()) holders.insert(mesh.coordinate(axis, piece->rank));
+    return fmt::format("the ranks of {} that hold it ({} {})", axis, axis,
+                       fmt::join(holders, ", "));
   }
   return fmt::format("the ranks that share a part ({})",
                      fmt::join(ranks_of(sharers.front()), ", "));

@@ -29,6 +29,18 @@ std::vector<int64_t> ranks_that_hold(const Symptoms& symptoms) {
   return ranks_of(rows);
 }
 
+std::set<int64_t> holders_on_pp(const Symptoms& symptoms) {
+  std::set<int64_t> holders;
+  const bool is_gradient =
+      std::any_of(symptoms.rows.begin(), symptoms.rows.end(),
+                  [](const ResultRow* row) { return row->kind == ObservationKind::kGradient; });
+  if (!is_gradient) return holders;  // an activation is on the ranks that make it
+  for (const int64_t rank : ranks_that_hold(symptoms)) {
+    if (rank < symptoms.mesh.world_size()) holders.insert(symptoms.mesh.coordinate("pp", rank));
+  }
+  return holders;
+}
+
 std::vector<int64_t> spoken_of(const Symptoms& symptoms, const std::vector<int64_t>& ranks) {
   if (symptoms.summed_axes.empty()) return ranks;
   std::set<int64_t> all;

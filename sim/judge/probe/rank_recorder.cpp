@@ -223,6 +223,7 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
     return;
   }
   if (!fed) census_->see(observation, *golden);
+  if (observation.kind == ObservationKind::kLogprobs) keep_samples(observation, *golden);
   const IndexPlan& plan = plan_of(observation, *golden);
   if (RowJudge::place(local, *golden, plan, row)) {
     row.undrawn = plan.undrawn;
@@ -312,6 +313,20 @@ std::string RankRecorder::problem_of_all(const Observation& observation, const G
   }
   if (!problem.empty() || !norms_) return problem;
   return own_norm_problem(*norms_, observation, tensor_of(local));
+}
+
+void RankRecorder::keep_samples(const Observation& logprobs, const GoldenTensor& golden) {
+  if (logprobs.step != 1 || !logprobs.token_map.defined() || golden.value.dim() != 2) return;
+  auto& all = report_.microbatch_samples;
+  const auto microbatch = static_cast<size_t>(logprobs.microbatch);
+  if (all.size() <= microbatch) all.resize(microbatch + 1);
+  std::set<int64_t> samples(all[microbatch].begin(), all[microbatch].end());
+  const at::Tensor tokens = logprobs.token_map.contiguous();
+  for (int64_t i = 0; i < tokens.numel(); ++i) {
+    const int64_t token = tokens.const_data_ptr<int64_t>()[i];
+    if (token >= 0) samples.insert(token / golden.value.size(1));
+  }
+  all[microbatch].assign(samples.begin(), samples.end());
 }
 
 void RankRecorder::check_recompute(const Observation& observation, ResultRow& row) {

@@ -66,6 +66,7 @@ class RankRecorder final : public Probe {
                ResultRow& row);
   std::string problem_of_all(const Observation& observation, const GoldenTensor& golden,
                              const TensorView& local) const;
+  void keep_samples(const Observation& logprobs, const GoldenTensor& golden);
   void check_recompute(const Observation& observation, ResultRow& row);
   const char* why_in_doubt(Phase phase, int64_t step) const;
   bool is_left_to_others(const Unobserved& tensor) const;

@@ -16,6 +16,7 @@
 #include "sim/judge/explain/diagnose.h"
 #include "sim/judge/explain/wording.h"
 #include "sim/judge/verdict/absences.h"
+#include "sim/judge/verdict/microbatches.h"
 
 namespace shardproof::sim::judge {
 namespace {
@@ -107,8 +108,13 @@ bool covers_all(const Rows& rows) {
 class Judge {
  public:
   Judge(const CaseSpec& spec, const StepMeshes& meshes, const std::vector<RankReport>& reports,
-        const std::map<GoldenPosition, WrongAddends>& addends)
-      : spec_(spec), meshes_(meshes), reports_(reports), addends_(addends) {}
+        const std::map<GoldenPosition, WrongAddends>& addends,
+        const std::vector<MicrobatchGolden>& microbatches)
+      : spec_(spec),
+        meshes_(meshes),
+        reports_(reports),
+        addends_(addends),
+        microbatches_(microbatches) {}
 
   std::optional<Divergence> first() {
     placed_ = placed_rows(reports_);
@@ -320,6 +326,9 @@ class Judge {
 
   Symptoms symptoms(const Rows& rows, std::vector<const Piece*> pieces, int64_t step) const {
     Symptoms out{mesh_at(rows), spec_.precision, rows, std::move(pieces)};
+    out.microbatch_gradients = microbatch_gradients(microbatches_, rows);
+    const ParallelSpec& parallel = parallel_at(spec_, step);
+    if (parallel.pp > 1) out.chunks = parallel.pp_options.chunks;
     for (const RankReport& report : reports_) {
       for (const ResultRow& row : report.rows) {
         if (row.step != step) continue;
@@ -367,6 +376,7 @@ class Judge {
   const StepMeshes& meshes_;
   const std::vector<RankReport>& reports_;
   const std::map<GoldenPosition, WrongAddends>& addends_;
+  const std::vector<MicrobatchGolden>& microbatches_;
   std::vector<std::pair<Place, const ResultRow*>> placed_;
 };
 
@@ -374,8 +384,9 @@ class Judge {
 
 std::optional<Divergence> first_divergence(const CaseSpec& spec, const StepMeshes& meshes,
                                            const std::vector<RankReport>& reports,
-                                           const std::map<GoldenPosition, WrongAddends>& addends) {
-  return Judge(spec, meshes, reports, addends).first();
+                                           const std::map<GoldenPosition, WrongAddends>& addends,
+                                           const std::vector<MicrobatchGolden>& microbatches) {
+  return Judge(spec, meshes, reports, addends, microbatches).first();
 }
 
 }  // namespace shardproof::sim::judge

@@ -15,9 +15,10 @@ namespace shardproof::sim::judge {
 //   replicas  ranks that must hold equal copies do not
 //   missing   no rank observed a golden tensor, or no rank holds one of its elements, or an
 //             addend of it is missing
-// `addends` is the result of settle_addends().
+// `addends` is the result of settle_addends(), and `microbatches` all with their goldens, or none.
 std::optional<Divergence> first_divergence(const CaseSpec& spec, const StepMeshes& meshes,
                                            const std::vector<RankReport>& reports,
-                                           const std::map<GoldenPosition, WrongAddends>& addends);
+                                           const std::map<GoldenPosition, WrongAddends>& addends,
+                                           const std::vector<MicrobatchGolden>& microbatches = {});
 
 }  // namespace shardproof::sim::judge

@@ -80,6 +80,7 @@ struct Judged {
   const std::vector<RankEnding>& endings;
   std::optional<EndingVerdict> unreadable;  // result of read_reports()
   CaseResult& result;
+  const std::vector<MicrobatchGolden>& microbatches;
   bool compares_values = false;
 };
 
@@ -91,11 +92,12 @@ std::optional<EndingVerdict> of_divergence(const CaseResult& result) {
                        values_message(found, result.spec)};
 }
 
-std::optional<EndingVerdict> of_values(CaseResult& result) {
+std::optional<EndingVerdict> of_values(CaseResult& result,
+                                       const std::vector<MicrobatchGolden>& microbatches) {
   const StepMeshes meshes(result.spec);
   const auto addends = settle_addends(meshes, result.reports);
   add_totals(result);
-  result.divergence = first_divergence(result.spec, meshes, result.reports, addends);
+  result.divergence = first_divergence(result.spec, meshes, result.reports, addends, microbatches);
   if (!result.divergence) return {};
   // A call that delivered wrong data is a fact, which outranks hypotheses.
   if (!result.digests.empty() && result.digests.front().step <= result.divergence->step) {
@@ -138,7 +140,7 @@ constexpr std::optional<EndingVerdict> (*kDetectors[])(Judged& judged) = {
     // A wrong tensor names its position in the computation and the call that altered it.
     [](Judged& judged) {
       judged.compares_values = true;
-      return of_values(judged.result);
+      return of_values(judged.result, judged.microbatches);
     },
     // All values are right: a call altered data that is not compared.
     [](Judged& judged) { return of_digests(judged.result); },
@@ -180,7 +182,8 @@ void conclude(CaseResult& result) {
   take(result, wrong ? *wrong : left_out.value_or(right));
 }
 
-CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
+CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings,
+                 const std::vector<MicrobatchGolden>& microbatches) {
   CaseResult result;
   result.spec = spec;
   for (const RankEnding& ending : endings) {
@@ -195,7 +198,7 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings) {
                               .printed = ending.printed});
   }
   result.replay = replay_command(spec);
-  Judged judged{endings, read_reports(endings, result), result};
+  Judged judged{endings, read_reports(endings, result), result, microbatches};
   find_altered_calls(endings, result);
   take(result, first_said(judged));
   if (!judged.compares_values) {

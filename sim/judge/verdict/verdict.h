@@ -1,12 +1,14 @@
 // Judges the reports of all ranks: one verdict with its first divergence.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "sim/case/case_spec.h"
 #include "sim/case/rank_ending.h"
+#include "sim/case/record/golden_record.h"
 #include "sim/judge/diff/result_row.h"
 #include "sim/judge/verdict/call_digest.h"
 #include "sim/judge/verdict/coverage.h"
@@ -53,8 +55,16 @@ void add_totals(CaseResult& result);
 // The verdict by the divergence and by what was not judged. It is a match where there is neither.
 void conclude(CaseResult& result);
 
-// Judges a case whose ranks have all ended. Endings other than `finished` outrank values.
-CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings);
+// The samples of a microbatch of some rank, and the golden of these samples alone.
+struct MicrobatchGolden {
+  int64_t microbatch = 0;
+  std::vector<int64_t> samples = {};
+  std::shared_ptr<const GoldenRecord> golden = nullptr;
+};
+// Judges a case whose ranks have all ended. Endings other than `finished` outrank values. With
+// goldens of `microbatches` it tries whether some of them count never or several times.
+CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings,
+                 const std::vector<MicrobatchGolden>& microbatches = {});
 // What a result file held of what its format demands.
 struct FileJudgement {
   CaseResult result;

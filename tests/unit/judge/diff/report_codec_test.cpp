@@ -82,6 +82,7 @@ RankReport full_report() {
                     {"tokens", 12}};
   report.peak_tensor_bytes = 123456789012;
   report.scored_tokens = 43;
+  report.microbatch_samples = {{0, 2}, {1}};
   report.seconds = 1.25;
   report.compare_seconds = 0.125;
   Piece piece{.kind = ObservationKind::kGradient,
@@ -131,6 +132,7 @@ TEST_CASE("a report survives its way to the launcher, NaN and infinities include
   CHECK(std::isnan(back.metrics.at("loss").get<double>()));
   CHECK(std::isinf(back.metrics.at("grad_norm").get<double>()));
   CHECK(back.scored_tokens == 43);
+  CHECK(back.microbatch_samples == report.microbatch_samples);
   CHECK(back.peak_tensor_bytes == 123456789012);
   CHECK(back.seconds == 1.25);
   CHECK(back.compare_seconds == 0.125);

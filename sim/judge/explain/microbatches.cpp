@@ -1,0 +1,187 @@
+// Gradients that some microbatches never reach, or reach several times.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "sim/judge/explain/hypotheses.h"
+
+namespace shardproof::sim::judge {
+namespace {
+
+constexpr double kNearCount = 1e-6;   // how near to a whole number a share is, in float64
+constexpr double kDependent = 1e-6;   // of a gradient, beside which it depends on the others
+constexpr double kMostCount = 8;      // times that a microbatch may count
+constexpr double kMostLeftOver = 32;  // allowances that the golden's own sum may leave
+
+using Values = std::vector<double>;
+
+double dot(const Values& a, const Values& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void take_off(Values& from, const Values& unit, double times) {
+  for (size_t i = 0; i < from.size(); ++i) from[i] -= times * unit[i];
+}
+
+// The gradients of single microbatches, as a basis in which a sum of them shows each one's factor.
+class Basis {
+ public:
+  explicit Basis(const std::vector<Values>& parts) {
+    for (const Values& part : parts) {
+      const double size = std::sqrt(dot(part, part));
+      Values rest = part;
+      rows_.emplace_back();
+      for (const Values& unit : units_) {
+        rows_.back().push_back(dot(rest, unit));
+        take_off(rest, unit, rows_.back().back());
+      }
+      const double left = std::sqrt(dot(rest, rest));
+      if (!(left > kDependent * size)) is_independent_ = false;
+      rows_.back().push_back(left);
+      for (double& value : rest) value /= left;
+      units_.push_back(std::move(rest));
+    }
+  }
+  bool is_independent() const { return is_independent_; }
+
+  // The factor of each part whose sum is nearest to `sum`.
+  Values factors_of(Values sum) const {
+    Values factors;
+    for (const Values& unit : units_) {
+      factors.push_back(dot(sum, unit));
+      take_off(sum, unit, factors.back());
+    }
+    for (size_t k = factors.size(); k-- > 0;) {
+      for (size_t j = k + 1; j < factors.size(); ++j) factors[k] -= rows_[j][k] * factors[j];
+      factors[k] /= rows_[k][k];
+    }
+    return factors;
+  }
+
+ private:
+  std::vector<Values> units_;  // orthonormal
+  std::vector<Values> rows_;   // rows_[j][k]: part j along unit k
+  bool is_independent_ = true;
+};
+
+Values known_of(const Assembled& tensor, const double* values) {
+  Values known;
+  for (size_t e = 0; e < tensor.known.size(); ++e) {
+    if (tensor.known[e]) known.push_back(values[e]);
+  }
+  return known;
+}
+
+// How often each microbatch counts, and what such a sum explains.
+struct Counted {
+  std::vector<int64_t> counts;
+  Explained sums;
+};
+
+std::optional<Counted> count_in(const Assembled& tensor, const std::vector<Values>& parts) {
+  const Basis basis(parts);
+  if (!basis.is_independent()) return std::nullopt;
+  const Values golden = known_of(tensor, tensor.golden.data());
+  const Values actual = known_of(tensor, tensor.actual.data());
+  const Values due = basis.factors_of(golden), held = basis.factors_of(actual);
+  Counted out;
+  Values proposed(golden.size()), whole(golden.size());
+  for (size_t k = 0; k < parts.size(); ++k) {
+    const double share = held[k] / due[k];
+    const double count = std::round(share);
+    if (!(std::fabs(share - count) <= kNearCount && count >= 0 && count <= kMostCount)) {
+      return std::nullopt;
+    }
+    out.counts.push_back(static_cast<int64_t>(count));
+    take_off(proposed, parts[k], -count * due[k]);
+    take_off(whole, parts[k], -due[k]);
+  }
+  for (size_t e = 0; e < golden.size(); ++e) {
+    if (!(std::fabs(whole[e] - golden[e]) <= kMostLeftOver * tensor.allowance)) return std::nullopt;
+    out.sums.add(actual[e], golden[e], proposed[e], tensor.allowance);
+  }
+  return out;
+}
+
+// "microbatch 3", with its samples where other ranks have another microbatch of that number.
+std::vector<std::string> names_of(const std::vector<MicrobatchGradient>& parts) {
+  std::map<int64_t, int64_t> counts;
+  for (const MicrobatchGradient& part : parts) ++counts[part.microbatch];
+  std::vector<std::string> names;
+  for (const MicrobatchGradient& part : parts) {
+    names.push_back(fmt::format("microbatch {}", part.microbatch));
+    if (counts[part.microbatch] == 1) continue;
+    names.back() += fmt::format(" with sample{} {}", part.samples.size() == 1 ? "" : "s",
+                                fmt::join(part.samples, ", "));
+  }
+  return names;
+}
+
+Explanation words_for(const Counted& found, const std::vector<MicrobatchGradient>& parts) {
+  const std::vector<std::string> names = names_of(parts);
+  std::vector<std::string> once, left_out, several;
+  size_t only = 0;
+  for (size_t k = 0; k < names.size(); ++k) {
+    const int64_t count = found.counts[k];
+    if (count == 1) only = k;
+    if (count == 1) once.push_back(names[k]);
+    if (count == 0) left_out.push_back(names[k]);
+    if (count > 1) several.push_back(fmt::format("{} counts {} times", names[k], count));
+  }
+  if (several.empty() && once.size() == 1) {
+    const bool is_last = std::all_of(parts.begin(), parts.end(), [&](const auto& part) {
+      return part.microbatch <= parts[only].microbatch;
+    });
+    return {fmt::format("it is the gradient of {} alone, of {}", once.front(), parts.size()),
+            is_last ? "each backward replaces what earlier ones left, or the last microbatch alone "
+                      "is trained or reduced"
+                    : "the backwards of the other microbatches do not run, or are not added"};
+  }
+  if (several.empty()) {
+    return {fmt::format("it is the golden without {}, of {}", fmt::join(left_out, " and "),
+                        parts.size()),
+            fmt::format("the backward of {} does not run, or what it leaves is dropped",
+                        fmt::join(left_out, " and "))};
+  }
+  std::string pattern = fmt::format("it is the golden's sum in which {}", fmt::join(several, ", "));
+  if (!left_out.empty()) pattern += fmt::format(" and {} not at all", fmt::join(left_out, ", "));
+  return {pattern, "what a backward leaves is added more than once"};
+}
+
+}  // namespace
+
+std::optional<Proposal> propose_microbatches(const Difference& difference) {
+  const std::vector<MicrobatchGradient>& given = difference.symptoms.microbatch_gradients;
+  if (given.empty() || !difference.first_copies) return std::nullopt;
+  const Assembled& tensor = *difference.first_copies;
+  if (!tensor.drawn.empty()) return std::nullopt;
+  std::vector<Values> parts;
+  std::vector<MicrobatchGradient> named;  // those whose gradient is not zero
+  for (const MicrobatchGradient& part : given) {
+    Values values = known_of(tensor, part.values);
+    if (dot(values, values) == 0) continue;
+    parts.push_back(std::move(values));
+    named.push_back(part);
+  }
+  if (parts.size() < 2) return std::nullopt;
+  const auto found = count_in(tensor, parts);
+  if (!found) return std::nullopt;
+  const auto is_first = [&](int64_t count) { return count == found->counts.front(); };
+  if (std::all_of(found->counts.begin(), found->counts.end(), is_first)) return std::nullopt;
+  if (difference.last_copies) {
+    const auto again = count_in(*difference.last_copies, parts);
+    if (!again || again->counts != found->counts) return std::nullopt;
+  }
+  const double choices = std::log(3.0) * static_cast<double>(parts.size());
+  if (!found->sums.convinces(tensor.allowance, tensor.golden_size, choices)) return std::nullopt;
+  const Explanation words = words_for(*found, named);
+  return Proposal{.pattern = words.pattern, .likely = words.likely, .description = choices}
+      .explaining(found->sums, tensor.wrong);
+}
+
+}  // namespace shardproof::sim::judge

@@ -1,0 +1,134 @@
+// Gradients in which microbatches are lost or count twice, and counts that only stages have.
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+
+#include "sim/judge/explain/hypotheses.h"
+#include "tests/unit/judge/planted_world.h"
+
+namespace shardproof::sim::judge {
+namespace {
+
+const std::vector<at::Tensor> kParts = {numbered({5, 4}, 3), numbered({5, 4}, 4),
+                                        numbered({5, 4}, 5)};
+const at::Tensor kGolden = 0.2 * kParts[0] + 0.3 * kParts[1] + 0.5 * kParts[2];
+
+std::vector<MicrobatchGradient> gradients_of(const std::vector<at::Tensor>& parts) {
+  std::vector<MicrobatchGradient> gradients;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto number = static_cast<int64_t>(i);
+    gradients.push_back({number, {10 * number, 10 * number + 1}, parts[i].data_ptr<double>()});
+  }
+  return gradients;
+}
+
+std::optional<Proposal> proposed(const at::Tensor& actual, const at::Tensor& golden,
+                                 const std::vector<MicrobatchGradient>& gradients) {
+  const Mesh mesh({{"pp", 2}});
+  const Piece piece = piece_of(actual, golden, kGrad);
+  ResultRow row(Outcome::kMismatch);
+  row.bad_count = golden.numel();
+  Symptoms symptoms{mesh, Precision::kFloat64, {&row}, {&piece}};
+  symptoms.microbatch_gradients = gradients;
+  return propose_microbatches(Difference(symptoms));
+}
+
+std::optional<Proposal> proposed(const at::Tensor& actual) {
+  return proposed(actual, kGolden, gradients_of(kParts));
+}
+
+// What is said of a gradient that is `factor` times the golden on the ranks that hold it.
+Explanation said_of_factor(double factor, const Mesh& mesh, const std::set<int64_t>& holders,
+                           int64_t chunks) {
+  std::vector<ResultRow> rows;
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    const bool holds = holders.contains(rank);
+    ResultRow row(holds ? Outcome::kMismatch : Outcome::kMatch);
+    row.kind = ObservationKind::kGradient;
+    row.rank = rank;
+    row.local_shape = {holds ? 5 : 0, 4};
+    row.count = holds ? 20 : 0;
+    row.bad_count = row.count;
+    row.factor = factor;
+    row.golden_scale = 1;
+    row.allowance = 1e-10;
+    rows.push_back(row);
+  }
+  Symptoms symptoms{mesh, Precision::kFloat64, {}, {}};
+  for (const ResultRow& row : rows) symptoms.rows.push_back(&row);
+  symptoms.chunks = chunks;
+  return explain_values(symptoms);
+}
+
+}  // namespace
+
+TEST_CASE("microbatches that a gradient lacks are named", "[microbatches]") {
+  const auto last = proposed(0.5 * kParts[2]);
+  REQUIRE(last);
+  CHECK(last->pattern == "it is the gradient of microbatch 2 alone, of 3");
+  CHECK_THAT(last->likely, Catch::Contains("the last microbatch alone is trained"));
+  const auto first = proposed(0.2 * kParts[0]);
+  REQUIRE(first);
+  CHECK(first->pattern == "it is the gradient of microbatch 0 alone, of 3");
+  CHECK_THAT(first->likely, !Catch::Contains("last"));
+  const auto lost = proposed(kGolden - 0.3 * kParts[1]);
+  REQUIRE(lost);
+  CHECK(lost->pattern == "it is the golden without microbatch 1, of 3");
+  const auto twice = proposed(kGolden + 0.2 * kParts[0]);
+  REQUIRE(twice);
+  CHECK(twice->pattern == "it is the golden's sum in which microbatch 0 counts 2 times");
+  auto gradients = gradients_of(kParts);
+  gradients[1].microbatch = 0;  // of another rank
+  const auto of_rank = proposed(kGolden - 0.3 * kParts[1], kGolden, gradients);
+  REQUIRE(of_rank);
+  CHECK(of_rank->pattern == "it is the golden without microbatch 0 with samples 10, 11, of 3");
+}
+
+TEST_CASE("no microbatch is claimed where the data do not show one", "[microbatches]") {
+  const auto gradients = gradients_of(kParts);
+  for (const at::Tensor& other :
+       {0.5 * kGolden, 0.2 * kParts[0] + 0.15 * kParts[1] + 0.5 * kParts[2], numbered({5, 4}, 9),
+        kGolden - 0.3 * kParts[1] + 1e-3 * numbered({5, 4}, 9)}) {
+    CHECK_FALSE(proposed(other));
+  }
+  // The golden is another sum, or two microbatches are equal: either could be the lost one.
+  CHECK_FALSE(proposed(0.5 * kParts[2], kGolden + 0.1 * numbered({5, 4}, 8), gradients));
+  const at::Tensor alike = 0.2 * kParts[0] + 0.3 * kParts[0] + 0.5 * kParts[2];
+  CHECK_FALSE(proposed(0.5 * kParts[2], alike, gradients_of({kParts[0], kParts[0], kParts[2]})));
+}
+
+TEST_CASE("a factor that is a number of chunks, stages or holders is called so", "[microbatches]") {
+  const Explanation both = said_of_factor(0.5, Mesh({{"pp", 2}}), {0, 1}, 2);
+  CHECK_THAT(both.pattern, Catch::Contains("2 is the size of pp") &&
+                               Catch::Contains("2 is the number of chunks of a rank"));
+  CHECK_THAT(both.likely, Catch::Contains("; or divided by a count that each chunk of a rank"));
+  const Explanation chunks = said_of_factor(3, Mesh({{"pp", 2}}), {0, 1}, 3);
+  CHECK_THAT(chunks.pattern, Catch::Contains("3 is the number of chunks of a rank") &&
+                                 !Catch::Contains("size of pp"));
+  CHECK_THAT(said_of_factor(6, Mesh({{"pp", 2}}), {0, 1}, 3).pattern,
+             Catch::Contains("6 is the number of stages"));
+  const Explanation tied = said_of_factor(2, Mesh({{"pp", 4}}), {0, 3}, 1);
+  CHECK_THAT(tied.pattern,
+             Catch::Contains("2 is the number of stages' ranks that hold it (pp 0, 3)"));
+  CHECK(tied.likely == "summed once too often over the stages that hold it");
+  CHECK(said_of_factor(2, Mesh({{"pp", 4}}), {0}, 1).likely.find("stages") == std::string::npos);
+  CHECK(said_of_factor(3, Mesh({{"pp", 2}}), {0, 1}, 1).likely.find("chunk") == std::string::npos);
+}
+
+TEST_CASE("a sum that is missing over some ranks of an axis names them", "[microbatches]") {
+  const Mesh mesh({{"pp", 4}});
+  const at::Tensor golden = numbered({5, 4}, 3), addend = numbered({5, 4}, 4);
+  Piece first = piece_of(addend, golden, kGrad), last = piece_of(golden - addend, golden, kGrad);
+  last.rank = 3;
+  ResultRow row(Outcome::kMismatch);
+  row.kind = ObservationKind::kGradient;
+  row.bad_count = row.count = 20;
+  ResultRow other = row;
+  other.rank = 3;
+  const Explanation said =
+      explain_values({mesh, Precision::kFloat64, {&row, &other}, {&first, &last}});
+  CHECK_THAT(said.likely,
+             Catch::Contains("the sum over the ranks of pp that hold it (pp 0, 3) is missing"));
+}
+
+}  // namespace shardproof::sim::judge
