@@ -61,7 +61,7 @@ shardproof_folder(sim/judge/diff src/base src/mesh src/tensor/tensor_view.h src/
 shardproof_folder(sim/judge/evidence src/base src/tensor/tensor_view.h
   src/observe/observation_kind.h sim/case sim/case/record sim/judge/diff fmt)
 shardproof_folder(sim/judge/probe src/base src/mesh src/tensor src/observe sim/case sim/case/record
-  sim/judge/diff sim/judge/evidence fmt torch)
+  sim/judge/diff sim/judge/evidence fmt json torch)
 shardproof_folder(sim/judge/explain src/mesh src/observe/draw_columns.h sim/judge/diff
   sim/judge/evidence fmt)
 shardproof_folder(sim/judge/verdict src/base src/tensor sim/case sim/case/record sim/judge/diff
@@ -99,7 +99,7 @@ shardproof_folder(sim/uses/proofs src/base src/mesh src/tensor src/observe src/r
   sim/case sim/case/scenario sim/case/record sim/case/recorder sim/judge/probe sim/world/clock sim/world/calls
   sim/world/rank fmt json torch)
 shardproof_folder(sim/report src/base src/tensor src/observe/observation_kind.h sim/case sim/judge/verdict fmt json crc)
-shardproof_folder(sim/describe src/base src/mesh src/tensor src/model src/comm src/parallel/pp src/train src/policy sim/case
+shardproof_folder(sim/describe src/base src/mesh src/tensor src/model src/comm src/parallel/tp src/parallel/pp src/train src/policy sim/case
   sim/world/calls sim/world/rank fmt torch)
 shardproof_folder(sim/run src/base src/tensor src/model src/parallel/tp sim/case sim/case/record
   sim/case/scenario/problems.h sim/judge/verdict

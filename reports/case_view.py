@@ -8,6 +8,7 @@ from pathlib import Path
 import error_heatmap
 import guilty_tensor
 import mesh_picture
+import route_picture
 import run_data
 import tensor_file
 import timeline_picture
@@ -147,6 +148,7 @@ def sections(case, lanes):
                 "ranks that hold a piece, several numbers hold equal copies.",
                 mesh_picture.draw(case, run_data.parameters(case))),
         Section("Who holds which token", token_picture.explain(case), token_picture.draw(case)),
+        Section("Experts and their rows", route_picture.explain(case), route_picture.draw(case)),
         Section("Time", timeline_picture.explain(case), time, key),
     ]
     return [section for section in drawn if section.pictures]

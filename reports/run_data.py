@@ -95,7 +95,8 @@ ROW = Object({"rank": count, "bad_count": count, "count": count, "microbatch": c
 TENSOR = Object({"name!": text, "phase": text, "step": count, "ok": flag, "outcome": text, "global_shape": [count],
                  "layout": text, "order": integer, "worst_ratio": real, "ratio": [share], "wrong": [ROW]})
 TOKENS = Object({"rows": [[stretch]], "held": [[stretch]]})
-METRICS = Object({"figures": Map(anything), "tokens_held": [TOKENS],
+ROUTES = Object({"layers": Map(Object({"rows": [count], "margins": [real]})), "dropped": [count]})
+METRICS = Object({"figures": Map(anything), "tokens_held": [TOKENS], "routes": ROUTES,
                   "parameters": Map(Object({"layout": text, "global_shape": [count]}))})
 RANK = Object({"rank!": count, "coordinates": Map(count), "ending": text, "message": text, "last_call": text,
                "log": text, "printed": text, "findings": [text], "warnings": [text], "metrics": METRICS})

@@ -7,12 +7,12 @@
 
 #include "base/error.h"
 #include "model/config.h"
-#include "parallel/tp/describe.h"
 #include "sim/case/inputs/case_data.h"
 #include "sim/case/names.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/selection.h"
 #include "sim/describe/mesh_picture.h"
+#include "sim/describe/plan.h"
 #include "sim/describe/rank_measurement.h"
 #include "sim/describe/stages.h"
 #include "sim/describe/token_strips.h"
@@ -164,12 +164,10 @@ class Printed {
 void add_plan(const CaseSpec& spec, Description& description) {
   try {
     const ModelConfig config = ModelConfig::from_json(spec.model);
-    const TensorParallelOptions options{.sequence_parallel = spec.parallel.sequence_parallel,
-                                        .custom_plan = spec.parallel.custom_plan};
     const Batch batch = load_case_batch(spec, config.vocab_size);
     description.rest = measured_lines(spec, config, batch);
-    description.plan = "who holds what\n" + describe_plan(config, spec.parallel.mesh(), options) +
-                       shard_line(spec.parallel);
+    description.plan =
+        "who holds what\n" + describe::plan_table(spec, config) + shard_line(spec.parallel);
     description.stages = describe::stage_tables(spec, config, batch);
     description.tokens = describe::token_strips(spec, batch, report::wants_color());
     description.head += model_line(config) + "\n";

@@ -31,6 +31,29 @@ class Experts(cli_test.CommandTest):
         text = self.call("describe", str(ROOT / "scenarios/ep/meshes.yaml"), "--only", "ep/meshes[dp4_ep2]")
         self.assertIn("dp=4, experts edp=2 ep=2, 4 ranks\n", text)
         self.assertIn("the same ranks for experts\n         ep  0  1\n  edp 0      0  1\n  edp 1      2  3\n", text)
+        self.assertRegex(text, r"model\.layers\.0\.mlp\.experts\.gate_up_proj +Experts +S\(0\)ep +\[6,16,16\] +\[3,16,16\] +"
+                               r"summed over edp, for the mean over all ranks with other tokens\n")
+        self.assertRegex(text, r"model\.layers\.0\.mlp\.gate\.weight +\w+ +R +\[6,16\] +\[6,16\]\n")
+
+    def test_a_run_says_what_each_rank_sends_to_experts_how_near_and_what_is_dropped(self):
+        out = self.folder / "run"
+        self.call("run", str(ROOT / "scenarios/ep/capacity.yaml"), "--only", "ep/capacity[sequence]", "--backend", "emulated",
+                  "--out", str(out))
+        case = json.loads((out / "results.json").read_text())["cases"][0]
+        routes = [rank["metrics"]["routes"] for rank in case["ranks"]]
+        self.assertEqual(routes[0]["dropped"], routes[1]["dropped"])
+        self.assertGreater(min(routes[0]["dropped"]), 0)
+        layers = ["model.layers.0.mlp.gate", "model.layers.2.mlp.gate"]
+        self.assertEqual([sorted(of_rank["layers"]) for of_rank in routes], [layers, layers])
+        tokens = case["ranks"][0]["metrics"]["tokens"]
+        for layer in layers:
+            rows = [of_rank["layers"][layer]["rows"] for of_rank in routes]
+            self.assertEqual([len(of_rank) for of_rank in rows], [6, 6])
+            self.assertGreaterEqual(sum(map(sum, rows)), 3 * tokens)  # the first token of a sample predicts nothing
+            for of_rank in routes:
+                margins = of_rank["layers"][layer]["margins"]
+                self.assertEqual((len(margins), margins), (5, sorted(margins)))
+                self.assertGreater(margins[0], 1e-8)
 
     def test_the_dumped_gradients_of_experts_are_whole(self):
         files = [self.folder / "spread.safetensors", self.folder / "one.safetensors"]

@@ -113,6 +113,7 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
   if (golden_) {
     rows_.emplace(spec_, *golden_, kAddendBytes / static_cast<size_t>(mesh.world_size()));
     census_.emplace(*golden_);
+    routes_.emplace(*golden_);
     own_optimizer_.emplace(spec_, *golden_, mesh_, rank_);
     parted_.emplace(*golden_);
     if (spec_.precision != Precision::kFloat64) gradient_addends_.emplace(*golden_);
@@ -226,6 +227,10 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
   if (observation.kind == ObservationKind::kLogprobs) keep_samples(observation, *golden);
   const IndexPlan& plan = plan_of(observation, *golden);
   if (RowJudge::place(local, *golden, plan, row)) {
+    routes_->see(observation, kept_rows(local, plan), *golden, plan);
+    if (observation.name == "metric.dropped_routes") {
+      routes_->see_dropped(static_cast<int64_t>(observation.tensor.item<double>()));
+    }
     row.undrawn = plan.undrawn;
     row.padding = local.numel() - plan.count - plan.undrawn;
     if (observation.phase == Phase::kRecompute) {
@@ -373,6 +378,11 @@ RankReport RankRecorder::finish() {
   const auto start = std::chrono::steady_clock::now();
   if (rows_) report_.pieces = rows_->take_pieces();
   report_.unobserved = unobserved();
+  if (routes_) {
+    if (nlohmann::json routes = routes_->take(); !routes.is_null()) {
+      report_.metrics["routes"] = std::move(routes);
+    }
+  }
   if (golden_ != nullptr) {
     const auto scored = golden_->metadata().find(kScoredTokens);
     if (scored != golden_->metadata().end()) report_.scored_tokens = std::stoll(scored->second);

@@ -23,6 +23,7 @@
 #include "sim/judge/probe/own_norm.h"
 #include "sim/judge/probe/own_optimizer.h"
 #include "sim/judge/probe/parted_steps.h"
+#include "sim/judge/probe/router_figures.h"
 
 namespace shardproof::sim::judge {
 
@@ -85,6 +86,7 @@ class RankRecorder final : public Probe {
   std::optional<PartedSteps> parted_;
   std::unordered_map<uint64_t, std::unique_ptr<IndexPlan>> plans_;
   std::optional<Census> census_;
+  std::optional<RouterFigures> routes_;
   std::map<int64_t, std::set<std::string>> elsewhere_;  // by the first step of each list
   RankReport report_;
   std::unordered_map<std::string, uint64_t> forward_digests_;  // that recomputations must equal

@@ -186,10 +186,10 @@ class CaseRun {
     report.call_counts = trace_.counts();
     report.timeline = env_.clock != nullptr ? env_.clock->timeline() : trace_.timeline();
     report.peak_tensor_bytes = memory.peak_bytes();
-    report.metrics = {{"loss", metrics.loss},
-                      {"grad_norm", metrics.grad_norm},
-                      {"tokens", metrics.tokens},
-                      {"sequences", metrics.sequences}};
+    report.metrics.update({{"loss", metrics.loss},
+                           {"grad_norm", metrics.grad_norm},
+                           {"tokens", metrics.tokens},
+                           {"sequences", metrics.sequences}});
     report.metrics["held_bytes"] = held_bytes(trainer);
     add_bubble(report, trainer);
     // A policy ends on another mesh than the picture's.

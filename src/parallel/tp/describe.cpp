@@ -106,10 +106,8 @@ std::vector<PlanLine> plan_lines(const ModelConfig& config, const Mesh& mesh,
   return lines;
 }
 
-std::string describe_plan(const ModelConfig& config, const Mesh& mesh,
-                          const TensorParallelOptions& options) {
-  const std::vector<PlanLine> lines = plan_lines(config, mesh, options);
-  const Row header = {"parameter", "style", "layout", "global", "per tp rank", "gradient"};
+std::string plan_text(const std::vector<PlanLine>& lines) {
+  const Row header = {"parameter", "style", "layout", "global", "per rank", "gradient"};
   std::vector<Row> rows;
   for (const PlanLine& line : lines) {
     rows.push_back({line.parameter, line.style, line.layout, list_text(line.global_shape),

@@ -23,9 +23,8 @@ struct PlanLine {
 std::vector<PlanLine> plan_lines(const ModelConfig& config, const Mesh& mesh,
                                  const TensorParallelOptions& options);
 
-// plan_lines as an aligned text table. Layers in a row whose lines are equal are one:
+// An aligned text table of such lines. Layers in a row whose lines are equal are one:
 // "model.layers.0-3.mlp.up_proj.weight".
-std::string describe_plan(const ModelConfig& config, const Mesh& mesh,
-                          const TensorParallelOptions& options);
+std::string plan_text(const std::vector<PlanLine>& lines);
 
 }  // namespace shardproof

@@ -21,10 +21,54 @@ import layouts  # noqa: E402
 import mesh_picture  # noqa: E402
 import numpy as np  # noqa: E402
 import pictures  # noqa: E402
+import route_picture  # noqa: E402
 import run_data  # noqa: E402
 import tensor_file  # noqa: E402
 import timeline_picture  # noqa: E402
 import token_picture  # noqa: E402
+
+
+class Routes(unittest.TestCase):
+    """Two ranks, a router of four experts of which nobody chooses the last one."""
+
+    def case(self, **of_first):
+        def rank(number, rows, margins):
+            layers = {"model.layers.10.mlp.gate": {"rows": rows, "margins": margins},
+                      "model.layers.2.mlp.gate": {"rows": [1, 1, 1, 1], "margins": []}}
+            return {"rank": number, "metrics": {"routes": {"layers": layers, "dropped": [0, 7]}}}
+        first = rank(0, [5, 0, 3, 0], [0.001, 0.02, 0.03, 0.04, 0.5])
+        first["metrics"]["routes"].update(of_first)
+        return {"ranks": [first, rank(1, [2, 6, 0, 0], [0.01, 0.02, 0.03, 0.04, 0.9]), {"rank": 2, "metrics": {}}]}
+
+    def test_rows_of_each_rank_their_sum_and_the_margins_are_in_the_picture(self):
+        drawn = route_picture.draw(self.case())
+        self.assertEqual([picture.caption for picture in drawn],
+                         ["layers.2.mlp.gate: rows of each expert", "layers.10.mlp.gate: rows of each expert"])
+        texts = [text.text for text in ElementTree.fromstring(drawn[1].svg).iter("text")]
+        self.assertEqual(texts[:5], ["rank 0", "5", "0", "3", "0"])
+        self.assertEqual(texts[texts.index("all"):][:5], ["all", "7", "6", "3", "0"])
+        self.assertIn("margin 0.001 to 0.9", texts)
+        self.assertNotIn("margin", " ".join(ElementTree.fromstring(drawn[0].svg).itertext()))
+        said = route_picture.explain(self.case())
+        self.assertIn("The least of all is 0.001.", said)
+        self.assertIn("dropped for lack of capacity, step by step: 0, 7.", said)
+
+    def test_a_case_without_routers_has_no_such_picture(self):
+        self.assertEqual(route_picture.draw({"ranks": [{"rank": 0, "metrics": {"loss": 1}}]}), [])
+
+    def test_margins_that_do_not_fit_are_left_out_and_many_experts_are_not_drawn(self):
+        odd = {"model.layers.10.mlp.gate": {"rows": [5], "margins": ["nan", 1]}}
+        case = self.case(layers=odd)
+        self.assertEqual(len(route_picture.draw(case)), 2)
+        self.assertIn("The least of all is 0.01.", route_picture.explain(case))
+        case = self.case(layers={"model.layers.10.mlp.gate": {"rows": [1] * 65, "margins": []}})
+        self.assertEqual(len(route_picture.draw(case)), 1)
+
+    def test_rows_that_are_no_counts_contradict_the_schema(self):
+        self.assertIsNone(run_data.fault(self.case()["ranks"][0], run_data.RANK))
+        case = self.case(layers={"a": {"rows": [1, -1], "margins": []}})
+        self.assertEqual(run_data.fault(case["ranks"][0], run_data.RANK),
+                         (".metrics.routes.layers.a.rows[1]", "is -1, which is not a count"))
 
 
 class VirtualTime(unittest.TestCase):

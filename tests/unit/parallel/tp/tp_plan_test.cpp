@@ -245,7 +245,7 @@ TEST_CASE("describe: who holds what, and what is summed after backward", "[plan]
   CHECK(line_of("model.layers.0.self_attn.o_proj.bias").gradient == "summed over tp");
   CHECK(line_of("model.layers.0.self_attn.q_proj.bias").gradient.empty());
   CHECK(lines.size() == weight_shapes(llama()).size());
-  CHECK_THAT(describe_plan(llama(), mesh, {.sequence_parallel = true}),
+  CHECK_THAT(plan_text(plan_lines(llama(), mesh, {.sequence_parallel = true})),
              Catch::Contains("lm_head.weight") && Catch::Contains("VocabParallelLmHead"));
 }
 
