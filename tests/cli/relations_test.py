@@ -20,11 +20,36 @@ matrix:
     - {name: faulty, faults: [{kind: throw, rank: 0}], expect.verdict: failed}
 """
 
+EXPERTS = """
+name: t/experts
+model: {family: qwen3_moe, vocab_size: 16, hidden_size: 8, intermediate_size: 6, num_hidden_layers: 2, num_attention_heads: 2,
+        head_dim: 2, config: {num_experts: 6, num_experts_per_tok: 2, moe_intermediate_size: 6, norm_topk_prob: true}}
+data: {lengths: [5, 8, 3, 6]}
+parallel: {data_parallel_size: 4, expert_parallel_size: 2, expert_tensor_parallel_size: 2}
+matrix:
+  row:
+    - {name: plain}
+    - {name: balanced, run.experts: {balance: {coefficient: 0.5}, capacity: {factor: 1}}}
+"""
+OF_EXPERTS = {"experts_reversed", "experts_joined", "dispatched_otherwise", "experts_recomputed"}
+
 
 class Relations(cli_test.CommandTest):
     def setUp(self):
         super().setUp()
         (self.folder / "small.yaml").write_text(SMALL)
+
+    def test_relations_of_experts_hold_beside_those_of_batches_and_losses_of_routers_leave_the_first(self):
+        (self.folder / "experts.yaml").write_text(EXPERTS)
+        self.run_to_end("run", "experts.yaml", "--relations", "--backend", "emulated", "--out", "out")
+        ran = {"plain": {}, "balanced": {}}
+        for case in self.results("out")["cases"]:
+            row, _, relation = case["name"].removeprefix("t/experts[").removesuffix("]").partition(",relation=")
+            ran[row][relation] = case["verdict"]
+        self.assertEqual(set(ran["plain"].values()), {"match"})
+        self.assertLess(OF_EXPERTS | {"experts_as_mlp", "files", "samples_reversed", "later_tokens_changed"}, set(ran["plain"]))
+        self.assertFalse({"heads_reversed", "channels_changed"} & set(ran["plain"]))
+        self.assertEqual(ran["balanced"], dict.fromkeys(OF_EXPERTS, "match"))
 
     def test_the_relations_of_a_case_hold_and_each_is_a_result(self):
         self.run_to_end("run", "small.yaml", "--relations", "--backend", "emulated", "--out", "out")

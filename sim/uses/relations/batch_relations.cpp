@@ -123,11 +123,12 @@ void pack_otherwise(Variant&, Variant& second) {
 }
 
 // --- another_mesh
-void change_mesh(Variant&, Variant& second) {
+void change_mesh(Variant& first, Variant& second) {
   ParallelSpec& parallel = second.spec.parallel;
   const bool one = parallel.world_size() == 1;
   parallel = {};
   if (one) parallel.tp = 2;
+  parallel.sequence_parallel = one && first.config.has_experts();
 }
 
 std::string has_other_mesh(const CaseSpec& spec, const ModelConfig& config) {

@@ -27,20 +27,6 @@ std::string with_label(std::string name, const std::string& relation) {
   return name + kLabel + relation + "]";
 }
 
-std::string why_not(const Relation& relation, const CaseSpec& spec) {
-  try {
-    const ModelConfig config = ModelConfig::from_json(spec.model);
-    if (config.has_experts()) return "the layers have experts";
-    if (config.extra_heads > 0 && !relation.every_precision) return "the model has extra heads";
-    if (spec.precision != Precision::kFloat64 && !relation.every_precision) {
-      return "relations but those of stages are judged in float64 only";
-    }
-    return relation.why_not == nullptr ? "" : relation.why_not(spec, config);
-  } catch (const Error& error) {  // a run without relations says it with its place
-    return error.what();
-  }
-}
-
 void drop_what_is_not_compared(Values& values, bool same_norm) {
   std::erase_if(values, [&](const auto& named) {
     const std::string& name = named.first;
@@ -53,12 +39,31 @@ void drop_what_is_not_compared(Values& values, bool same_norm) {
 const std::vector<Relation>& relations() {
   static const std::vector<Relation> all = [] {
     std::vector<Relation> rows = batch_relations();
-    for (const auto& more : {weight_relations(), config_relations(), stage_relations()}) {
+    for (const auto& more : {stage_relations(), expert_relations()}) {
+      rows.insert(rows.end(), more.begin(), more.end());
+    }
+    for (Relation& row : rows) row.beside_experts = true;
+    for (const auto& more : {weight_relations(), config_relations()}) {
       rows.insert(rows.end(), more.begin(), more.end());
     }
     return rows;
   }();
   return all;
+}
+
+std::string why_not(const Relation& relation, const CaseSpec& spec) {
+  try {
+    const ModelConfig config = ModelConfig::from_json(spec.model);
+    const std::string experts = why_not_beside_experts(relation, spec, config);
+    if (!experts.empty()) return experts;
+    if (config.extra_heads > 0 && !relation.every_precision) return "the model has extra heads";
+    if (spec.precision != Precision::kFloat64 && !relation.every_precision) {
+      return "relations but those of stages are judged in float64 only";
+    }
+    return relation.why_not == nullptr ? "" : relation.why_not(spec, config);
+  } catch (const Error& error) {  // a run without relations says it with its place
+    return error.what();
+  }
 }
 
 RelatedPair related_pair(const Relation& relation, const Variant& variant) {

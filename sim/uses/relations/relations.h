@@ -1,6 +1,7 @@
 // Relations that hold for every model and need no golden: a case and a changed case whose values
 // follow from one another. Each is a row of one of the tables in batch_relations.cpp,
-// weight_relations.cpp, config_relations.cpp and stage_relations.cpp. To add one, add a row.
+// weight_relations.cpp, config_relations.cpp, stage_relations.cpp and expert_relations.cpp. To add
+// one, add a row.
 #pragma once
 
 #include <string>
@@ -27,6 +28,8 @@ struct Relation {
   bool changes_first = false;    // the case itself is no member of the pair
   bool exact = false;            // equal to the bit
   bool every_precision = false;  // not in float64 alone
+  bool beside_experts = false;   // holds for layers with experts, too
+  bool of_experts = false;       // holds whatever their routers are trained with
 };
 
 // Whether each layer of both models has the same slots, and so weights of the same names.
@@ -36,7 +39,13 @@ std::vector<Relation> batch_relations();
 std::vector<Relation> weight_relations();
 std::vector<Relation> config_relations();
 std::vector<Relation> stage_relations();
+std::vector<Relation> expert_relations();
 const std::vector<Relation>& relations();
+
+// Why a relation says nothing about a case; "" when it fits.
+std::string why_not(const Relation& relation, const CaseSpec& spec);
+std::string why_not_beside_experts(const Relation& relation, const CaseSpec& spec,
+                                   const ModelConfig& config);
 
 // The two cases of a relation, and the way back.
 struct RelatedPair {

@@ -37,6 +37,28 @@ CaseSpec small_case(const std::string& family) {
     spec.model["max_window_layers"] = 1;
     spec.model["sliding_window"] = 3;
   }
+  if (family == "mixtral") spec.model["num_local_experts"] = 5;
+  if (family == "qwen3_moe") {
+    spec.model.update({{"num_experts", 5},
+                       {"num_experts_per_tok", 3},
+                       {"moe_intermediate_size", 10},
+                       {"norm_topk_prob", true},
+                       {"mlp_only_layers", {0}}});
+  }
+  if (family == "deepseek_v3") {
+    spec.model.update({{"n_routed_experts", 8},
+                       {"n_group", 4},
+                       {"topk_group", 2},
+                       {"num_experts_per_tok", 4},
+                       {"moe_intermediate_size", 6},
+                       {"first_k_dense_replace", 1},
+                       {"num_key_value_heads", 4},
+                       {"q_lora_rank", 5},
+                       {"kv_lora_rank", 6},
+                       {"qk_nope_head_dim", 4},
+                       {"qk_rope_head_dim", 2},
+                       {"v_head_dim", 3}});
+  }
   spec.data.lengths = {9, 3, 7, 10};
   spec.data.seq_len = 10;
   spec.loss.kind = LossKind::kClippedPolicyGradient;
@@ -71,8 +93,7 @@ Comparison compared(const Relation& relation, const RelatedPair& pair) {
 }
 
 bool fits(const Relation& relation, const CaseSpec& spec) {
-  return relation.why_not == nullptr ||
-         relation.why_not(spec, ModelConfig::from_json(spec.model)).empty();
+  return why_not(relation, spec).empty();
 }
 
 void require_all_hold(const CaseSpec& spec) {
@@ -89,7 +110,8 @@ void require_all_hold(const CaseSpec& spec) {
 }  // namespace
 
 TEST_CASE("every relation holds on one device for every family") {
-  for (const char* family : {"llama", "qwen2", "qwen3", "gemma3"}) {
+  for (const char* family :
+       {"llama", "qwen2", "qwen3", "gemma3", "mixtral", "qwen3_moe", "deepseek_v3"}) {
     require_all_hold(small_case(family));
   }
 }
@@ -117,10 +139,10 @@ TEST_CASE("every relation fits some family, and each has a name of its own") {
   for (const Relation& relation : relations()) {
     CHECK(names.insert(relation.name).second);
     bool some = false;
-    for (const char* family : {"llama", "qwen2", "qwen3", "gemma3"}) {
+    for (const char* family : {"llama", "qwen2", "qwen3", "gemma3", "mixtral"}) {
       CaseSpec spec = small_case(family);
       spec.model["tie_word_embeddings"] = true;
-      spec.parallel.cp = spec.parallel.pp = 2;
+      spec.parallel.cp = spec.parallel.pp = spec.parallel.ep = 2;
       some = some || fits(relation, spec);
     }
     CHECK(some);
@@ -157,6 +179,34 @@ TEST_CASE("every relation finds another weight in the changed case") {
       CHECK(compared(relation, pair).difference.has_value());
     }
   }
+}
+
+TEST_CASE("relations of experts find another weight, and other routes") {
+  const CaseSpec spec = small_case("mixtral");
+  const Variant variant = load_variant(spec);
+  for (const char* name : {"experts_reversed", "experts_as_mlp", "experts_recomputed"}) {
+    for (const char* part : {"self_attn.v_proj.weight", "input_layernorm.weight"}) {
+      RelatedPair pair = related_pair(relation_called(name), variant);
+      at::Tensor& weight = pair.second.weights.at(layer_part(1, part));
+      weight = weight * (1 + 1e-6);
+      INFO(name << " " << part);
+      CHECK(compared(relation_called(name), pair).difference.has_value());
+    }
+  }
+  RelatedPair pair = related_pair(relation_called("experts_reversed"), variant);
+  at::Tensor& router = pair.second.weights.at(layer_part(0, "mlp.gate.weight"));
+  router = router.roll(1, 0);
+  CHECK(compared(relation_called("experts_reversed"), pair).difference.has_value());
+}
+
+TEST_CASE("routers with losses of their own have the relations of experts alone") {
+  CaseSpec spec = small_case("mixtral");
+  CHECK(fits(relation_called("samples_twice"), spec));
+  CHECK_FALSE(fits(relation_called("channels_changed"), spec));
+  spec.side_losses.z = 0.1;
+  CHECK_FALSE(fits(relation_called("samples_twice"), spec));
+  CHECK_FALSE(fits(relation_called("experts_as_mlp"), spec));
+  CHECK(fits(relation_called("experts_reversed"), spec));
 }
 
 TEST_CASE("labels_sum_to_one finds logprobs of another temperature") {
