@@ -198,7 +198,8 @@ OTHERWISE = {
     "a limit that is told, far from every size of a case": {
         "golden/weight_terms.h": "kLargestHalf", "golden/dense_routes.h": "kLeastMargin",
         "src/base/read_text.cpp": "kMaxJsonDepth",
-        "src/base/read_text.h": "kMaxJsonBytes", "src/model/config.cpp": "kMaxLayers", "src/model/config_fields.h": "kMaxSize",
+        "src/base/read_text.h": "kMaxJsonBytes", "src/model/config.cpp": "kMaxLayers kMaxExtraHeads",
+        "src/model/config_fields.h": "kMaxSize",
         "src/model/seeded_batch.cpp": "kMaxTokens", "src/model/seeded_weights.cpp": "kMaxElements",
         "src/model/moe/route_record.cpp": "10", "src/tensor/safetensors_header.h": "kMaxSafetensorsHeader"},
     "of messages": {
