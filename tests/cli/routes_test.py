@@ -96,6 +96,21 @@ class RoutesTest(cli_test.CommandTest):
             self.assertEqual(finding["routes"]["elsewhere"], 0)
             self.assertNotIn("split", finding["routes"])
 
+    def test_positions_that_do_not_count(self):
+        """Padding is routed anywhere."""
+        draw = self.draws(1)[0]
+        batch = Batch(draw, padded=True)
+        routes = drawn(draw, batch)
+        others = copied(routes)
+        for each in (routes, others):
+            for layer in each:
+                for row, length in zip(layer, batch.lengths):
+                    row[length:] = [draw.sample(range(EXPERTS), CHOSEN) for _ in row[length:]]
+        self.assertLess(min(batch.lengths), batch.length)
+        status, text, finding = self.compared(batch, batch.score(NOISY), batch.score(NOISY), routes, others)
+        self.assertEqual(status, 0, text)
+        self.assertEqual((finding["routes"]["positions"], finding["routes"]["elsewhere"]), (sum(batch.lengths), 0))
+
     def test_other_routes_with_noise_alone_are_no_claim(self):
         for draw in self.draws(6):
             batch = Batch(draw)
