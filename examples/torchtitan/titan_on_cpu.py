@@ -30,6 +30,19 @@ def sum_reduction(model):
             module.set_force_sum_reduction_for_comms(True)
 
 
+def products_of_experts():
+    """Its experts are multiplied in bfloat16 by grouped products that need a GPU."""
+    import torch
+    from torchtitan.models.common.moe import GroupedExperts
+
+    def forward(self, rows, counts):
+        w1, w2, w3 = (one.to_local() if hasattr(one, "to_local") else one for one in (self.w1_EFD, self.w2_EDF, self.w3_EFD))
+        parts = rows[:int(counts.sum())].split(counts.tolist())
+        outputs = [(torch.nn.functional.silu(part @ a.T) * (part @ c.T)) @ b.T for part, a, b, c in zip(parts, w1, w2, w3)]
+        return torch.cat([*outputs, torch.zeros_like(rows[int(counts.sum()):])])
+    GroupedExperts.forward = forward
+
+
 def switch_on(change, *arguments):
     print(f"titan_on_cpu: {change.__name__}: {' '.join(change.__doc__.split())}", flush=True)
     change(*arguments)

@@ -24,19 +24,31 @@ def parallel_dims(options):
     from torchtitan.distributed.utils import set_spmd_backend
     titan_on_cpu.switch_on(titan_on_cpu.cpu_device)
     titan_on_cpu.switch_on(titan_on_cpu.float64_precision)
-    config = ParallelismConfig(tensor_parallel_degree=options.tp, spmd_backend="partial_dtensor")
+    config = ParallelismConfig(tensor_parallel_degree=options.tp, expert_parallel_degree=options.ep,
+                               spmd_backend="partial_dtensor")
     set_spmd_backend(config.spmd_backend)
     dims = ParallelDims.from_config(config, dist.get_world_size())
     dims.build_mesh()
     return config, dims
 
 
+def specification(options):
+    from torchtitan.models import llama3, qwen3
+    if not options.experts:
+        return llama3.model_registry("debugmodel")
+    spec = qwen3.model_registry("debugmodel_moe")  # whose layers have 64 experts, 38 million numbers each
+    spec.model.layers = qwen3._build_qwen3_moe_layers(
+        n_layers=LAYERS, dim=256, n_heads=4, n_kv_heads=2, head_dim=64, moe_hidden_dim=64, num_experts=8, top_k=2,
+        attn_backend="flex", moe_comm_backend="standard", rope=qwen3.CosSinRoPE.Config(dim=64, max_seq_len=64, theta=1e6))
+    titan_on_cpu.switch_on(titan_on_cpu.products_of_experts)
+    return spec
+
+
 def build(options):
     """torchtitan's own model, built on no device, cut by its own parallelize function, and filled."""
     from torchtitan.config import CompileConfig, TrainingConfig
-    from torchtitan.models.llama3 import model_registry
     parallelism, dims = parallel_dims(options)
-    spec = model_registry("debugmodel")
+    spec = specification(options)
     config = spec.model
     config.layers = config.layers[:LAYERS]
     titan_on_cpu.switch_on(titan_on_cpu.sdpa_attention, config)
@@ -80,6 +92,8 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--golden", help="the folder of the one-rank run")
     parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--experts", action="store_true", help="qwen3's mixture of experts in place of llama3")
+    parser.add_argument("--ep", type=int, default=1, help="ranks over which experts are spread")
     parser.add_argument("--steps", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,5 +1,6 @@
 """Reverts an upstream fix in an installed package: one piece of one function's text is replaced, in memory alone."""
 
+import __future__
 import ast
 import importlib
 import inspect
@@ -19,5 +20,6 @@ def plant(where, fixed, broken):
     tree = ast.parse(source.replace(fixed, broken))
     tree.body[0].decorator_list = []
     namespace = dict(function.__globals__)
-    exec(compile(tree, f"<{where} without its fix>", "exec"), namespace)
+    code = compile(tree, f"<{where} without its fix>", "exec", __future__.annotations.compiler_flag)  # whose types are not imported
+    exec(code, namespace)
     function.__code__ = namespace[function.__name__].__code__

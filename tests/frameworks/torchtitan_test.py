@@ -32,8 +32,8 @@ class TorchtitanTest(unittest.TestCase):
     def test_tp2_dp2_matches(self):
         with tempfile.TemporaryDirectory() as folder:
             golden, run = f"{folder}/golden", f"{folder}/run"
-            ranks.run(1, rank_main, argparse.Namespace(out=golden, golden=None, tp=1, steps=2))
-            ranks.run(4, rank_main, argparse.Namespace(out=run, golden=golden, tp=2, steps=2))
+            ranks.run(1, rank_main, argparse.Namespace(out=golden, golden=None, tp=1, ep=1, experts=False, steps=2))
+            ranks.run(4, rank_main, argparse.Namespace(out=run, golden=golden, tp=2, ep=1, experts=False, steps=2))
             done = subprocess.run([PROGRAM, "judge", run, "--golden", golden], text=True, capture_output=True,
                                   timeout=120, check=False)
             print(done.stdout)
