@@ -315,11 +315,11 @@ class Fit : private FittedSettings {
     const int64_t unit = pairs ? 2 : 1, parts = uneven ? 1 : unit * dp;
     const char* key = "train_global_batch_size";
     const int64_t own = stage.value(key, int64_t{0});
-    const int64_t global = own > 0 ? own : size("run.train_global_batch_size", samples());
-    if (samples() % global != 0 || global % parts != 0) stage[key] = samples();
+    int64_t global = own > 0 ? own : size("run.train_global_batch_size", samples());
+    if (samples() % global != 0 || global % parts != 0) stage[key] = global = samples();
     const int64_t micro = stage.value("train_micro_batch_size", int64_t{0});
     if (micro % unit != 0) stage["train_micro_batch_size"] = micro + 1;
-    fit_failures(stage, samples() / stage.value(key, global));
+    fit_failures(stage, samples() / global);
   }
 
   int64_t samples() const {
