@@ -46,7 +46,8 @@ TEST_CASE("a star stands for any text, also none", "[plan][MP-1]") {
 
 TEST_CASE("every slot of a decoder has a style, under the decoder's own names", "[plan][MP-1]") {
   ModelConfig config = llama();
-  config.family = GENERATE("llama", "qwen2", "qwen3", "gemma3");
+  config.family = GENERATE("llama", "llama_mtp", "qwen2", "qwen3", "gemma3");
+  if (config.family == "llama_mtp") config.extra_heads = 2;
   config.attention_bias = false;
   Decoder model(config, seeded_weights(config, 1));
   for (const bool sp : {false, true}) {
@@ -90,6 +91,20 @@ TEST_CASE("a family's plan has its own slots, with the roles of their names", "[
   CHECK(count_of("qwen2") == 16);
   CHECK(count_of("qwen3") == 18);
   CHECK(count_of("gemma3") == 20);
+}
+
+TEST_CASE("extra heads are cut as the parts of the model that they share", "[plan][PP-29]") {
+  ModelConfig config = llama();
+  config.family = "llama_mtp";
+  config.extra_heads = 1;
+  const auto said = [&](const nlohmann::json& plan) {
+    return said_by([&] { resolve_plan(config, {.custom_plan = plan}); });
+  };
+  CHECK(said({{"*embed_tokens", "Replicate"}, {"*head", "Replicate"}}).empty());
+  CHECK_THAT(said({{"lm_head", "Replicate"}}), Catch::Contains("its weight is that of lm_head"));
+  CHECK_THAT(said({{"model.embed_tokens", "Replicate"}}),
+             Catch::Contains("its weight is that of model.embed_tokens"));
+  CHECK_THAT(said({{"*.eh_proj", "Replicate"}}), Catch::Contains("ColumnParallelGathered"));
 }
 
 TEST_CASE("a router and its experts are whole on every tp rank, with their own tokens alone",
