@@ -73,6 +73,9 @@ class Run {
       start_one(place, progress, files);
     }
     runner_.wait_until_at_most(0);
+    for (const std::string& line : schedules_.equal()) {
+      if (!arguments_.json_lines) progress.note("schedules    " + line);
+    }
     info.seconds = seconds_since(start_);
     info.interrupted = pool_.interrupted();
     if (info.interrupted) reason_ = "the run was interrupted";

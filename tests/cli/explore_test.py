@@ -46,6 +46,21 @@ matrix:
        expect: {verdict: mismatch}}
 """
 
+STAGED = """
+name: t/staged
+workload: train
+model: {vocab_size: 12, hidden_size: 8, intermediate_size: 8, num_hidden_layers: 4, num_attention_heads: 2}
+data: {lengths: [5, 3, 4, 2, 5, 3, 4, 2]}
+run: {train_micro_batch_size: 1}
+world: {backend: emulated, strict: false}
+parallel: {pipeline_parallel_size: 2}
+matrix:
+  row:
+    - {name: 1f1b}
+    - {name: interleaved, parallel.pp.schedule: interleaved, parallel.pp.chunks: 2}
+    - {name: zbv, parallel.pp.schedule: zbv, parallel.pp.chunks: 2}
+"""
+
 
 class Explore(cli_test.CommandTest):
     def test_drawn_cases_match_and_their_files_replay_them(self):
@@ -115,6 +130,8 @@ class Explore(cli_test.CommandTest):
             cases, _ = self.run_schedules(shard.replace("/", "of"), "--schedules", 3, "--shard", shard)
             names.append(sorted(case["name"] for case in cases))
         self.assertEqual(names, [[f"t/two[{case},schedule={k}]" for k in (1, 2, 3)] for case in ("right", "wrong")])
+        _, done = self.run_schedules("both", "--schedules", 3, "--only", "t/two[right]")
+        self.assertIn("schedules    t/two[right]: the values of 3 schedules are equal to the bit\n", done.stdout)
         cases, _ = self.run_schedules("one", "--schedules", 3, "--only", "t/two[right,schedule=2]")
         self.assertEqual([case["name"] for case in cases], ["t/two[right,schedule=2]"])
         for words, said in (
@@ -122,6 +139,12 @@ class Explore(cli_test.CommandTest):
                 (("--backend", "gloo", "--schedules", 3), "no selected case runs in the emulated world")):
             _, done = self.run_schedules("none", *words, status=2)
             self.assertIn(said, done.stderr)
+
+    def test_messages_between_stages_arrive_in_other_orders(self):
+        (self.folder / "staged.yaml").write_text(STAGED)
+        done = self.run_to_end("run", "staged.yaml", "--schedules", 6, "--out", "staged")
+        for row in ("1f1b", "interleaved", "zbv"):
+            self.assertIn(f"schedules    t/staged[{row}]: the values of 6 schedules are equal to the bit\n", done.stdout)
 
     def test_a_case_that_fails_under_schedules_is_run_again_under_them(self):
         (self.folder / "fails.yaml").write_text(SCHEDULED.replace("verdict: mismatch", "verdict: match"))

@@ -84,7 +84,11 @@ int64_t ScheduleComparison::add(CaseResult& result) {
   const auto [first, is_new] = first_.try_emplace(plain.name, std::move(seen));
   if (is_new) return world.schedule;
   const std::string how = difference(first->second, seen, result);
-  if (how.empty()) return world.schedule;
+  if (how.empty()) {
+    ++first->second.equal;
+    return world.schedule;
+  }
+  first->second.differs = true;
   result.message = how + (result.message.empty() ? "" : "; " + result.message);
   result.verdict = Verdict::kMismatch;
   result.kind = ResultKind::kRace;
@@ -92,6 +96,16 @@ int64_t ScheduleComparison::add(CaseResult& result) {
   result.as_expected = false;
   result.replay = replay_command(plain);
   return std::max(first->second.schedule, seen.schedule);
+}
+
+std::vector<std::string> ScheduleComparison::equal() const {
+  std::vector<std::string> lines;
+  for (const auto& [name, seen] : first_) {
+    if (seen.differs || seen.equal < 2) continue;
+    lines.push_back(
+        fmt::format("{}: the values of {} schedules are equal to the bit", name, seen.equal));
+  }
+  return lines;
 }
 
 ScheduleComparison::Seen ScheduleComparison::seen_in(const CaseResult& result) {

@@ -25,6 +25,9 @@ class ScheduleComparison {
   // which all schedules of the case replay. Results that are internal, bad input, or of ranks that
   // did not finish stay as they are. Returns how many schedules, from 1 on, show the result again.
   int64_t add(CaseResult& result);
+  // "tp/llama[tp2]: the values of 3 schedules are equal to the bit", of each case of which several
+  // schedules were compared and none differed.
+  std::vector<std::string> equal() const;
 
  private:
   struct Value {  // one observation
@@ -35,6 +38,8 @@ class ScheduleComparison {
   };
   struct Seen {
     int64_t schedule = 0;
+    int64_t equal = 1;  // schedules with these values
+    bool differs = false;
     std::vector<std::vector<Value>> ranks;  // in the order observed
   };
   static Seen seen_in(const CaseResult& result);

@@ -99,6 +99,17 @@ TEST_CASE("values that differ between schedules are a race, with the call before
         "'second' on");
 }
 
+TEST_CASE("cases whose schedules all have the same values are told, with their number") {
+  ScheduleComparison comparison;
+  std::vector<CaseResult> results = {
+      matched("x[schedule=1]", 1, {5, 6, 7}), matched("x[schedule=2]", 2, {5, 6, 7}),
+      matched("y[schedule=1]", 1, {5, 6, 7}), matched("y[schedule=2]", 2, {5, 6, 8}),
+      matched("y[schedule=3]", 3, {5, 6, 7}), matched("z[schedule=1]", 1, {5, 6, 7})};
+  for (CaseResult& result : results) comparison.add(result);
+  CHECK(comparison.equal() ==
+        std::vector<std::string>{"x: the values of 2 schedules are equal to the bit"});
+}
+
 TEST_CASE("a race keeps what else was found") {
   ScheduleComparison comparison;
   CaseResult first = matched("x[schedule=1]", 1, {5, 6, 7});

@@ -80,6 +80,48 @@ TEST_CASE("sizes that have to agree with an axis become smaller with it") {
   CHECK(shrunk.settings["options"]["ranks"] == 2);
 }
 
+TEST_CASE("stages, their chunks and microbatches become fewer together") {
+  const CaseSettings large = {{"parallel.pipeline_parallel_size", 4},
+                              {"parallel.pp.schedule", "interleaved"},
+                              {"parallel.pp.chunks", 2},
+                              {"model.num_hidden_layers", 8},
+                              {"run.train_micro_batch_size", 1},
+                              {"data.lengths", {9, 4, 7, 11, 2, 8, 5, 3}}};
+  // As the ranks refuse it: layers and microbatches that do not divide.
+  const auto fits = [](const CaseSettings& one) {
+    const int64_t ranks = size(one, "parallel.pipeline_parallel_size");
+    const int64_t chunks = size(one, "parallel.pp.chunks");
+    const bool interleaved = setting_of(one, "parallel.pp.schedule") == "interleaved";
+    const int64_t samples =
+        one.contains("data.lengths")
+            ? static_cast<int64_t>(one["data.lengths"].size())
+            : (one.contains("data.batch_size") ? size(one, "data.batch_size") : 4);
+    const int64_t micro = size(one, "run.train_micro_batch_size");
+    const int64_t microbatches = micro > 0 ? samples / micro : 1;
+    if (ranks > 1 && size(one, "model.num_hidden_layers") % (ranks * chunks) != 0) return false;
+    if (ranks > 1 && interleaved != (chunks > 1)) return false;
+    return !interleaved || ranks == 1 || microbatches % ranks == 0;
+  };
+  const auto shrunk_where = [&](const std::function<bool(const CaseSettings&)>& rule) {
+    const auto both = [&](const CaseSettings& one) { return fits(one) && rule(one); };
+    return shrink_case(large, "wrong", fails_where(both), [] { return true; }).settings;
+  };
+  const CaseSettings in_stages = shrunk_where(
+      [](const CaseSettings& one) { return size(one, "parallel.pipeline_parallel_size") >= 2; });
+  CHECK(in_stages["parallel.pipeline_parallel_size"] == 2);
+  CHECK(size(in_stages, "parallel.pp.chunks") == 1);
+  CHECK(size(in_stages, "model.num_hidden_layers") == 2);
+  const CaseSettings in_chunks = shrunk_where([](const CaseSettings& one) {
+    return size(one, "parallel.pipeline_parallel_size") >= 2 &&
+           setting_of(one, "parallel.pp.schedule") == "interleaved" &&
+           size(one, "run.train_micro_batch_size") == 1;
+  });
+  CHECK(in_chunks["parallel.pipeline_parallel_size"] == 2);
+  CHECK(in_chunks["parallel.pp.chunks"] == 2);
+  CHECK(size(in_chunks, "model.num_hidden_layers") == 4);
+  CHECK(in_chunks.value("data.lengths", json::array()).size() <= 2);
+}
+
 TEST_CASE("layers go with their types") {
   const CaseSettings large = {
       {"model.num_hidden_layers", 3},
