@@ -58,7 +58,7 @@ struct RouteMargins {
   bool operator==(const RouteMargins&) const = default;
 };
 // The gradient of a router's logits is the golden with so many times the parts that the balancing
-// loss and the z loss add to it.
+// loss and the z loss add to it. NaN where the rank's tokens have no such part.
 struct SideLossParts {
   double balance = 1, z = 1;
   bool operator==(const SideLossParts& other) const {

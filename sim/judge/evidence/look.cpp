@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -256,7 +257,8 @@ std::optional<Evidence> look_at_side_losses(const DiffTask& task, const Values& 
     const double left = now.actual[i] - now.golden[i] - of_balance * balance[i] - of_z * z[i];
     if (!(std::fabs(left) <= kMostLeft * now.allowance)) return std::nullopt;
   }
-  return SideLossParts{1 + of_balance, 1 + of_z};
+  constexpr double kUnseen = std::numeric_limits<double>::quiet_NaN();
+  return SideLossParts{bb == 0 ? kUnseen : 1 + of_balance, zz == 0 ? kUnseen : 1 + of_z};
 }
 
 // The golden's experts whose values the rank's wrong ones have; nothing unless each has another's.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "sim/judge/explain/hypotheses.h"
@@ -63,14 +64,15 @@ std::string likely_order(const std::map<int64_t, int64_t>& sources, int64_t expe
 // "the balancing loss counts 2.00 times; 2 is the size of dp"; "" where it counts once.
 std::string times_text(const char* loss, double times, const Symptoms& symptoms,
                        std::vector<std::string>& causes) {
-  if (std::fabs(times - 1) <= 1e-6) return "";
+  if (std::isnan(times) || std::fabs(times - 1) <= 1e-6) return "";
   if (std::fabs(times) <= 1e-6) {
     causes.push_back(fmt::format("the {} is not added, or its gradient is cut off", loss));
     return fmt::format("it lacks the part of the {}", loss);
   }
   const Explanation words = words_for_factor(times, symptoms);
   if (std::fabs(times - 2) <= 1e-6) causes.push_back(fmt::format("the {} is added twice", loss));
-  if (!words.likely.empty()) causes.push_back(words.likely);
+  const bool is_new = std::find(causes.begin(), causes.end(), words.likely) == causes.end();
+  if (!words.likely.empty() && is_new) causes.push_back(words.likely);
   if (causes.empty()) causes.push_back(fmt::format("the coefficient of the {} is another", loss));
   return fmt::format("it has the part of the {} times {}", loss, words.pattern);
 }
@@ -94,17 +96,22 @@ std::optional<Proposal> propose_other_experts(const Difference& difference) {
 }
 
 std::optional<Proposal> propose_side_losses(const Difference& difference) {
-  const SideLossParts* parts = nullptr;
+  constexpr double kUnseen = std::numeric_limits<double>::quiet_NaN();
+  SideLossParts parts{kUnseen, kUnseen};
   for (const ResultRow* row : difference.wrong) {
     const auto* found = evidence_of<SideLossParts>(*row);
-    if (found == nullptr || (parts != nullptr && !(*found == *parts))) return std::nullopt;
-    parts = found;
+    if (found == nullptr) return std::nullopt;
+    for (double SideLossParts::*part : {&SideLossParts::balance, &SideLossParts::z}) {
+      if (std::isnan(found->*part)) continue;
+      if (std::fabs(found->*part - parts.*part) > 1e-6) return std::nullopt;
+      parts.*part = found->*part;
+    }
   }
-  if (parts == nullptr) return std::nullopt;
   std::vector<std::string> causes;
   const std::string balance =
-      times_text("balancing loss", parts->balance, difference.symptoms, causes);
-  const std::string z = times_text("z loss", parts->z, difference.symptoms, causes);
+      times_text("balancing loss", parts.balance, difference.symptoms, causes);
+  const std::string z = times_text("z loss", parts.z, difference.symptoms, causes);
+  if (balance.empty() && z.empty()) return std::nullopt;
   return Proposal{.pattern = balance + (balance.empty() || z.empty() ? "" : ", and ") + z,
                   .likely = fmt::format("{}", fmt::join(causes, "; or ")),
                   .description = kFreeNumber,

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "sim/judge/explain/hypotheses.h"
 #include "tests/unit/judge/planted_world.h"
 
 namespace shardproof::sim::judge {
@@ -161,6 +162,26 @@ TEST_CASE("Side losses that count another number of times in a router's gradient
   CHECK_THAT(planted(0.25, 0.5).pattern,
              Contains("balancing loss times 1.25, and it has the part of the z loss times 1.5"));
   CHECK_THAT(planted(0.25, 0).likely, Contains("the coefficient of the balancing loss is another"));
+}
+
+TEST_CASE("A rank without a part of a side loss does not contradict the others", "[explanations]") {
+  const Mesh mesh({{"dp", 2}});
+  ResultRow first(Outcome::kMismatch), second(Outcome::kMismatch);
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  first.evidence = {SideLossParts{0.5, 0.5}};
+  second.evidence = {SideLossParts{none, 0.5}};
+  second.rank = 1;
+  const auto proposed = [&] {
+    return propose_side_losses(Difference(
+        {.mesh = mesh, .precision = Precision::kFloat64, .rows = {&first, &second}, .pieces = {}}));
+  };
+  REQUIRE(proposed());
+  CHECK_THAT(proposed()->pattern, Contains("balancing loss times 0.5 (1/2); 2 is the size of dp") &&
+                                      Contains("and it has the part of the z loss times 0.5"));
+  second.evidence = {SideLossParts{none, 0.25}};
+  CHECK_FALSE(proposed());
+  second.evidence = {};
+  CHECK_FALSE(proposed());
 }
 
 TEST_CASE("Wrong routes are named with the token, both choices and the golden's margin",
