@@ -1,5 +1,5 @@
 // The keys of `model`: those of a small config.json, or the folder of a whole one.
-#include "sim/case/row.h"
+#include "sim/case/needs.h"
 
 namespace shardproof::sim {
 
@@ -8,10 +8,15 @@ OptionRows<CaseSpec> model_keys() {
   using enum KeyType;
   constexpr Range size{1, kMaxSize};
   constexpr std::nullptr_t none = nullptr;
+  const Needed gemma3{"model.family", "gemma3"};
+  const Needs of_heads =
+      with({"model.family", "llama_mtp"},
+           any_of(workload(ModelWorkload::kTrain), workload(ModelWorkload::kPolicy)));
   return {
       key("model.folder", kText, none,
           "Hugging Face folder with config.json and weights, instead of sizes; relative to the "
-          "scenario"),
+          "scenario",
+          NotDrawn{"it needs files"}),
       key("model.family", kText, "llama",
           "Architecture: llama, llama_mtp, qwen2, qwen3, gemma3, mixtral, qwen2_moe, "
           "qwen3_moe, gpt_oss, deepseek_v3",
@@ -37,7 +42,8 @@ OptionRows<CaseSpec> model_keys() {
           "yarn, factor, ..",
           Null::kAllowed),
       key("model.rope_parameters", kMap, none,
-          "Rotary base and scaling in the spelling of transformers 5", Null::kAllowed),
+          "Rotary base and scaling in the spelling of transformers 5", Null::kAllowed,
+          NotPaired{"another spelling of model.rope_scaling"}),
       key("model.tie_word_embeddings", kBool, none,
           "lm_head uses the embedding's weight (gemma3 true, others false)", ShortName{"tied"}),
       key("model.attention_bias", kBool, false, "Biases of q, k, v and o"),
@@ -48,30 +54,37 @@ OptionRows<CaseSpec> model_keys() {
           "Row of the embedding that gets no gradient (gemma3 0, others none)", Range{0, kMaxSize},
           Null::kAllowed),
       key("model.query_pre_attn_scalar", kNumber, none,
-          "gemma3: scores are divided by its square root; default: head_dim",
-          Range{1e-6, kMaxSize}),
+          "gemma3: scores are divided by its square root; default: head_dim", Range{1e-6, kMaxSize},
+          all_of(gemma3)),
       key("model.use_sliding_window", kBool, none,
-          "qwen2, qwen3: give the layers from max_window_layers on a window (false)"),
+          "qwen2, qwen3: give the layers from max_window_layers on a window (false)",
+          any_value("model.family", {"qwen2", "qwen3"})),
       key("model.sliding_window", kInteger, none,
           "Tokens that a query of a sliding layer sees, including its own (4096)", size,
-          Null::kAllowed, ShortName{"window"}),
+          Null::kAllowed, ShortName{"window"},
+          any_of(gemma3, Needed{"model.use_sliding_window", true},
+                 Needed{"model.family", "gpt_oss"})),
       key("model.sliding_window_pattern", kInteger, none,
-          "gemma3: every layer has a window, except each n-th one (6)", Range{1, 10000}),
+          "gemma3: every layer has a window, except each n-th one (6)", Range{1, 10000},
+          all_of(gemma3)),
       key("model.max_window_layers", kInteger, none,
-          "qwen2, qwen3: number of layers without a window (28)", Range{0, 10000}),
+          "qwen2, qwen3: number of layers without a window (28)", Range{0, 10000},
+          all_of(Needed{"model.use_sliding_window", true})),
       key("model.layer_types", kTexts, none,
           "full_attention or sliding_attention for each layer, instead of the family's rule"),
       key("model.num_nextn_predict_layers", kInteger, none,
           "llama_mtp: number of extra heads, each of which predicts one token further (1)",
-          Range{0, 100}, ShortName{"heads"}),
+          Range{0, 100}, ShortName{"heads"}, of_heads),
       key("model.mtp_loss_scaling_factor", kNumber, none,
           "llama_mtp: weight of the mean of the losses of extra heads, beside the loss (0.1)",
-          Range{0, kMaxConstant}, ShortName{"mtp_weight"}),
+          Range{0, kMaxConstant}, ShortName{"mtp_weight"}, of_heads),
       key("model.rope_local_base_freq", kNumber, none,
-          "gemma3: base of the rotary frequencies of sliding layers (10000)", Range{1e-6, 1e12}),
+          "gemma3: base of the rotary frequencies of sliding layers (10000)", Range{1e-6, 1e12},
+          all_of(gemma3)),
       key("model.config", kMap, none,
           "Further keys of config.json, as those of experts: {num_experts: 6, "
-          "moe_intermediate_size: 8, ..}"),
+          "moe_intermediate_size: 8, ..}",
+          has_experts()),
   };
 }
 

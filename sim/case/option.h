@@ -16,6 +16,7 @@
 #include <concepts>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,21 @@ struct Flag {
   enum class Replay { kWhenSet, kWhenGiven, kNever } replay = Replay::kWhenSet;
 };
 
+// A setting that an option needs in order to have an effect. Of an attribute of records,
+// "run.stages[].do", it is that of the same record.
+struct Needed {
+  std::string path;
+  nlohmann::json value;              // null: a number above 1
+  std::optional<double> above = {};  // any number above it, of which `value` is one
+
+  bool takes_numbers() const { return value.is_null() || above; }
+  bool holds(const nlohmann::json& given) const {
+    if (takes_numbers()) return given.is_number() && given > above.value_or(1);
+    return given == value;
+  }
+};
+using Way = std::vector<Needed>;  // all of them
+
 // The properties of an option that do not depend on its struct.
 struct Option {
   std::string path = {};  // key in a scenario file: "parallel.tensor_parallel_size"; "": none
@@ -63,6 +79,9 @@ struct Option {
   std::vector<std::string> of_bool = {};  // kName: the choices for false and true
   Golden golden = Golden::kDepends;
   Flag flag = {};
+  std::vector<Way> needs = {};  // the ways in which it can have an effect; none: it always has one
+  std::string not_drawn = {};   // why `fuzz` draws no values of it; "": it does
+  std::string not_paired = {};  // why its values need not be combined with those of others; ""
 
   // "--microbatch"; "" without a flag.
   std::string flag_name() const {

@@ -1,11 +1,22 @@
 // Options of the mesh and of the sharding over it.
 #include <fmt/format.h>
 
-#include "sim/case/names.h"
-#include "sim/case/row.h"
+#include "sim/case/needs.h"
 
 namespace shardproof::sim {
+
 namespace {
+
+constexpr const char* kStages = "no other option knows how stages are made: scenarios/pp";
+
+// Axes over which parameters can be sharded.
+Needs has_shares() {
+  Needs needs;
+  for (const TrainingAxis& axis : kTrainingAxes) {
+    if (axis.share != Share::kModel) needs.ways.push_back({more_than_one(axis)});
+  }
+  return needs;
+}
 
 OptionRow<AxisSizes> size_row(const TrainingAxis& axis, const std::string& path,
                               const std::string& doc, const std::string& short_name) {
@@ -35,13 +46,16 @@ OptionRows<ParallelSpec> sizes_of_experts() {
                                     "ulysses and tp (part ep)"
                                   : "Ranks that hold parts of each expert (part etp)";
     const auto row = row_of(part.size, part.name, path.c_str(), doc.c_str());
-    rows.push_back(with(row, Range{1, kMaxRanks}, ShortName{part.name}));
+    rows.push_back(with(row, Range{1, kMaxRanks}, ShortName{part.name}, has_experts(), kOfExperts));
   }
   return rows;
 }
 
 OptionRows<ReferenceSpec> sizes_of_reference() {
   using Spec = ReferenceSpec;
+  const Needs is_compared =
+      with({"precision", "float64"},
+           any_of(workload(ModelWorkload::kTrain), workload(ModelWorkload::kLogprobs)));
   OptionRows<ReferenceSpec> rows;
   for (const TrainingAxis& axis : kTrainingAxes) {
     const std::string doc =
@@ -52,7 +66,7 @@ OptionRows<ReferenceSpec> sizes_of_reference() {
                      : fmt::format("Ranks of axis {} of the reference; default: 1", axis.name);
     const auto row = size_row(axis, std::string("reference.mesh.") + axis.name, doc,
                               std::string("reference_") + axis.name);
-    rows.push_back(with(lifted(row, &Spec::mesh, ""), Default::kFollows));
+    rows.push_back(with(lifted(row, &Spec::mesh, ""), Default::kFollows, is_compared));
     rows.back().member = axis.name;
   }
   return rows;
@@ -65,59 +79,70 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
   static const OptionRows<ParallelSpec> others = {
       row<&Spec::sequence_parallel>("parallel.sequence_parallel",
                                     "Shard the sequence over tp in norms", ShortName{"sp"},
-                                    Flag{"--sequence-parallel"}),
+                                    Flag{"--sequence-parallel"}, all_of(tp())),
       row<&Spec::async_grad>("parallel.tp.async_grad",
                              "Column-parallel linears reduce the gradient of their input while "
-                             "they compute that of their weight"),
+                             "they compute that of their weight",
+                             all_of(tp())),
       row<&Spec::gather_buffer>("parallel.tp.gather_buffer",
                                 "Linears with sequence_parallel gather into memory that they "
-                                "use again"),
+                                "use again",
+                                all_of(tp(), Needed{"parallel.sequence_parallel", true})),
       row<&Spec::deferred_wgrad>("parallel.tp.deferred_wgrad",
                                  "Microbatches whose weight gradients of column-parallel linears "
                                  "are computed after the last backward; 0: none",
-                                 Range{0, 1e6}),
-      row<&Spec::bias>("parallel.tp.bias",
-                       "after: a linear that tp cuts leaves its bias to be added after it",
-                       ShortName{"bias"}),
-      row<&Spec::spread_checkpoints>("parallel.tp.spread_checkpoints",
-                                     "Each tp rank keeps a part of what activation_checkpointing "
-                                     "keeps, and the backward gathers it"),
+                                 Range{0, 1e6}, with(tp(), trains())),
+      row<&Spec::bias>(
+          "parallel.tp.bias", "after: a linear that tp cuts leaves its bias to be added after it",
+          ShortName{"bias"},
+          with(tp(), any_of(Needed{"model.attention_bias", true}, Needed{"model.mlp_bias", true},
+                            Needed{"model.family", "qwen2"}))),
+      row<&Spec::spread_checkpoints>(
+          "parallel.tp.spread_checkpoints",
+          "Each tp rank keeps a part of what activation_checkpointing "
+          "keeps, and the backward gathers it",
+          with(tp(), any_value("parallel.activation_checkpointing", {"layer", "mlp"}))),
       row<&Spec::gradients>("run.gradients",
                             "main: the backward of a linear adds the gradient of its weight to a "
-                            "buffer of the wider type"),
+                            "buffer of the wider type",
+                            trains()),
       row<&Spec::data_parallel>("parallel.data_parallel", "How dp holds parameters",
-                                Flag{"--data-parallel"}),
+                                Flag{"--data-parallel"}, has_shares()),
       row<&Spec::expert_dispatch>(
           "parallel.experts.dispatch",
-          "How tokens reach the ranks of ep and etp that hold their experts",
-          ShortName{"dispatch"}),
+          "How tokens reach the ranks of ep and etp that hold their experts", ShortName{"dispatch"},
+          any_of(Needed{"parallel.expert_parallel_size", nullptr},
+                 Needed{"parallel.expert_tensor_parallel_size", nullptr}),
+          kOfExperts),
       member<&Spec::pp_options>(),
       member<&Spec::fsdp>(),
       row<&Spec::activation_checkpointing>(
           "parallel.activation_checkpointing",
           "Part of a layer that the backward recomputes; true: mlp", OfBool{"none", "mlp"},
-          ShortName{"checkpointing"}, Flag{"--activation-checkpointing"}),
+          ShortName{"checkpointing"}, Flag{"--activation-checkpointing"}, trains()),
       row<&Spec::discarded_outputs>("parallel.discarded_outputs",
                                     "Outputs of a layer's norms and activations that the forward "
                                     "frees and the backward computes again",
-                                    ShortName{"discarded"}, Flag{"--discarded-outputs"}),
-      row<&Spec::context_layout>(
-          "parallel.context_layout", "Which tokens of a sequence a cp rank holds",
-          Choices{{"zigzag", "contiguous"}}, ShortName{"layout"}, Flag{"--context-layout"}),
+                                    ShortName{"discarded"}, Flag{"--discarded-outputs"}, trains()),
+      row<&Spec::context_layout>("parallel.context_layout",
+                                 "Which tokens of a sequence a cp rank holds",
+                                 Choices{{"zigzag", "contiguous"}}, ShortName{"layout"},
+                                 Flag{"--context-layout"}, all_of(cp())),
       row<&Spec::context_rotation>("parallel.context_rotation",
                                    "How cp ranks exchange keys and values", ShortName{"rotation"},
-                                   Flag{"--context-rotation"}),
+                                   Flag{"--context-rotation"}, all_of(cp())),
       row<&Spec::custom_plan>("parallel.custom_parallel_plan",
                               "{slot name pattern: style}, instead of the architecture's own plan",
-                              Null::kAllowed, ShortName{"plan"}),
+                              Null::kAllowed, ShortName{"plan"}, all_of(tp())),
       row<&Spec::grad_norm_counts>("run.grad_norm.counts",
                                    "each_of_tp: a parameter that tp copies counts once per rank, "
                                    "so that the norm is too large",
-                                   ShortName{"counts"}),
+                                   ShortName{"counts"}, trains(),
+                                   NotDrawn{"each_of_tp is wrong on purpose"}),
       row<&Spec::inference_tp>(
           "run.refit.tensor_parallel_size",
           "policy: inference ranks outside of the mesh, to which a refit sends the weights",
-          Range{1, 1024}, Default::kFollows),
+          Range{1, 1024}, Default::kFollows, all_of(workload(ModelWorkload::kPolicy))),
   };
   static const auto rows = joined<ParallelSpec>({sizes_of_mesh(), sizes_of_experts(), others});
   return rows;
@@ -128,30 +153,34 @@ const OptionRows<PipelineSpec>& rows_of(const PipelineSpec&) {
   static const OptionRows<PipelineSpec> rows = {
       row<&Spec::schedule>("parallel.pp.schedule",
                            "The order of forwards and backwards on the ranks of pp",
-                           ShortName{"schedule"}),
-      row<&Spec::chunks>("parallel.pp.chunks",
-                         "Parts of the model on each rank of pp; zbv and dualpipev need 2",
-                         Range{1, kMaxRanks}, ShortName{"chunks"}),
+                           ShortName{"schedule"}, all_of(pp()), NotPaired{kStages}),
+      row<&Spec::chunks>(
+          "parallel.pp.chunks", "Parts of the model on each rank of pp; zbv and dualpipev need 2",
+          Range{1, kMaxRanks}, ShortName{"chunks"}, all_of(pp()), NotPaired{kStages}),
       row<&Spec::group>("parallel.pp.group",
                         "interleaved: microbatches that go through one chunk before the rank "
                         "turns to the next; 0: as many as ranks of pp",
-                        Range{0, 1e6}, ShortName{"group"}),
+                        Range{0, 1e6}, ShortName{"group"}, all_of(pp()), NotPaired{kStages}),
       row<&Spec::shapes>("parallel.pp.shapes",
                          "Shapes of the tensors between stages: both ends know them from the "
-                         "batch, or three sizes go ahead of each tensor"),
+                         "batch, or three sizes go ahead of each tensor",
+                         all_of(pp()), NotPaired{kStages}),
       row<&Spec::first_layers>("parallel.pp.first_layers",
                                "Layers of the first rank of pp; 0: as many as the others",
-                               Range{0, 1e6}),
+                               Range{0, 1e6}, all_of(pp()), NotPaired{kStages}),
       row<&Spec::last_layers>("parallel.pp.last_layers",
                               "Layers of the last rank of pp; 0: as many as the others",
-                              Range{0, 1e6}),
+                              Range{0, 1e6}, all_of(pp()), NotPaired{kStages}),
       row<&Spec::count_embedding>("parallel.pp.count_embedding",
-                                  "The embedding counts as a layer when layers are dealt"),
+                                  "The embedding counts as a layer when layers are dealt",
+                                  all_of(pp()), NotPaired{kStages}),
       row<&Spec::count_head>("parallel.pp.count_head",
-                             "The head counts as a layer when layers are dealt"),
+                             "The head counts as a layer when layers are dealt", all_of(pp()),
+                             NotPaired{kStages}),
       row<&Spec::layout>("parallel.pp.layout",
                          "What each stage of the pipeline holds, as in Ett|(tt|)*2ttL: E the "
-                         "embedding, t a layer, L the head; empty: by the other keys"),
+                         "embedding, t a layer, L the head; empty: by the other keys",
+                         all_of(pp()), NotPaired{kStages}),
   };
   return rows;
 }
@@ -162,21 +191,22 @@ const OptionRows<FsdpSpec>& rows_of(const FsdpSpec&) {
       row<&Spec::reshard_after_forward>(
           "parallel.fsdp.reshard_after_forward",
           "Free the parameters of a layer after its forward and gather them again for its backward",
-          ShortName{"reshard"}, Flag{"--fsdp-no-reshard"}),
+          ShortName{"reshard"}, Flag{"--fsdp-no-reshard"}, shards()),
       row<&Spec::replicate_size>(
           "parallel.replicate_size",
           "hybrid: copies of the model along dp; each copy is sharded over the other ranks",
-          Range{1, kMaxRanks}, ShortName{"copies"}, Flag{"--replicate-size"}),
+          Range{1, kMaxRanks}, ShortName{"copies"}, Flag{"--replicate-size"},
+          all_of(Needed{"parallel.data_parallel", "hybrid"}, dp())),
       row<&Spec::prefetch>("parallel.fsdp.prefetch",
-                           "Gather the next layer while the current one computes"),
+                           "Gather the next layer while the current one computes", shards()),
       row<&Spec::reduce_each_microbatch>(
           "parallel.fsdp.reduce_each_microbatch",
           "false: keep whole gradients and reduce them after the last microbatch",
-          ShortName{"reduce_each"}),
+          ShortName{"reduce_each"}, shards()),
       row<&Spec::cpu_offload>(
           "parallel.cpu_offload",
           "fsdp, hybrid: keep shards, their gradients and the optimizer on the CPU",
-          ShortName{"offload"}),
+          ShortName{"offload"}, shards()),
   };
   return rows;
 }
@@ -184,12 +214,13 @@ const OptionRows<FsdpSpec>& rows_of(const FsdpSpec&) {
 const OptionRows<ReferenceSpec>& rows_of(const ReferenceSpec&) {
   using Spec = ReferenceSpec;
   static const OptionRows<ReferenceSpec> others = {
-      row<&Spec::sequence_parallel>("reference.sequence_parallel",
-                                    "The reference shards the sequence over tp in norms",
-                                    ShortName{"reference_sp"}),
+      row<&Spec::sequence_parallel>(
+          "reference.sequence_parallel", "The reference shards the sequence over tp in norms",
+          ShortName{"reference_sp"}, all_of(Needed{"reference.mesh.tp", nullptr})),
       row<&Spec::data_parallel>(
           "reference.data_parallel", "How dp of the reference holds parameters",
-          Choices{{"replicate", "fsdp"}}, ShortName{"reference_data_parallel"}),
+          Choices{{"replicate", "fsdp"}}, ShortName{"reference_data_parallel"},
+          any_of(Needed{"reference.mesh.dp", nullptr}, Needed{"reference.mesh.cp", nullptr})),
       member<&Spec::folder>(),
   };
   static const auto rows = joined<ReferenceSpec>({sizes_of_reference(), others});

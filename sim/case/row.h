@@ -23,6 +23,15 @@ struct Choices {
 struct OfBool {  // the choices for false and true
   const char *when_false, *when_true;
 };
+struct Needs {  // one of the ways, for the option to have an effect
+  std::vector<Way> ways;
+};
+struct NotDrawn {  // nor paired
+  const char* reason;
+};
+struct NotPaired {
+  const char* reason;
+};
 enum class Default { kFollows };  // without the key, the value follows from other options
 enum class Null { kAllowed };
 
@@ -38,6 +47,11 @@ inline void add_to(Option& option, const Choices& choices) {
 inline void add_to(Option& option, OfBool names) {
   option.of_bool = {names.when_false, names.when_true};
 }
+inline void add_to(Option& option, const Needs& needs) { option.needs = needs.ways; }
+inline void add_to(Option& option, NotDrawn why) {
+  option.not_drawn = option.not_paired = why.reason;
+}
+inline void add_to(Option& option, NotPaired why) { option.not_paired = why.reason; }
 inline void add_to(Option& option, Default) { option.default_value = nullptr; }
 inline void add_to(Option& option, Null) { option.nullable = true; }
 inline void add_to(Option& option, Golden golden) { option.golden = golden; }

@@ -1,28 +1,33 @@
 // Options of a case's computation: microbatches, stages, loss, optimizer.
 #include <fmt/format.h>
 
-#include "sim/case/names.h"
-#include "sim/case/row.h"
+#include "sim/case/needs.h"
 
 namespace shardproof::sim {
 
 using enum KeyType;
-
 namespace {
 
 OptionRows<StageSpec> sizes_of_load() {
+  const Needs loads = all_of(stage(StageKind::kLoad));
   OptionRows<StageSpec> rows;
   for (const TrainingAxis& axis : kTrainingAxes) {
     const std::string path = std::string("run.stages[].") + axis.key;
     const std::string doc =
         fmt::format("load: ranks of axis {}{}", axis.name,
                     rows.empty() ? "; the mesh stays when no size is given" : "");
-    rows.push_back(key<StageSpec>(path.c_str(), kInteger, 0, doc.c_str(), Range{0, kMaxRanks}));
+    rows.push_back(
+        key<StageSpec>(path.c_str(), kInteger, 0, doc.c_str(), Range{0, kMaxRanks}, loads));
+  }
+  Needs of_experts;
+  for (const char* family : kExpertFamilies) {
+    of_experts.ways.push_back({{"model.family", family}, stage(StageKind::kLoad)});
   }
   for (const ExpertPart& part : kExpertParts) {
     const std::string path = std::string("run.stages[].") + part.key;
     const std::string doc = fmt::format("load: ranks of part {}", part.name);
-    rows.push_back(key<StageSpec>(path.c_str(), kInteger, 0, doc.c_str(), Range{0, kMaxRanks}));
+    rows.push_back(key<StageSpec>(path.c_str(), kInteger, 0, doc.c_str(), Range{0, kMaxRanks},
+                                  of_experts, kOfExperts));
   }
   return rows;
 }
@@ -34,38 +39,46 @@ const OptionRows<StageSpec>& rows_of(const StageSpec&) {
   constexpr auto key = [](auto&&... about) { return sim::key<StageSpec>(about...); };
   constexpr Range samples{0, 1e6};
   static const OptionRows<StageSpec> of_stages = {
-      row<&Spec::kind>("run.stages[].do", "Kind of the stage", Default::kFollows),
+      row<&Spec::kind>("run.stages[].do", "Kind of the stage", Default::kFollows,
+                       all_of(workload(ModelWorkload::kPolicy))),
       row<&Spec::global_batch_size>(
           "run.stages[].train_global_batch_size",
-          "train: samples of an optimizer step; 0: run.train_global_batch_size", samples),
+          "train: samples of an optimizer step; 0: run.train_global_batch_size", samples,
+          all_of(stage(StageKind::kTrain))),
       row<&Spec::micro_batch_size>(
           "run.stages[].train_micro_batch_size",
           "train: samples of a dp rank's microbatch; 0: run.train_micro_batch_size", samples,
-          Golden::kIgnores),
+          Golden::kIgnores, all_of(stage(StageKind::kTrain))),
       key("run.stages[].logprob_batch_size", kInteger, 0,
-          "score, reference: samples of a dp rank's microbatch; 0: run.logprob_batch_size",
-          samples),
+          "score, reference: samples of a dp rank's microbatch; 0: run.logprob_batch_size", samples,
+          any_of(stage(StageKind::kScore), stage(StageKind::kReference))),
       row<&Spec::eval_mode>("run.stages[].eval_mode",
-                            "train: compute the metrics, without gradients and optimizer step"),
+                            "train: compute the metrics, without gradients and optimizer step",
+                            all_of(stage(StageKind::kTrain))),
       row<&Spec::interrupted_after>(
           "run.stages[].interrupted_after",
           "train: the call throws in the global batch after so many, and a second call has the "
           "samples that remain; 0: it does not throw",
-          samples),
-      row<&Spec::fails>("run.stages[].fails",
-                        "train, score, reference: every rank throws, again and again at a later "
-                        "moment; save: rank 0 cannot write all files; load: one rank cannot read "
-                        "them. The stage must fail on all ranks and have no effect"),
+          samples, all_of(stage(StageKind::kTrain))),
+      row<&Spec::fails>(
+          "run.stages[].fails",
+          "train, score, reference: every rank throws, again and again at a later "
+          "moment; save: rank 0 cannot write all files; load: one rank cannot read "
+          "them. The stage must fail on all ranks and have no effect",
+          any_of(stage(StageKind::kTrain), stage(StageKind::kScore), stage(StageKind::kReference),
+                 stage(StageKind::kSave), stage(StageKind::kLoad))),
       row<&Spec::max_file_bytes>("run.stages[].max_file_bytes",
                                  "export: tensor bytes of one file; 0: one file has all tensors",
-                                 Range{0, 1e15}, Golden::kIgnores),
+                                 Range{0, 1e15}, Golden::kIgnores,
+                                 all_of(stage(StageKind::kExport))),
   };
+  const Needs loads = all_of(stage(StageKind::kLoad));
   static const OptionRows<StageSpec> of_loads = {
       key("run.stages[].sequence_parallel", kBool, false,
-          "load: shard the sequence over tp in norms"),
+          "load: shard the sequence over tp in norms", loads),
       key("run.stages[].data_parallel", kText, "",
           "load: how dp holds parameters; default: as before",
-          Choices{all_names<DataParallelKind>()}),
+          Choices{all_names<DataParallelKind>()}, loads),
       member<&Spec::parallel>(Golden::kIgnores),
   };
   static const auto rows = joined<StageSpec>({of_stages, sizes_of_load(), of_loads});
@@ -76,6 +89,8 @@ const OptionRows<BatchingSpec>& rows_of(const BatchingSpec&) {
   using Spec = BatchingSpec;
   constexpr auto key = [](auto&&... about) { return sim::key<BatchingSpec>(about...); };
   constexpr Range tokens{1, 1e9};
+  const Needs packs = all_of(Needed{"run.sequence_packing.enabled", true});
+  const Needs groups = all_of(Needed{"run.dynamic_batching.enabled", true});
   static const OptionRows<BatchingSpec> rows = {
       member<&Spec::kind>(),
       member<&Spec::token_budget>(),
@@ -84,22 +99,24 @@ const OptionRows<BatchingSpec>& rows_of(const BatchingSpec&) {
           "Pack sequences into rows; each attends only to itself", ShortName{"packing"}),
       key("run.sequence_packing.train_mb_tokens", kInteger, nullptr,
           "Positions of a packed row; default: one row with a dp rank's whole share", tokens,
-          ShortName{"mb_tokens"}),
+          ShortName{"mb_tokens"}, packs),
       key("run.sequence_packing.logprob_mb_tokens", kInteger, nullptr,
-          "Positions of a packed row when logprobs are scored", tokens),
+          "Positions of a packed row when logprobs are scored", tokens, packs),
       row<&Spec::algorithm>(
           "run.sequence_packing.algorithm",
           "Packing of each dp rank's own share, or into rows of similar size over the whole batch",
-          ShortName{"bins"}),
+          ShortName{"bins"}, packs),
       key("run.dynamic_batching.enabled", kBool, false,
           "Group rows of similar length, as many as the tokens of a microbatch allow",
           ShortName{"dynamic"}),
       key("run.dynamic_batching.train_mb_tokens", kInteger, nullptr,
-          "Most rows times length in a microbatch; default: a dp rank's whole share", tokens),
+          "Most rows times length in a microbatch; default: a dp rank's whole share", tokens,
+          groups),
       key("run.dynamic_batching.logprob_mb_tokens", kInteger, nullptr,
-          "Most rows times length in a microbatch when logprobs are scored", tokens),
+          "Most rows times length in a microbatch when logprobs are scored", tokens, groups),
       row<&Spec::length_round>("run.dynamic_batching.sequence_length_round",
-                               "Row lengths are rounded up to a multiple of this", Range{1, 1e6}),
+                               "Row lengths are rounded up to a multiple of this", Range{1, 1e6},
+                               groups),
   };
   return rows;
 }
@@ -109,14 +126,17 @@ const OptionRows<LossSpec>& rows_of(const LossSpec&) {
   static const OptionRows<LossSpec> rows = {
       row<&Spec::temperature>("run.temperature", "Divisor of the logits", Range{1e-6, 1e6}),
       key<LossSpec>("run.generation.temperature", kNumber, nullptr,
-                    "Another name for run.temperature", Range{1e-6, 1e6}),
-      row<&Spec::kind>("run.loss.kind", "Kind of the loss", ShortName{"loss"}),
+                    "Another name for run.temperature", Range{1e-6, 1e6},
+                    NotPaired{"another name of run.temperature"}),
+      row<&Spec::kind>("run.loss.kind", "Kind of the loss", ShortName{"loss"}, trains()),
       row<&Spec::clip_eps>("run.loss.eps", "clipped_pg: the ratio is clamped to 1 +- eps",
-                           Range{0, kMaxConstant}),
+                           Range{0, kMaxConstant}, all_of(Needed{"run.loss.kind", "clipped_pg"})),
       row<&Spec::kl_beta>("run.loss.beta",
                           "clipped_pg: weight of the KL term; preference: weight of the margin",
-                          Range{-kMaxConstant, kMaxConstant}),
-      row<&Spec::normalization>("run.loss.normalization", "Items over which the loss is a mean"),
+                          Range{-kMaxConstant, kMaxConstant},
+                          any_value("run.loss.kind", {"clipped_pg", "preference"})),
+      row<&Spec::normalization>("run.loss.normalization", "Items over which the loss is a mean",
+                                trains()),
   };
   return rows;
 }
@@ -128,17 +148,21 @@ const OptionRows<SideLossOptions>& rows_of(const SideLossOptions&) {
       row<&Spec::balance>("run.experts.balance.coefficient",
                           "Coefficient of the balancing loss of experts; default: "
                           "router_aux_loss_coef where config.json sets output_router_logits",
-                          coefficient, Default::kFollows, ShortName{"balance"}),
-      row<&Spec::groups>("run.experts.groups",
-                         "The tokens over which the balancing and the z loss are one loss",
-                         ShortName{"groups"}),
+                          coefficient, Default::kFollows, ShortName{"balance"},
+                          trains_experts(trains()), kOfExperts),
+      row<&Spec::groups>(
+          "run.experts.groups", "The tokens over which the balancing and the z loss are one loss",
+          ShortName{"groups"},
+          any_of(above_0("run.experts.balance.coefficient"), above_0("run.experts.z_coefficient")),
+          kOfExperts),
       row<&Spec::form>("run.experts.balance.form",
                        "pooled: one balancing loss over the tokens of all layers together, as in "
                        "transformers; that of config.json always is",
-                       ShortName{"form"}),
+                       ShortName{"form"}, all_of(above_0("run.experts.balance.coefficient")),
+                       kOfExperts),
       row<&Spec::z>("run.experts.z_coefficient",
                     "Coefficient of the z loss, which keeps the logits of routers small",
-                    coefficient, ShortName{"z"}),
+                    coefficient, ShortName{"z"}, trains_experts(trains()), kOfExperts),
   };
   return rows;
 }
@@ -149,10 +173,13 @@ const OptionRows<BiasRule>& rows_of(const BiasRule&) {
       row<&Spec::rate>("run.experts.bias.rate",
                        "How far the selection bias of an expert moves after each step, up when it "
                        "had fewer routes than the average, down when more; 0: there is no bias",
-                       Range{0, kMaxConstant}, ShortName{"bias_rate"}),
-      row<&Spec::centered>("run.experts.bias.centered",
-                           "The bias keeps its mean over the experts of a layer",
-                           ShortName{"centered"}),
+                       Range{0, kMaxConstant}, ShortName{"bias_rate"},
+                       with(workload(ModelWorkload::kTrain),
+                            any_value("model.family", {"qwen2_moe", "qwen3_moe"})),
+                       kOfExperts),
+      row<&Spec::centered>(
+          "run.experts.bias.centered", "The bias keeps its mean over the experts of a layer",
+          ShortName{"centered"}, all_of(above_0("run.experts.bias.rate")), kOfExperts),
   };
   return rows;
 }
@@ -163,16 +190,20 @@ const OptionRows<CapacityRule>& rows_of(const CapacityRule&) {
       row<&Spec::factor>("run.experts.capacity.factor",
                          "An expert keeps this multiple of the average number of routes, rounded "
                          "up, and drops the others; 0: no limit",
-                         Range{0, kMaxConstant}, ShortName{"capacity"}),
+                         Range{0, kMaxConstant}, ShortName{"capacity"}, trains_experts(trains()),
+                         kOfExperts),
       row<&Spec::minimum>("run.experts.capacity.minimum", "Routes that an expert keeps at least",
-                          Range{0, 1e9}),
+                          Range{0, 1e9}, all_of(above_0("run.experts.capacity.factor")),
+                          kOfExperts),
       row<&Spec::policy>("run.experts.capacity.policy",
                          "Which routes stay: those with the largest weights, or the first",
-                         ShortName{"policy"}),
+                         ShortName{"policy"}, all_of(above_0("run.experts.capacity.factor")),
+                         kOfExperts),
       row<&Spec::scope>("run.experts.capacity.scope",
                         "The tokens that share a capacity: those of a rank's microbatch, or of "
                         "each sequence",
-                        ShortName{"scope"}),
+                        ShortName{"scope"}, all_of(above_0("run.experts.capacity.factor")),
+                        kOfExperts),
   };
   return rows;
 }
@@ -182,17 +213,18 @@ const OptionRows<LossScaleOptions>& rows_of(const LossScaleOptions&) {
   static const OptionRows<LossScaleOptions> rows = {
       row<&Spec::init_scale>("run.loss_scale.init_scale",
                              "float16: initial factor of the loss, as in torch.amp.GradScaler",
-                             Range{1e-6, 1e30}),
+                             Range{1e-6, 1e30}, with({"precision", "float16"}, trains())),
       row<&Spec::growth_factor>(
           "run.loss_scale.growth_factor",
           "Factor of the loss scale after growth_interval steps without an overflow",
-          Range{1, kMaxConstant}),
+          Range{1, kMaxConstant}, with({"precision", "float16"}, trains())),
       row<&Spec::backoff_factor>(
           "run.loss_scale.backoff_factor",
-          "Factor of the loss scale after an overflow, whose step all ranks skip", Range{1e-6, 1}),
+          "Factor of the loss scale after an overflow, whose step all ranks skip", Range{1e-6, 1},
+          with({"precision", "float16"}, trains())),
       row<&Spec::growth_interval>("run.loss_scale.growth_interval",
                                   "Steps without an overflow after which the loss scale grows",
-                                  Range{1, 1e9}),
+                                  Range{1, 1e9}, with({"precision", "float16"}, trains())),
   };
   return rows;
 }
@@ -205,50 +237,60 @@ const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&) {
   static const OptionRows<OptimizerSpec> rows = {
       row<&Spec::max_norm>("run.max_grad_norm",
                            "Norm to which gradients are clipped; null: no clipping",
-                           Range{0, 1e300}, Null::kAllowed),
+                           Range{0, 1e300}, Null::kAllowed, trains()),
       row<&Spec::norm_type>("run.grad_norm.type",
-                            "p of the gradient norm: a number above 0, or inf", ShortName{"norm"}),
+                            "p of the gradient norm: a number above 0, or inf", ShortName{"norm"},
+                            trains()),
       key("run.scheduler", kRecords, nlohmann::json::array(),
-          "Learning-rate scheduler, or a list of schedulers that ends with {milestones: ..}"),
+          "Learning-rate scheduler, or a list of schedulers that ends with {milestones: ..}",
+          trains()),
       member<&Spec::schedulers>(),
       member<&Spec::milestones>(),
       row<&Spec::kind>(
           "run.optimizer.name",
           "Optimizer; torch.optim.AdamW is the same as AdamW. Muon: for the matrices of "
           "hidden layers, and AdamW for the other parameters",
-          ShortName{"optimizer"}),
-      row<&Spec::lr>("run.optimizer.kwargs.lr", "Learning rate", constant),
+          ShortName{"optimizer"}, trains()),
+      row<&Spec::lr>("run.optimizer.kwargs.lr", "Learning rate", constant, trains()),
       member<&Spec::beta1>(),
       member<&Spec::beta2>(),
       key("run.optimizer.kwargs.betas", kNumberPair,
           nlohmann::json::array({plain.beta1, plain.beta2}),
-          "AdamW, Muon: decay rates of AdamW's moments", Range{0, 0.9999999999}),
+          "AdamW, Muon: decay rates of AdamW's moments", Range{0, 0.9999999999},
+          any_value("run.optimizer.name", {"AdamW", "Muon"})),
       // With 0, AdamW divides 0 by 0 wherever a gradient is 0, as that of every padded row is.
-      row<&Spec::eps>("run.optimizer.kwargs.eps",
-                      "AdamW, Muon: added to the root of AdamW's second moment",
-                      Range{1e-30, constant.high}),
+      row<&Spec::eps>(
+          "run.optimizer.kwargs.eps", "AdamW, Muon: added to the root of AdamW's second moment",
+          Range{1e-30, constant.high}, any_value("run.optimizer.name", {"AdamW", "Muon"})),
       row<&Spec::weight_decay>(
           "run.optimizer.kwargs.weight_decay",
-          "Weight decay of every parameter, with SGD too; Muon: 0.1 if not given", constant),
+          "Weight decay of every parameter, with SGD too; Muon: 0.1 if not given", constant,
+          trains()),
       row<&Spec::momentum>(
           "run.optimizer.kwargs.momentum",
-          "SGD, Muon: share of the previous step that is kept; Muon: 0.95 if not given", constant),
+          "SGD, Muon: share of the previous step that is kept; Muon: 0.95 if not given", constant,
+          any_value("run.optimizer.name", {"SGD", "Muon"})),
       row<&Spec::dampening>("run.optimizer.kwargs.dampening",
                             "SGD with momentum: share of the gradient that is left out",
-                            Range{0, 1}),
+                            Range{0, 1}, all_of(Needed{"run.optimizer.name", "SGD"})),
       row<&Spec::nesterov>(
           "run.optimizer.kwargs.nesterov",
-          "SGD with momentum, Muon: make Nesterov's step; Muon: true if not given"),
+          "SGD with momentum, Muon: make Nesterov's step; Muon: true if not given",
+          Needs{{{{"run.optimizer.name", "SGD"}, {"run.optimizer.kwargs.momentum", 0.5, 0.0}},
+                 {{"run.optimizer.name", "Muon"}}}}),
       // Options that change how PyTorch makes a step, or that no step here supports. null: PyTorch
       // chooses.
       key("run.optimizer.kwargs.foreach", kBool, nullptr,
-          "PyTorch's loop over parameters; the values do not change", Null::kAllowed),
+          "PyTorch's loop over parameters; the values do not change", Null::kAllowed, trains()),
       key("run.optimizer.kwargs.fused", kBool, nullptr,
-          "PyTorch's fused step, which excludes foreach; the values do not change", Null::kAllowed),
-      key("run.optimizer.kwargs.amsgrad", kBool, false, "AdamW, Muon: only false is supported"),
-      key("run.optimizer.kwargs.maximize", kBool, false, "Only false is supported"),
-      key("run.optimizer.kwargs.capturable", kBool, false, "AdamW, Muon: only false is supported"),
-      key("run.optimizer.kwargs.differentiable", kBool, false, "Only false is supported"),
+          "PyTorch's fused step, which excludes foreach; the values do not change", Null::kAllowed,
+          trains()),
+      key("run.optimizer.kwargs.amsgrad", kBool, false, "AdamW, Muon: only false is supported",
+          trains()),
+      key("run.optimizer.kwargs.maximize", kBool, false, "Only false is supported", trains()),
+      key("run.optimizer.kwargs.capturable", kBool, false, "AdamW, Muon: only false is supported",
+          trains()),
+      key("run.optimizer.kwargs.differentiable", kBool, false, "Only false is supported", trains()),
   };
   return rows;
 }
@@ -259,13 +301,14 @@ const OptionRows<SchedulerSpec>& rows_of(const SchedulerSpec&) {
   static const OptionRows<SchedulerSpec> rows = {
       key("run.scheduler[].name", kText, "",
           "Scheduler; torch.optim.lr_scheduler.LinearLR is the same as LinearLR",
-          Choices{all_names<ScheduleKind>()}),
+          Choices{all_names<ScheduleKind>()}, trains()),
       member<&Spec::kind>(),
       key("run.scheduler[].kwargs", kMap, nlohmann::json::object(),
           "Constants of the scheduler under PyTorch's names; lr_lambda is a factor, or a list with "
-          "one per step"),
+          "one per step",
+          trains()),
       key("run.scheduler[].milestones", kIntegers, nlohmann::json::array(),
-          "Steps after which the next scheduler takes over", Range{0, kManySteps}),
+          "Steps after which the next scheduler takes over", Range{0, kManySteps}, trains()),
       member<&Spec::factor>(),
       member<&Spec::start_factor>(),
       member<&Spec::end_factor>(),

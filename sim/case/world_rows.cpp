@@ -1,6 +1,5 @@
 // Options of the ranks' world, and of the faults planted in it.
-#include "sim/case/names.h"
-#include "sim/case/row.h"
+#include "sim/case/needs.h"
 
 namespace shardproof::sim {
 
@@ -12,15 +11,17 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
   constexpr auto key = [](auto&&... about) { return sim::key<WorldSpec>(about...); };
   constexpr Range seconds{0.01, kMaxSeconds}, microseconds{0, kMaxSeconds}, rate{0, 1e9};
   constexpr Range factor{0, 1e6}, ranks{1, kMaxRanks};
+  const Needs nodes =
+      any_of(Needed{"world.nodes", nullptr}, Needed{"world.ranks_per_node", nullptr});
   static const OptionRows<WorldSpec> rows = {
       row<&Spec::backend>("", "How the ranks run and communicate",
                           Flag{"--backend", kCheck, kNever}),
       row<&Spec::device>("", "Device of the tensors", Flag{"--device", kCheck, kNever}),
       key("world.size", kInteger, nullptr, "Number of ranks that the mesh must have", ranks),
       key("world.device", kText, nullptr, "The only device for this scenario",
-          Choices{known_devices()}),
+          Choices{known_devices()}, NotDrawn{"it is --device of the command"}),
       row<&Spec::hang_s>("world.hang_s", "Seconds without progress after which a rank is hung",
-                         seconds),
+                         seconds, NotDrawn{"a small one fails on purpose"}),
       row<&Spec::strict>(
           "world.strict",
           "Emulated: poison and watch the buffers of asynchronous calls until wait()"),
@@ -49,34 +50,38 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
           "Rate of each rank within its node, in one direction; 0: bytes take no time", rate),
       row<&Spec::inter_node, &LinkSpec::latency_us>(
           "world.links.inter_node.latency_us",
-          "Latency of a message between nodes, on the virtual clock or over Gloo", microseconds),
+          "Latency of a message between nodes, on the virtual clock or over Gloo", microseconds,
+          nodes),
       row<&Spec::inter_node, &LinkSpec::gb_per_s>(
           "world.links.inter_node.gb_per_s",
           "Rate of each rank between nodes, in one direction; 0: bytes take no time; over Gloo its "
           "node's link has the rate of all its ranks",
-          rate),
+          rate, nodes),
       row<&Spec::inter_node, &LinkSpec::per_node>(
           "world.links.inter_node.per_node",
-          "true: gb_per_s is the rate of each node, which its ranks share"),
+          "true: gb_per_s is the rate of each node, which its ranks share", nodes),
       row<&Spec::inter_node, &LinkSpec::loss>(
           "world.links.inter_node.loss",
           "Over Gloo: share of the packets that each node's link loses, in each direction",
-          Range{0, 0.5}),
+          Range{0, 0.5}, nodes),
       row<&Spec::compute>("world.compute",
                           "Virtual clock: computing takes the thread's CPU time, or fixed costs "
                           "that are equal in every run"),
       row<&Spec::compute_factor>("world.compute_cost.factor",
-                                 "measured: virtual seconds per CPU second", factor),
-      row<&Spec::op_us>("world.compute_cost.op_us", "fixed: time of every op", microseconds),
+                                 "measured: virtual seconds per CPU second", factor,
+                                 all_of(Needed{"world.compute", "measured"})),
+      row<&Spec::op_us>("world.compute_cost.op_us", "fixed: time of every op", microseconds,
+                        all_of(Needed{"world.compute", "fixed"})),
       row<&Spec::gflop_per_s>(
           "world.compute_cost.gflop_per_s",
-          "fixed: rate of matrix products, in addition to op_us; 0: no additional time", rate),
+          "fixed: rate of matrix products, in addition to op_us; 0: no additional time", rate,
+          all_of(Needed{"world.compute", "fixed"})),
       row<&Spec::stragglers>("world.stragglers", "Ranks that are slower than the others"),
       row<&Spec::deadline_s>(
           "world.deadline_s",
           "Seconds that a case may compute without a collective call or an op (in all ten "
           "times as long), without those in which other programs had the cores",
-          seconds, Flag{"--deadline", kEveryCommand}),
+          seconds, Flag{"--deadline", kEveryCommand}, NotDrawn{"a small one fails on purpose"}),
   };
   return rows;
 }

@@ -344,13 +344,14 @@ parallel: {data_parallel_size: 2, sequence_parallel: true, cpu_offload: true, re
 matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
 """)
         text = self.call("run", alone, "--backend", "emulated", "--out", self.path("run"))
-        said = "sequence_parallel is true, but tensor_parallel_size is 1: it has no effect"
+        said = "parallel.sequence_parallel is true, but parallel.tensor_parallel_size is 1: it has no effect"
         self.assertEqual(4, text.count("warning  rank 0: " + said))
-        said = "cpu_offload is true, but data_parallel shards no parameters: it has no effect"
+        said = "parallel.cpu_offload is true, but parallel.data_parallel is replicate: it has no effect"
         self.assertEqual(2, text.count(said))
-        self.assertEqual(2, text.count("prefetch is false, but data_parallel shards no parameters: it has no effect"))
+        said = "parallel.fsdp.prefetch is false, but parallel.data_parallel is replicate: it has no effect"
+        self.assertEqual(2, text.count(said))
         for kind in ("replicate", "fsdp"):
-            said = f"replicate_size is 2, but data_parallel is {kind}: it has no effect"
+            said = f"parallel.replicate_size is 2, but parallel.data_parallel is {kind}: it has no effect"
             self.assertEqual(2, text.count(said))
         for case in self.results(self.path("run"))["cases"]:
             self.assertEqual("match", case["verdict"])

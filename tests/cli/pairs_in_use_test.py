@@ -14,11 +14,13 @@ with a default (each value in use), a null (set, or null if that is not the defa
 and numbers of run whose default 0 or 1 means off (another number). Other numbers choose an amount, not a behavior, and
 the keys under kwargs belong to an optimizer or a scheduler.
 
-A value counts if it has an effect (NEEDS) in a case that is expected to match. Two values that cannot have an effect
-together are no pair. The ledger, pairs_not_combined.yaml, has the pairs that the program refuses, and those that no
-default scenario combines. Exit status 77: no PyYAML."""
+A value counts if it has an effect (x-needs of the schema) in a case that is expected to match. Options
+with x-not-paired are left out. Two values that cannot have an effect together are not a pair. The ledger,
+pairs_not_combined.yaml, has the pairs that the program refuses, and those that no default scenario combines. Exit status
+77: no PyYAML."""
 
 import collections
+import functools
 import itertools
 import json
 import pathlib
@@ -38,77 +40,12 @@ SCHEMA = json.loads((keys_in_use.ROOT / "scenarios/schema.json").read_text())
 LEDGER = pathlib.Path(__file__).with_name("pairs_not_combined.yaml")
 BLOCKS = ("model", "parallel", "data", "run")
 ALONE = ("workload", "precision", "world.backend")
-NO_OPTION = {
-    "run.grad_norm.counts": "each_of_tp is wrong on purpose, and a case of it a mismatch",
-    "model.rope_parameters": "another spelling of model.rope_scaling",
-    "run.generation.temperature": "another name of run.temperature",
-    **{f"parallel.pp.{key}": "how stages are dealt and ordered, which no other option knows: scenarios/pp"
-       for key in ("schedule", "chunks", "group", "first_layers", "last_layers", "count_embedding", "count_head", "layout",
-                  "shapes")},
-    **{f"parallel.{key}": "of models with experts alone: scenarios/ep, and `fuzz`"
-       for key in ("expert_parallel_size", "expert_tensor_parallel_size", "experts.dispatch")},
-    **{f"run.experts.{key}": "of models with experts alone: scenarios/ep, and `fuzz`"
-       for key in ("balance.coefficient", "balance.form", "groups", "z_coefficient", "bias.rate", "bias.centered", "replay",
-                   "capacity.factor", "capacity.minimum", "capacity.policy", "capacity.scope")},
-    "data.case": "a folder that brings its own model, data and optimizer",
-}
 # Values that are no part of a pair.
 NO_VALUE = {("model.family", family) for family in  # most keys of models are not theirs: scenarios/ep, and `fuzz`
             ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v3")}
 WORKLOADS = {"train", "logprobs", "policy"}
 MORE = "more"  # a number that is not off
 GIVEN = "given"  # set, where null is possible
-
-TRAINS = [{"workload": "train"}, {"workload": "policy", "run.stages[].do": "train"}]
-SCORES = [{"workload": "logprobs"}, {"workload": "policy", "run.stages[].do": "score"}]
-SHARDS = [{"parallel.data_parallel": "fsdp"}, {"parallel.data_parallel": "hybrid"}]
-TP, CP, DP, ULYSSES = (f"parallel.{axis}_size" for axis in
-                       ("tensor_parallel", "context_parallel", "data_parallel", "ulysses"))
-
-# Prefix of a key: the settings of which one must be in effect for the key to have an effect. The longest prefix counts.
-NEEDS = {
-    "data.uneven": [{DP: MORE}],
-    "data.token_mask_weights": TRAINS,
-    "data.masked_not_finite": TRAINS,
-    "parallel.custom_parallel_plan": [{TP: MORE}],
-    "parallel.sequence_parallel": [{TP: MORE}],
-    "parallel.tp.async_grad": [{TP: MORE}],
-    "parallel.tp.deferred_wgrad": [{TP: MORE, **way} for way in TRAINS],
-    "parallel.tp.bias": [{TP: MORE, "model.attention_bias": "true"}, {TP: MORE, "model.mlp_bias": "true"},
-                         {TP: MORE, "model.family": "qwen2"}],
-    "parallel.tp.spread_checkpoints": [{TP: MORE, "parallel.activation_checkpointing": regions}
-                                       for regions in ("layer", "mlp")],
-    "data.read_by": [{TP: MORE}],
-    "run.gradients": TRAINS,
-    "parallel.tp.gather_buffer": [{TP: MORE, "parallel.sequence_parallel": "true"}],
-    "parallel.context_": [{CP: MORE}],
-    "parallel.context_parallel_size": [],
-    "parallel.data_parallel": [{DP: MORE}, {CP: MORE}, {ULYSSES: MORE}],
-    "parallel.data_parallel_size": [],
-    "parallel.replicate_size": [{"parallel.data_parallel": "hybrid"}],
-    "parallel.fsdp": SHARDS,
-    "parallel.cpu_offload": SHARDS,
-    "parallel.activation_checkpointing": TRAINS,
-    "parallel.discarded_outputs": TRAINS,
-    "model.sliding_window": [{"model.family": "gemma3"}, {"model.use_sliding_window": "true"}],
-    "model.use_sliding_window": [{"model.family": "qwen2"}, {"model.family": "qwen3"}],
-    "run.stages": [{"workload": "policy"}],
-    "run.stages[].eval_mode": [{"run.stages[].do": "train"}],
-    "run.stages[].fails": [{"run.stages[].do": do} for do in ("train", "score", "reference", "save", "load")],
-    "run.stages[].data_parallel": [{"run.stages[].do": "load"}],
-    "run.stages[].sequence_parallel": [{"run.stages[].do": "load"}],
-    "run.generation": [{"run.stages[].do": "refit"}],
-    "run.sequence_packing.algorithm": [{"run.sequence_packing.enabled": "true"}],
-    "run.max_grad_norm": TRAINS,
-    "run.grad_norm": TRAINS,
-    "run.noise_std": [{"workload": "train"}],
-    "model.init": [{TP: MORE, "workload": "train"}, {TP: MORE, "workload": "logprobs"}],
-    "run.scoring": [{"workload": "logprobs"}],
-    "run.loss": TRAINS,
-    "run.scheduler": TRAINS,
-    "run.optimizer": TRAINS,
-}
-
 
 def is_number(schema):
     return schema.get("type") in ("integer", "number")
@@ -131,7 +68,7 @@ def is_option(key, schema):
     block = key.split(".")[0]
     if block not in BLOCKS and key not in ALONE:
         return False
-    if ".kwargs." in key or key in keys_in_use.NOT_IN_USE or key in NO_OPTION:
+    if ".kwargs." in key or key in keys_in_use.NOT_IN_USE or ("x-not-paired" in schema and key not in ALONE):
         return False
     if schema.get("type") == "integer":
         return block == "parallel"
@@ -141,19 +78,24 @@ def is_option(key, schema):
     return texts or "enum" in schema or schema.get("type") == "boolean" or {"type": "null"} in schema.get("anyOf", [])
 
 
+def rows(block, path=""):
+    """(key, its schema) of each key below `block`."""
+    for name, child in block.get("properties", {}).items():
+        key = f"{path}.{name}" if path else name
+        if "properties" in child:
+            yield from rows(child, key)
+        elif "properties" in child.get("items", {}):
+            yield from rows(child["items"], key + "[]")
+        else:
+            yield key, child
+
+
+ROWS = dict(rows(SCHEMA))
+
+
 def options():
     """{key: its schema} of the keys in this table."""
-    def walk(block, path=""):
-        for name, child in block.get("properties", {}).items():
-            key = f"{path}.{name}" if path else name
-            if "properties" in child:
-                yield from walk(child, key)
-            elif "properties" in child.get("items", {}):
-                yield from walk(child["items"], key + "[]")
-            else:
-                yield key, child
-
-    return {key: child for key, child in walk(SCHEMA) if is_option(key, child)}
+    return {key: child for key, child in ROWS.items() if is_option(key, child)}
 
 
 def flattened(blocks, keys):
@@ -189,9 +131,13 @@ def skips(rule, case):
     return all(set(case[key]) & set(value if isinstance(value, list) else [value]) for key, value in when.items())
 
 
+@functools.cache
 def needs_of(key):
-    prefixes = [one for one in NEEDS if key.startswith(one)]
-    return NEEDS[max(prefixes, key=len)] if prefixes else []
+    """The settings of which one set must be in effect for the key to have an effect; none: it always has one."""
+    def counted(value):
+        return str(value).lower() if isinstance(value, bool) else MORE if str(value).startswith(">") else value
+
+    return [{one: counted(value) for one, value in way.items()} for way in ROWS.get(key, {}).get("x-needs", [])]
 
 
 def in_effect(case, table):

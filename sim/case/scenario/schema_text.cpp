@@ -72,11 +72,27 @@ json type_schema(const Option& key) {
   return list_schema({{"type", "object"}, {"additionalProperties", false}});
 }
 
+// [{"parallel.tensor_parallel_size": ">1", "workload": "train"}, ..]
+json needs_schema(const Option& key) {
+  json ways = json::array();
+  for (const Way& way : key.needs) {
+    json settings = json::object();
+    for (const Needed& one : way) {
+      settings[one.path] =
+          one.takes_numbers() ? json(fmt::format(">{}", one.above.value_or(1))) : one.value;
+    }
+    ways.push_back(std::move(settings));
+  }
+  return ways;
+}
+
 json key_schema(const Option& key) {
   json schema = type_schema(key);
   if (key.nullable) schema = {{"anyOf", {schema, {{"type", "null"}}}}};
   schema["description"] = key.doc;
   if (!key.default_value.is_null()) schema["default"] = key.default_value;
+  if (!key.needs.empty()) schema["x-needs"] = needs_schema(key);
+  if (!key.not_paired.empty()) schema["x-not-paired"] = key.not_paired;
   return schema;
 }
 

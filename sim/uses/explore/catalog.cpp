@@ -21,24 +21,11 @@ namespace {
 constexpr size_t kMostUsed = 12;  // values of an option that come from scenarios
 constexpr size_t kLongestLabel = 60;
 
-// Options that are not drawn, by the beginning of the key.
-struct NotDrawn {
+// Options of registered workloads that are not drawn.
+struct NotDrawnOfWorkload {
   const char *path, *reason;
 };
-constexpr NotDrawn kNotDrawn[] = {
-    {"name", "a label"},
-    {"tags", "labels"},
-    {"options", "those of registered workloads are drawn one by one"},
-    {"judged", "without a comparison nothing is proven"},
-    {"model.folder", "needs files"},
-    {"data.case", "needs files"},
-    {"faults", "a drawn case is expected to match"},
-    {"expect", "a drawn case is expected to match"},
-    {"world.backend", "the command's --backend"},
-    {"world.device", "the command's --device"},
-    {"world.hang_s", "a small one fails on purpose"},
-    {"world.deadline_s", "a small one fails on purpose"},
-    {"run.grad_norm.counts", "each_of_tp is wrong on purpose"},
+constexpr NotDrawnOfWorkload kNotDrawn[] = {
     {"options.checkpointed_block.replays", "false is wrong on purpose"},
     {"options.dropout_regions.inference", "true is refused by every group, as it draws numbers"},
     {"options.broadcast_data.other_dtype", "each group refuses it alone, after a call"},
@@ -47,15 +34,13 @@ constexpr NotDrawn kNotDrawn[] = {
 
 bool is_drawn_of_workload(const std::string& path) {
   return std::none_of(std::begin(kNotDrawn), std::end(kNotDrawn),
-                      [&](const NotDrawn& one) { return path == one.path; });
+                      [&](const NotDrawnOfWorkload& one) { return path == one.path; });
 }
 
-bool is_drawn(const std::string& path) {
-  return std::none_of(std::begin(kNotDrawn), std::end(kNotDrawn), [&](const NotDrawn& one) {
-    const std::string prefix = one.path;
-    return path.starts_with(prefix) && (path.size() == prefix.size() ||
-                                        path[prefix.size()] == '.' || path[prefix.size()] == '[');
-  });
+// An attribute of records that are not drawn is not drawn either.
+bool is_drawn(const Schema& schema, const Option& key) {
+  const CaseOption* list = schema.find(key.path.substr(0, key.path.find('[')));
+  return key.not_drawn.empty() && (list == nullptr || list->not_drawn.empty());
 }
 
 // Options of workloads have no range; what divides their default mostly divides its multiples.
@@ -195,7 +180,7 @@ std::string label_of(const Option& option, const json& value) {
 Catalog::Catalog(const std::vector<KnownWorkload>& workloads, std::vector<CaseSettings> scenarios) {
   const Schema& schema = case_schema();
   for (const CaseOption& key : schema.keys()) {
-    if (!is_drawn(key.path)) continue;
+    if (!is_drawn(schema, key)) continue;
     const bool whole = key.type == KeyType::kRecords && is_taken_whole(schema, key.path);
     if (key.type == KeyType::kRecords && !whole) continue;  // drawn attribute by attribute
     const std::string list = list_of(key.path);

@@ -46,7 +46,7 @@ bool is_dependent(const std::string& path) {
   const std::vector<Way>& ways = ways_of(path);
   return !ways.empty() && std::none_of(ways.begin(), ways.end(), [](const Way& way) {
     return std::all_of(way.begin(), way.end(),
-                       [](const NeededSetting& needed) { return needed.path == "workload"; });
+                       [](const Needed& needed) { return needed.path == "workload"; });
   });
 }
 
@@ -89,13 +89,14 @@ bool Drawer::require_effect(Drawing& drawing, const std::string& path,
                             std::mt19937_64& random) const {
   if (ways_of(path).empty() || (path.find("[].") == path.npos && in_effect(path, drawing.settings)))
     return true;
-  for (const NeededSetting& needed : any(ways_of(path), random)) {
+  for (const Needed& needed : any(ways_of(path), random)) {
     if (needed.path.find("[].") != std::string::npos) {
       json& stages = drawing.settings[kStages];
       const bool there = std::any_of(stages.begin(), stages.end(), [&](const json& stage) {
         return stage["do"] == needed.value;
       });
       if (!there) stages.push_back({{"do", needed.value}});
+      if (!require_effect(drawing, needed.path, random)) return false;
       continue;
     }
     const json given = setting_of(drawing.settings, needed.path);

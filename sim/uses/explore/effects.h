@@ -8,26 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "sim/case/option.h"
 #include "sim/uses/explore/scenario_text.h"
 
 namespace shardproof::sim::explore {
 
-// Families whose layers have experts.
-inline constexpr std::array<const char*, 5> kExpertFamilies = {"mixtral", "qwen2_moe", "qwen3_moe",
-                                                               "gpt_oss", "deepseek_v3"};
-
-struct NeededSetting {
-  std::string path;
-  nlohmann::json value;  // null: a number above 1
-
-  bool holds(const nlohmann::json& given) const {
-    return value.is_null() ? given.is_number() && given > 1 : given == value;
-  }
-};
-using Way = std::vector<NeededSetting>;  // all of them
-
-// The ways in which a key can have an effect; none: it always has one. Of the attributes of a
-// record, "run.stages[].eval_mode", a needed "run.stages[].do" is that of the same record.
+// The ways in which a key can have an effect; none: it always has one. They are those of its row; a
+// key of models whose row has none needs one of their workloads.
 const std::vector<Way>& ways_of(const std::string& path);
 
 // `record`: the one that has the attribute; null for other keys.

@@ -6,6 +6,7 @@
 #include "base/expert_choices.h"
 #include "base/training_choices.h"
 #include "sim/case/names.h"
+#include "sim/case/needs.h"
 #include "sim/uses/explore/effects.h"
 #include "sim/uses/explore/fitted_settings.h"
 

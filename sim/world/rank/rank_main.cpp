@@ -13,6 +13,7 @@
 #include "parallel/pp/simulate.h"
 #include "parallel/pp/style.h"
 #include "policy/noise.h"
+#include "sim/case/idle_options.h"
 #include "sim/case/policy_stages.h"
 #include "sim/judge/diff/result_row.h"
 #include "sim/judge/probe/rank_recorder.h"
@@ -23,7 +24,6 @@
 #include "sim/world/rank/case_options.h"
 #include "sim/world/rank/dump.h"
 #include "sim/world/rank/fed_optimizer.h"
-#include "sim/world/rank/fsdp_options.h"
 #include "sim/world/rank/golden_routes.h"
 #include "sim/world/rank/inference_rank.h"
 #include "sim/world/rank/member_noise.h"
@@ -36,57 +36,6 @@
 
 namespace shardproof::sim::world {
 namespace {
-
-// Options of the case that change nothing.
-std::vector<std::string> idle_options(const CaseSpec& spec) {
-  std::vector<std::string> idle;
-  const ParallelSpec& parallel = spec.parallel;
-  if (parallel.sequence_parallel && parallel.tp == 1) {
-    idle.push_back("sequence_parallel is true, but tensor_parallel_size is 1: it has no effect");
-  }
-  if (parallel.async_grad && parallel.tp == 1) {
-    idle.push_back("tp.async_grad is true, but tensor_parallel_size is 1: it has no effect");
-  }
-  if (parallel.deferred_wgrad > 0 && parallel.tp == 1) {
-    idle.push_back("tp.deferred_wgrad is set, but tensor_parallel_size is 1: it has no effect");
-  }
-  if (parallel.bias == BiasPlace::kAfter && parallel.tp == 1) {
-    idle.push_back("tp.bias is after, but tensor_parallel_size is 1: it has no effect");
-  }
-  const bool checkpoints = parallel.activation_checkpointing != CheckpointedRegions::kNone;
-  if (parallel.spread_checkpoints && (parallel.tp == 1 || !checkpoints)) {
-    idle.push_back(
-        "tp.spread_checkpoints is true, but no checkpoint is shared by tp ranks: it has no effect");
-  }
-  if (spec.data.read_by == BatchReader::kFirstOfTp && parallel.tp == 1) {
-    idle.push_back("data.read_by is first_of_tp, but tensor_parallel_size is 1: it has no effect");
-  }
-  if (parallel.gather_buffer && (parallel.tp == 1 || !parallel.sequence_parallel)) {
-    idle.push_back(
-        "tp.gather_buffer is true, but no sequence is sharded over tp: it has no effect");
-  }
-  const bool shards = !shard_axes_of(parallel).shard.empty();
-  if (!parallel.fsdp.reshard_after_forward && !shards) {
-    idle.push_back(
-        "reshard_after_forward is false, but data_parallel shards no parameters: it has no effect");
-  }
-  if (parallel.fsdp.cpu_offload && !shards) {
-    idle.push_back("cpu_offload is true, but data_parallel shards no parameters: it has no effect");
-  }
-  if (!parallel.fsdp.prefetch && !shards) {
-    idle.push_back("prefetch is false, but data_parallel shards no parameters: it has no effect");
-  }
-  if (!parallel.fsdp.reduce_each_microbatch && !shards) {
-    idle.push_back(
-        "reduce_each_microbatch is false, but data_parallel shards no parameters: it has no "
-        "effect");
-  }
-  if (parallel.fsdp.replicate_size != 1 && parallel.data_parallel != DataParallelKind::kHybrid) {
-    idle.push_back(fmt::format("replicate_size is {}, but data_parallel is {}: it has no effect",
-                               parallel.fsdp.replicate_size, parallel.data_parallel));
-  }
-  return idle;
-}
 
 // Runs one case on one rank.
 class CaseRun {

@@ -1,0 +1,52 @@
+#include "sim/case/idle_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace shardproof::sim {
+namespace {
+
+using nlohmann::json;
+
+std::string text_of(const json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+// None where the case does not have it as one member.
+std::optional<json> value_in(const CaseSpec& spec, const std::string& path) {
+  if (path == "workload") return std::nullopt;
+  for (const CaseOption& option : case_options()) {
+    if (option.path == path && option.get) return option.get(spec, Extent::kAll);
+  }
+  return std::nullopt;
+}
+
+// What the way lacks, as "parallel.tensor_parallel_size is 1"; "": nothing.
+std::string lack_of(const Way& way, const CaseSpec& spec) {
+  for (const Needed& needed : way) {
+    const auto given = value_in(spec, needed.path);
+    if (given && !needed.holds(*given)) return needed.path + " is " + text_of(*given);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<std::string> idle_options(const CaseSpec& spec) {
+  std::vector<std::string> idle;
+  for (const CaseOption& option : case_options()) {
+    if (!option.get || option.needs.empty() || option.default_value.is_null()) continue;
+    const json value = option.get(spec, Extent::kAll);
+    if (value == option.default_value) continue;
+    std::vector<std::string> lacks;
+    for (const Way& way : option.needs) lacks.push_back(lack_of(way, spec));
+    if (std::find(lacks.begin(), lacks.end(), "") != lacks.end()) continue;
+    idle.push_back(fmt::format("{} is {}, but {}: it has no effect", option.path, text_of(value),
+                               lacks.front()));
+  }
+  return idle;
+}
+
+}  // namespace shardproof::sim

@@ -1,0 +1,16 @@
+// Options of a case that change nothing in it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/case/option.h"
+
+namespace shardproof::sim {
+
+// "parallel.tp.async_grad is true, but parallel.tensor_parallel_size is 1: it has no effect", for
+// each option that has another value than its default and not what it needs. Workloads, stages and
+// settings without a member of their own count as what is needed.
+std::vector<std::string> idle_options(const CaseSpec& spec);
+
+}  // namespace shardproof::sim

@@ -1,0 +1,73 @@
+// What options need in order to have an effect, for the rows of options.
+#pragma once
+
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/case/names.h"
+#include "sim/case/row.h"
+
+namespace shardproof::sim {
+
+inline constexpr NotPaired kOfExperts{"of models with experts alone: scenarios/ep, and `fuzz`"};
+// Families whose layers have experts, of which the last one brings the bias of its routers.
+inline constexpr std::array<const char*, 5> kExpertFamilies = {"mixtral", "qwen2_moe", "qwen3_moe",
+                                                               "gpt_oss", "deepseek_v3"};
+
+inline Needed more_than_one(const TrainingAxis& axis) {
+  return {std::string("parallel.") + axis.key, nullptr};
+}
+inline Needed tp() { return {"parallel.tensor_parallel_size", nullptr}; }
+inline Needed cp() { return {"parallel.context_parallel_size", nullptr}; }
+inline Needed dp() { return {"parallel.data_parallel_size", nullptr}; }
+inline Needed pp() { return {"parallel.pipeline_parallel_size", nullptr}; }
+inline Needed workload(ModelWorkload kind) { return {"workload", name_of(kind)}; }
+inline Needed stage(StageKind kind) { return {"run.stages[].do", name_of(kind)}; }
+
+// All of these.
+template <class... One>
+Needs all_of(const One&... one) {
+  return {{Way{one...}}};
+}
+
+// One of these is enough.
+template <class... One>
+Needs any_of(const One&... one) {
+  return {{Way{one}...}};
+}
+
+inline Needs any_value(const std::string& path, const std::vector<std::string>& values) {
+  Needs needs;
+  for (const std::string& value : values) needs.ways.push_back({{path, value}});
+  return needs;
+}
+
+// `also`, in each of the ways.
+inline Needs with(const Needed& also, Needs needs) {
+  for (Way& way : needs.ways) way.push_back(also);
+  return needs;
+}
+
+inline Needs trains() { return any_of(workload(ModelWorkload::kTrain), stage(StageKind::kTrain)); }
+inline Needs scores() {
+  return any_of(workload(ModelWorkload::kLogprobs), stage(StageKind::kScore));
+}
+// A number above 0, of which 0.5 is one.
+inline Needed above_0(const std::string& path) { return {path, 0.5, 0.0}; }
+inline Needs has_experts() {
+  return any_value("model.family", {kExpertFamilies.begin(), kExpertFamilies.end()});
+}
+// Each of `needs`, in a family with experts that `run.experts` may change.
+inline Needs trains_experts(const Needs& needs) {
+  Needs all;
+  for (size_t i = 0; i + 1 < kExpertFamilies.size(); ++i) {
+    const Needs of_family = with({"model.family", kExpertFamilies[i]}, needs);
+    all.ways.insert(all.ways.end(), of_family.ways.begin(), of_family.ways.end());
+  }
+  return all;
+}
+inline Needs shards() { return any_value("parallel.data_parallel", {"fsdp", "hybrid"}); }
+
+}  // namespace shardproof::sim
