@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "sim/case/option.h"
 #include "sim/case/scenario/blocks.h"
 
 namespace shardproof::sim {
@@ -22,26 +23,25 @@ using nlohmann::json;
 
 constexpr const char* kStages = "run.stages";
 
-// A key beside `do`, and the stages that take it.
+// A key beside `do`, and the stages that take it: those that its row needs.
 struct StageKey {
-  const char* name;
-  std::vector<StageKind> kinds;
+  std::string name;
+  std::vector<StageKind> kinds = {};
 };
 
 const std::vector<StageKey>& stage_keys() {
-  using enum StageKind;
   static const std::vector<StageKey> keys = [] {
-    std::vector<StageKey> made = {{"train_global_batch_size", {kTrain}},
-                                  {"train_micro_batch_size", {kTrain}},
-                                  {"eval_mode", {kTrain}},
-                                  {"interrupted_after", {kTrain}},
-                                  {"fails", {kTrain, kScore, kReference, kSave, kLoad}},
-                                  {"max_file_bytes", {kExport}},
-                                  {"logprob_batch_size", {kScore, kReference}},
-                                  {"sequence_parallel", {kLoad}},
-                                  {"data_parallel", {kLoad}}};
-    for (const TrainingAxis& axis : kTrainingAxes) made.push_back({axis.key, {kLoad}});
-    for (const ExpertPart& part : kExpertParts) made.push_back({part.key, {kLoad}});
+    const std::string prefix = std::string(kStages) + "[].", kind = prefix + "do";
+    std::vector<StageKey> made;
+    for (const CaseOption& option : case_options()) {
+      if (!option.path.starts_with(prefix) || option.path == kind) continue;
+      StageKey& key = made.emplace_back(option.path.substr(prefix.size()));
+      for (const Way& way : option.needs) {
+        for (const Needed& needed : way) {
+          if (needed.path == kind) key.kinds.push_back(needed.value.get<StageKind>());
+        }
+      }
+    }
     return made;
   }();
   return keys;
