@@ -26,8 +26,8 @@ namespace shardproof::sim::program {
 namespace {
 
 // The workload of a request and its case; null for a whole model.
-struct Asked {
-  Asked(const std::string& request, const proofs::Workloads& workloads) {
+struct ParsedRequest {
+  ParsedRequest(const std::string& request, const proofs::Workloads& workloads) {
     nlohmann::json json = nlohmann::json::parse(request);
     const auto name = json.at("workload").get<std::string>();
     validates = name == validate::kValidateWorkload;
@@ -83,23 +83,24 @@ BeforeConstructors before_constructors[] = {require_address_space, require_curre
 int run_program(int argc, char** argv, const proofs::Workloads& workloads) {
   const auto golden = [&workloads](const std::string& request, int golden_fd,
                                    const std::string& dump_path) {
-    const Asked asked(request, workloads);
-    return asked.workload == nullptr
+    const ParsedRequest parsed(request, workloads);
+    return parsed.workload == nullptr
                ? golden::golden_main(request, golden_fd, dump_path)
-               : proofs::run_plain(*asked.workload, asked.spec, golden_fd, dump_path);
+               : proofs::run_plain(*parsed.workload, parsed.spec, golden_fd, dump_path);
   };
-  const auto run_asked = [](const Asked& asked, const std::string& request,
-                            const world::RankEnv& env) {
-    return asked.workload == nullptr ? world::rank_main(request, env)
-                                     : proofs::run_sharded(*asked.workload, asked.spec, env);
+  const auto run_parsed = [](const ParsedRequest& parsed, const std::string& request,
+                             const world::RankEnv& env) {
+    return parsed.workload == nullptr ? world::rank_main(request, env)
+                                      : proofs::run_sharded(*parsed.workload, parsed.spec, env);
   };
-  const auto rank = [&workloads, run_asked](const std::string& request, const world::RankEnv& env) {
-    const Asked asked(request, workloads);
-    if (!asked.validates) return run_asked(asked, request, env);
-    return validate::validate_rank(request, env,
-                                   [&](const std::string& inner, const world::RankEnv& other) {
-                                     return run_asked(Asked(inner, workloads), inner, other);
-                                   });
+  const auto rank = [&workloads, run_parsed](const std::string& request,
+                                             const world::RankEnv& env) {
+    const ParsedRequest parsed(request, workloads);
+    if (!parsed.validates) return run_parsed(parsed, request, env);
+    return validate::validate_rank(
+        request, env, [&](const std::string& inner, const world::RankEnv& other) {
+          return run_parsed(ParsedRequest(inner, workloads), inner, other);
+        });
   };
   return cli::run_cli(
       argc, argv,

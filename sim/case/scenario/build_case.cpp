@@ -274,7 +274,7 @@ void check_collectives(const Settings& settings, const json& collectives) {
       settings.fail(path, fmt::format("unknown axis '{}' in {}", axis, path),
                     known_names(axis, axes));
     if (!counts.is_object())
-      settings.fail(path, fmt::format("{}.{} is no map", path, axis), "write {all_reduce: 3}");
+      settings.fail(path, fmt::format("{}.{} is not a map", path, axis), "write {all_reduce: 3}");
     for (const auto& [op, count] : counts.items()) {
       const std::vector<std::string> ops = known_collectives();
       if (std::find(ops.begin(), ops.end(), op) == ops.end()) {

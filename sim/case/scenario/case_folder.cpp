@@ -220,7 +220,7 @@ bool looks_like_case_folder(const std::string& path) {
 CaseSpec read_case_folder(const std::string& given) {
   const fs::path folder(given);
   if (!fs::exists(folder)) throw_bad_input(given + " does not exist", "name a case folder");
-  if (!fs::is_directory(folder)) throw_bad_input(given + " is no folder", "name a case folder");
+  if (!fs::is_directory(folder)) throw_bad_input(given + " is not a folder", "name a case folder");
   require_file(folder / "config.json", "a Hugging Face config.json");
   require_file(folder / "case.json",
                "case.json with the loss and the optimizer; {} takes the defaults");

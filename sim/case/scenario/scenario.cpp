@@ -39,7 +39,7 @@ std::string scenario_name(const Settings& settings) {
   if (settings.given("name")) {
     name = settings.get<std::string>("name");
     if (!is_name(name)) {
-      settings.fail("name", fmt::format("'{}' is no name", name.substr(0, kMaxName)),
+      settings.fail("name", fmt::format("'{}' is not a name", name.substr(0, kMaxName)),
                     "use letters, digits, '_', '-', '.' and '/', at most 120 of them");
     }
   }

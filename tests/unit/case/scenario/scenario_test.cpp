@@ -43,7 +43,7 @@ matrix:
 )");
   size_t at = 0;
   for (const char* expected :
-       {"x.yaml:2:",  "'a b' is no name",    "x.yaml:3:",  "hidden_size", "vocab_sizes",
+       {"x.yaml:2:",  "'a b' is not a name", "x.yaml:3:",  "hidden_size", "vocab_sizes",
         "x.yaml:5:",  "x.yaml:6:",           "fsdpp",      "x.yaml:7:",   "x.yaml:9:",
         "kil",        "x.yaml:10:",          "no kind",    "x.yaml:11:",  "at_cal",
         "x.yaml:15:", "tensor_paralel_size", "x.yaml:16:", "has no name", "x.yaml:17:",
@@ -132,7 +132,7 @@ TEST_CASE("A name without a folder gets its file's, and no name is the file's ow
   CHECK(names_of("name: a/b\n") == std::vector<std::string>{"a/b"});
   CHECK(names_of("name: b\n") == std::vector<std::string>{"tp/b"});
   CHECK(names_of("seed: 1\n") == std::vector<std::string>{"tp/x"});
-  check_refused({{"name: 'a b'\n", "tp/x.yaml:1:1: 'a b' is no name"}});
+  check_refused({{"name: 'a b'\n", "tp/x.yaml:1:1: 'a b' is not a name"}});
 }
 
 TEST_CASE("A matrix is the product of its lists, the last varying fastest", "[scenario]") {
