@@ -9,11 +9,12 @@ from pathlib import Path
 
 import torch
 
-from . import run_folder, safetensors_file
+from . import names, run_folder, safetensors_file
 from .global_batch import current
 from .error import Error
 from .mesh import Mesh
 from .piece import Piece
+from .sources.declared import is_of_output
 from .sources.dtensor import DTensorBoxes
 from .sources.find import find_mesh, find_slots, models_of
 from .sources.slot import Slot
@@ -33,7 +34,10 @@ class StartParameters:
         self.folder = folder
         self._reader = safetensors_file.Reader(folder / "rank0.safetensors")
         self._lines: dict[str, list[dict]] = {}
+        self.buffers: set[str] = set()
         for line in run_folder.read_lines(folder, 0):
+            if line["kind"] == "buffer":
+                self.buffers.add(line["name"])
             if line["kind"] == "param" and line["step"] == 0:
                 self._lines.setdefault(line["name"], []).append(line)
 
@@ -65,6 +69,8 @@ def load(model, golden, *, mesh=None, layouts: Mapping | None = None) -> None:
     found_mesh = find_mesh(models, mesh)
     current.mesh, current.golden = found_mesh, Path(golden).resolve()
     current.remember(models, mesh, layouts)
+    of_weights = [pattern for pattern in layouts or {} if not is_of_output(pattern)]
+    names.check_patterns("layouts", of_weights, [*start.names(), *start.buffers])
     with torch.no_grad(), torch._C.DisableTorchFunction():
         for slot in find_slots(models, found_mesh, layouts, DTensorBoxes(found_mesh)):
             full = start.tensor(slot.name)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+import fnmatch
+from collections.abc import Iterable, Iterator
 
 import torch
+
+from .error import Error
 
 WRAPPERS = {
     "OptimizedModule": "_orig_mod",                     # torch.compile
@@ -44,6 +48,16 @@ def named_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Pa
             if parameter is not None and id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield join(prefix, name), parameter
+
+
+def check_patterns(option: str, patterns: Iterable[str], known: Iterable[str]) -> None:
+    """Refuses patterns that fit no name."""
+    known = [name for name in known if name]
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in known):
+            near = difflib.get_close_matches(pattern, known, 1, 0)
+            raise Error(f'{option}: none of the {len(known)} names of the model fits "{pattern}"',
+                        f'Use * for any characters; the nearest name is "{near[0]}"' if near else "Leave it out")
 
 
 def join(prefix: str, name: str) -> str:

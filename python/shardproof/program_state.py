@@ -29,6 +29,9 @@ class Buffers:
                 for name in module._buffers.keys() - module._non_persistent_buffers_set:
                     self._owners.setdefault(names.join(prefix, name), (module._buffers, name))
 
+    def names(self) -> list[str]:
+        return sorted(self._owners)
+
     def pieces(self) -> Iterator[tuple[str, Piece]]:
         """The name and the pieces of each buffer that the format can hold, as it is now."""
         for name, (buffers, key) in sorted(self._owners.items()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import platform
 import sys
@@ -22,6 +21,7 @@ from .noise import check as check_repeat
 from .order import ComputationOrder
 from .piece import Partial, Piece, of_first_rows, whole
 from .program_state import Buffers, random_states
+from .sources.declared import DeclaredSlot, is_of_output, layout_of_output
 from .sources.dtensor import DTensorBoxes, is_dtensor, local_of
 from .sources.find import find_mesh, find_slots, models_of
 
@@ -48,7 +48,8 @@ def record(model, optimizer=None, *, out, steps: int | None = None, only: str | 
     hashes       patterns of modules of whose outputs digests are recorded
     noise        1, 2, ..: this run repeats the one-rank run in `out` with other roundings; judging below float64 needs 16
     mesh         the axes of the ranks, outer to inner: {"dp": 2, "tp": 2}; found without help for DTensor and Megatron
-    layouts      layouts of hand-written shards: {"*.up_proj.weight": shardproof.Shard(0, "tp")}
+    layouts      layouts of hand-written shards: {"*.up_proj.weight": shardproof.Shard(0, "tp")}, and of what modules give
+                 on a rank: {"*.output": shardproof.Shard(1, "cp")}, by patterns that end with .output
                  (mesh and layouts that shardproof.load was given for this model need not be given again)
     buffers      patterns of persistent buffers to record; () for none
     from_step    how many steps came before, of a program that has loaded what another run saved: states are recorded at the
@@ -69,16 +70,14 @@ def patterns_of(patterns) -> list[str] | None:
     return [patterns] if isinstance(patterns, str) else None if patterns is None else list(patterns)
 
 
-def check_patterns(models, slots, only, of_modules) -> None:
+def check_patterns(models, slots, buffers, only, of_modules, layouts) -> None:
     """Refuses patterns that fit no name. One rank has all names; others may hold a stage without those that are meant."""
     modules = [name for one in models for name, _ in names.named_modules(one)]
-    for option, patterns, known in (("only", only or (), [slot.name for slot in slots] + modules),
-                                    ("activations and hashes", of_modules, modules)):
-        for pattern in patterns:
-            if not any(is_any(name, [pattern]) for name in known if name):
-                near = difflib.get_close_matches(pattern, known, 1, 0)
-                raise Error(f'{option}: none of the {len(known)} names of the model fits "{pattern}"',
-                            f'Use * for any characters; the nearest name is "{near[0]}"' if near else "Leave it out")
+    weights = [slot.name for slot in slots]
+    names.check_patterns("only", only or (), weights + modules)
+    names.check_patterns("activations and hashes", of_modules, modules)
+    of_weights = [pattern for pattern in layouts or () if not is_of_output(pattern)]
+    names.check_patterns("layouts", of_weights, [*weights, *buffers])
 
 
 class Recorder:
@@ -89,7 +88,11 @@ class Recorder:
         models = models_of(model)
         loaded_mesh, loaded_layouts = current.given_to_load(models)
         mesh = loaded_mesh if mesh is None else mesh
-        layouts = loaded_layouts if layouts is None else layouts
+        if loaded_layouts is not None:
+            layouts = dict(layouts or {})
+            for pattern, placements in loaded_layouts.items():
+                layouts.setdefault(pattern, placements)
+        self._layouts = layouts
         self.mesh = find_mesh(models, mesh)
         self._repeat = noise
         if noise is not None:
@@ -106,15 +109,15 @@ class Recorder:
         self._boxes = DTensorBoxes(self.mesh)
         self._slots = find_slots(models, self.mesh, layouts, self._boxes)
         self._chosen_slots = [slot for slot in self._slots if self._is_chosen(slot.name)]
+        self._buffers = Buffers(models, self.mesh, layouts, self._boxes)
         if self.mesh.world_size == 1:
-            check_patterns(models, self._slots, only, [*activations, *hashes])
+            check_patterns(models, self._slots, self._buffers.names(), only, [*activations, *hashes], layouts)
         self._owners = optimizers.owners_of(self._optimizers, self._slots)
         check_is_not_golden(out)
         run_folder.claim(out, self.mesh.rank, self.mesh.world_size)
         self._files = run_folder.RankFiles(out, self.mesh.rank, max_bytes)
         self._settings = optimizers.Settings(self._optimizers, self._slots) if self._optimizers else None
         self._matrices = fields_of_matrices(self._optimizers, self._slots, matrices, is_any)
-        self._buffers = Buffers(models, self.mesh, layouts, self._boxes)
         self._chosen_buffers = buffers
         self._finished = 0            # optimizer steps that have ended
         self._in_step = True          # whether the next step has begun
@@ -316,7 +319,7 @@ class Recorder:
 
     def _add_hash(self, name: str, tensor: torch.Tensor) -> None:
         rows = current.rows and current.rows.start
-        for piece in self._pieces_of(f"the hash of {name}", tensor, "act", None, None):
+        for piece in self._pieces_of(name, tensor, "act", None, None):
             self._files.add_hash(name, self._step(), piece, self._microbatch("hash", name, piece),
                                  self._next("hashes"), rows)
 
@@ -371,6 +374,10 @@ class Recorder:
         if is_dtensor(tensor):
             return [self._in_batch(piece) for piece in self._boxes.pieces(name, tensor)]
         tensor = local_of(tensor)
+        placements = layout_of_output(name, self._layouts) if kind in ("act", "act_grad") else None
+        if placements is not None:
+            slot = DeclaredSlot(name, tensor, self.mesh, placements)
+            return [self._in_batch(piece) for piece in slot.gradient_pieces(tensor)]
         rows = current.rows if kind != "scalar" else None
         if rows is not None and (kind == "logprobs" or self._is_whole_in_batch(tensor, rows)):
             return [rows.place(name, tensor, "plain")]

@@ -72,6 +72,32 @@ def train_loaded(rank, golden, out):
         rec.stepped()
 
 
+class Halves(nn.Module):
+    """A module whose output has this rank's positions of a sequence of 6."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Identity()
+        self.scale = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def forward(self, rank, parts):
+        held = 6 // parts
+        return self.inner(torch.arange(36.0).reshape(2, 6, 3)[:, held * rank:held * (rank + 1)] * self.scale)
+
+
+def cut_outputs(rank, out, parts):
+    """Load says the layout of a parameter, and record that of what modules give."""
+    model = Halves()
+    if parts > 1:
+        shardproof.load(model, out / "one", mesh={"cp": parts}, layouts={"scale": shardproof.Partial("cp")})
+    declared = {"inner.output": shardproof.Shard(1, "cp")} if parts > 1 else None
+    with shardproof.record(model, torch.optim.SGD(model.parameters(), lr=1.0), out=out / ("one" if parts == 1 else "cut"),
+                           activations="*", hashes="*", layouts=declared) as rec:
+        model(rank, parts).sum().backward()
+        rec.gradients()
+        rec.stepped()
+
+
 def data_parallel(rank, out):
     """Plain torch DDP with one axis, and a batch that is cut over it."""
     model = nn.parallel.DistributedDataParallel(models.build())
@@ -100,6 +126,7 @@ def messages(rank, golden):
                  lambda: shardproof.load(Fused(parts=4), golden, mesh=[("dp", 2)],
                                          layouts={"ab": (shardproof.Shard(0, "dp"), shardproof.Shard(0, "tp"))}),
                  lambda: shardproof.load(Fused(parts=3), golden, layouts={"ab": shardproof.Shard(0, "tp")}),
+                 lambda: shardproof.load(model, golden, mesh=[("dp", 2)], layouts={"scael": shardproof.Replicate()}),
                  lambda: shardproof.batch(torch.zeros(7, 1), mesh=MESH),
                  lambda: shardproof.batch(torch.zeros(4, 1), torch.zeros(2, 1), mesh=MESH),
                  lambda: shardproof.batch(torch.zeros(4, 1), mesh={"shards": 2}),
@@ -159,6 +186,16 @@ class HandWrittenTest(unittest.TestCase):
         self.assertEqual({tuple(line["offset"]) for _, line, _ in runs.pieces(own, kind="param", name="ab")}, {(0, 0)})
         self.assertEqual(runs.header(other)["mesh"], [{"axis": "dp", "size": 4}])
 
+    def test_what_modules_give_has_a_declared_place(self):
+        ranks.run(1, cut_outputs, self.out, 1)
+        ranks.run(2, cut_outputs, self.out, 2)
+        whole = torch.arange(36.0, dtype=torch.float64).reshape(2, 6, 3)
+        self.assertTrue(torch.equal(runs.whole(self.out / "cut", kind="act", name="inner"), whole))
+        self.assertEqual([line["offset"] for _, line, _ in runs.pieces(self.out / "cut", kind="act", name="inner")],
+                         [[0, 0, 0], [0, 3, 0]])
+        self.assertEqual({str(line.get("partial")) for _, line, _ in runs.pieces(self.out / "cut", kind="grad", name="scale")},
+                         {"{'axes': ['cp'], 'op': 'sum'}"})
+
     def test_plain_tensors_of_several_ranks_have_no_offset_but_rows_of_the_batch_have(self):
         ranks.run(2, data_parallel, self.out)
         gradients = runs.pieces(self.out, kind="grad")
@@ -187,6 +224,7 @@ class HandWrittenTest(unittest.TestCase):
                     'the mesh {dp: 2} has no axis tp. Pass mesh={"tp": 2}.',
                     'the mesh {dp: 2} has no axis tp. Pass mesh={.., "tp": ..}, with each axis and its size',
                     'the mesh {dp: 2} has no axis tp. Pass mesh={.., "tp": ..}, with each axis and its size',
+                    'layouts: none of the 2 names of the model fits "scael". Use * for any characters; the nearest name is "scale"',
                     "has 4 ranks, but the run has 2",
                     "has 4 ranks, but the run has 2",
                     'The name of the axis "shards" of the mesh {shards: 2} does not tell whether it cuts the batch',

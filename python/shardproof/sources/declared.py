@@ -25,6 +25,15 @@ def layout_of(name: str, layouts: Mapping | None):
     return None
 
 
+def is_of_output(pattern: str) -> bool:
+    return pattern.endswith(".output")
+
+
+def layout_of_output(name: str, layouts: Mapping | None):
+    """The placements that are declared for what a module gives, "blocks.*.output", or None. Other patterns are of parameters."""
+    return layout_of(f"{name}.output", {pattern: one for pattern, one in (layouts or {}).items() if is_of_output(pattern)})
+
+
 class DeclaredSlot(Slot):
     source = "declared"
 
