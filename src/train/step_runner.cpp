@@ -33,11 +33,12 @@ at::Tensor ids_ahead(const Microbatch& micro, int64_t count) {
   at::Tensor ids = micro.input_ids;
   for (int64_t i = 0; i < count; ++i) ids = next_tokens(ids, next);
   return ids;
+}
 
-  // "received by stage 2 (chunk 1)".
-  std::string site_of(const char* what, int64_t stage, const Action& action) {
-    return fmt::format("{} by stage {} (chunk {})", what, stage, action.chunk);
-  }
+// "received by stage 2 (chunk 1)".
+std::string site_of(const char* what, int64_t stage, const Action& action) {
+  return fmt::format("{} by stage {} (chunk {})", what, stage, action.chunk);
+}
 
 }  // namespace
 

@@ -13,31 +13,19 @@
 #include "sim/judge/explain/wording.h"
 
 namespace shardproof::sim::judge {
-namespace {
 
-constexpr int64_t kFewestForFactor = 8;  // for a factor that is only approximately right
-constexpr int64_t kFewestOfRank = 4;     // elements of a rank that show its own factor
-// A quotient of counts up to kLargestCount, or of neighbors up to kLargestNeighbor: they lie
-// further apart than kOfCounts, a relative distance.
-constexpr int64_t kLargestCount = 64, kLargestNeighbor = 4096;
-constexpr double kOfCounts = 1e-11;
-
-// The relative error that a factor may have in this precision.
 double factor_slack(const Symptoms& symptoms) {
   return symptoms.precision == Precision::kFloat64 ? 1e-6
                                                    : 8 * eps_of_precision(symptoms.precision);
 }
 
-std::string factor_text(double factor) {
-  const double inverse = 1 / factor;
-  if (is_near_one(factor)) return times_nearly_one(factor);
-  if (std::fabs(factor) < 1 &&
-      std::fabs(inverse - std::round(inverse)) < 1e-4 * std::fabs(inverse)) {
-    return fmt::format("{:.6g} (1/{:.0f})", factor, inverse);
-  }
-  const bool whole = std::fabs(factor - std::round(factor)) < 1e-6;
-  return whole ? fmt::format("{:.2f}", factor) : fmt::format("{:.6g}", factor);
-}
+namespace {
+
+constexpr int64_t kFewestForFactor = 8;  // for a factor that is only approximately right
+// A quotient of counts up to kLargestCount, or of neighbors up to kLargestNeighbor: they lie
+// further apart than kOfCounts, a relative distance.
+constexpr int64_t kLargestCount = 64, kLargestNeighbor = 4096;
+constexpr double kOfCounts = 1e-11;
 
 struct Meaning {
   double factor;
@@ -355,58 +343,6 @@ Explanation words_for_factor(double factor, const Symptoms& symptoms) {
   const auto meaning = all_meanings_of(factor, 1e-6, meanings_of(symptoms));
   if (!meaning) return {.pattern = factor_text(factor), .likely = ""};
   return {.pattern = factor_text(factor) + meaning->what, .likely = meaning->likely};
-}
-
-namespace {
-
-struct RankFactor {
-  double factor = 1;
-  int64_t count = 0;
-};
-
-// The factor of each rank; empty when some rank has none, or too few values to show one.
-std::map<int64_t, RankFactor> factors_of_ranks(const Rows& wrong, double slack) {
-  std::map<int64_t, RankFactor> factors;
-  for (const ResultRow* row : wrong) {
-    if (!(row->factor_residual <= slack) || row->factor == 0) return {};
-    const auto [at, is_new] = factors.emplace(row->rank, RankFactor{row->factor});
-    RankFactor& known = at->second;
-    if (!(std::fabs(row->factor - known.factor) <= 2 * slack * std::fabs(known.factor))) return {};
-    known.count += row->count;
-  }
-  const bool are_few = std::any_of(factors.begin(), factors.end(), [](const auto& one) {
-    return one.second.count < kFewestOfRank;
-  });
-  return are_few ? std::map<int64_t, RankFactor>() : factors;
-}
-
-}  // namespace
-
-std::optional<Proposal> propose_rank_factors(const Difference& difference) {
-  constexpr size_t kListed = 4;
-  const double slack = factor_slack(difference.symptoms);
-  const auto factors = factors_of_ranks(difference.wrong, slack);
-  if (factors.size() < 2) return std::nullopt;
-  const double first = factors.begin()->second.factor;
-  const bool is_common = std::all_of(factors.begin(), factors.end(), [&](const auto& one) {
-    return std::fabs(one.second.factor - first) <= 2 * slack * std::fabs(first);
-  });
-  if (is_common) return std::nullopt;  // propose_factor
-  std::vector<std::string> listed;
-  for (const auto& [rank, one] : factors) {
-    if (listed.size() == kListed) break;
-    listed.push_back(fmt::format("{} on rank {}", factor_text(one.factor), rank));
-  }
-  return Proposal{
-      .pattern = fmt::format("each rank's values are the golden times a factor of that rank: {}{}",
-                             fmt::join(listed, ", "), factors.size() > kListed ? " .." : ""),
-      .likely =
-          "each rank scales by a number of its own, such as its norm (clipping) or its count of "
-          "tokens, where one number of all ranks is due",
-      .description = kFreeNumber * static_cast<double>(factors.size()),
-      .ranks = difference.ranks,
-      .share = 1,
-      .names_ranks = true};
 }
 
 }  // namespace shardproof::sim::judge

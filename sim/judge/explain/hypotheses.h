@@ -79,6 +79,8 @@ std::optional<Proposal> propose_draws(const Difference& difference);
 std::optional<Proposal> propose_found_out(const Difference& difference);
 // One value everywhere outside of padding: zeros, or a constant where the golden has many values.
 std::optional<Proposal> propose_constant(const Difference& difference);
+// The relative error that a factor may have in this precision.
+double factor_slack(const Symptoms& symptoms);
 // One factor on all wrong ranks, whatever it is; or an approximate one that has a meaning on this
 // mesh and explains the difference. Scalars fit any factor, so theirs must have a meaning.
 std::optional<Proposal> propose_factor(const Difference& difference);

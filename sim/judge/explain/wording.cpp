@@ -38,6 +38,17 @@ std::string times_nearly_one(double factor) {
   return fmt::format("(1 {} {:.2g})", factor < 1 ? '-' : '+', std::fabs(factor - 1));
 }
 
+std::string factor_text(double factor) {
+  const double inverse = 1 / factor;
+  if (is_near_one(factor)) return times_nearly_one(factor);
+  if (std::fabs(factor) < 1 &&
+      std::fabs(inverse - std::round(inverse)) < 1e-4 * std::fabs(inverse)) {
+    return fmt::format("{:.6g} (1/{:.0f})", factor, inverse);
+  }
+  const bool whole = std::fabs(factor - std::round(factor)) < 1e-6;
+  return whole ? fmt::format("{:.2f}", factor) : fmt::format("{:.6g}", factor);
+}
+
 std::string rounding_note(Precision precision) {
   return fmt::format("if the same case matches in float64, this is rounding in {}", precision);
 }

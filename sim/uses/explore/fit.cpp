@@ -141,8 +141,7 @@ class Fit : private FittedSettings {
     for (const auto& axis : kTrainingAxes) smaller(path_in_reference(axis), few_ranks);
   }
 
-  // Gradients that are added up whole or computed late belong to replicated parameters, and wider
-  // ones than the forward's to a precision other than float16.
+  // Whole or late gradients are of replicated parameters, wider ones not of float16.
   void gradients() {
     const char *place = "run.gradients", *late = "parallel.tp.deferred_wgrad";
     const auto exclude = [&](const char* path, bool excluded) {
@@ -184,8 +183,7 @@ class Fit : private FittedSettings {
     not_both(kPrecision, name_of(Precision::kFloat16), "llama_mtp");
   }
 
-  // Ranks keep parts of the inputs of checkpoints that sequence_parallel does not cut, on a loaded
-  // mesh too.
+  // Ranks keep parts of checkpoints' inputs that sequence_parallel does not cut; loaded meshes too.
   void checkpoints() {
     const char *spread = "parallel.tp.spread_checkpoints", *stages = "run.stages",
                *cut = "sequence_parallel";

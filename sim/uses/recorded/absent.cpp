@@ -131,10 +131,33 @@ std::string packed_with(const RecordedRun& run, const Reference& reference,
   return "";
 }
 
+// Of a parameter that is wrong only on stages that recorded no gradient of it, where others did.
+std::string copies_without_gradient(const RecordedRun& run, const judge::Divergence& found) {
+  if (run.mesh.size("pp") == 1) return "";
+  const std::string parameter = parameter_of(found.worst.kind, found.tensor);
+  std::set<int64_t> have;  // coordinates of pp
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.step != found.step || piece.kind != ObservationKind::kGradient) continue;
+    if (parameter_of(piece.kind, piece.name) == parameter) {
+      have.insert(run.mesh.coordinate("pp", piece.rank));
+    }
+  }
+  std::set<int64_t> wrong;
+  for (const int64_t rank : found.ranks) wrong.insert(run.mesh.coordinate("pp", rank));
+  const bool is_wrong_beside =
+      std::any_of(wrong.begin(), wrong.end(), [&](int64_t stage) { return have.contains(stage); });
+  if (have.empty() || is_wrong_beside || wrong.empty()) return "";
+  return fmt::format(
+      "pp {} recorded no gradient of it, and pp {} did: the gradient of that copy is lost, or the "
+      "stage does not use it and should build its own modules alone",
+      fmt::join(wrong, ", "), fmt::join(have, ", "));
+}
+
 }  // namespace
 
 std::string absent_gradients(const RecordedRun& run, const Reference& reference,
                              const judge::Divergence& found) {
+  if (found.worst.kind == ObservationKind::kParameter) return copies_without_gradient(run, found);
   if (found.worst.kind != ObservationKind::kGradient) return "";
   const Absent absent = absent_of(run, found.step);
   if (absent.empty()) return "";

@@ -162,7 +162,8 @@ std::string note_of(const RecordedRun& run, const Reference& golden) {
         run.from_step, run.from_step + 1);
   }
   for (const std::string& line :
-       {omission("because nothing says which part of it a rank holds", run.not_compared),
+       {omission("because nothing says which part of it a rank holds (layouts= of record does)",
+                 run.not_compared),
         omission(
             "because the reference's pieces do not make it whole, or are of single microbatches",
             golden.left_out),

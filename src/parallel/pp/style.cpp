@@ -61,10 +61,9 @@ std::vector<Boundary> boundaries_of(Decoder& model, const PipelineOptions& optio
     for (const Segment& segment : stages[static_cast<size_t>(stage)]) {
       if (segment.part == Segment::Part::kExtraHead) ++streams;
     }
-    Boundary boundary{.stage = stage, .streams = streams};
-    if (streams == 1 && next->front().part != Segment::Part::kExtraHead) {
-      boundary.part = part_name(next->front());
-    }
+    const bool is_of_model = streams == 1 && next->front().part != Segment::Part::kExtraHead;
+    Boundary boundary{
+        .part = is_of_model ? part_name(next->front()) : "", .stage = stage, .streams = streams};
     const std::vector<Layout>& inputs = model.slots_of(next->front()).front()->input_layouts;
     for (const Cut& cut : inputs.empty() ? std::vector<Cut>() : inputs.front().cuts()) {
       if (cut.axis != "pp") boundary.layout.append(cut);

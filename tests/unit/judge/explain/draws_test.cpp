@@ -12,7 +12,7 @@ std::vector<double> row(const char* stream, double seed, double offset, double c
   return {static_cast<double>(stream_id(stream)), seed, offset, count, state};
 }
 
-Piece piece_of(int64_t rank, std::vector<double> actual, std::vector<double> golden) {
+Piece piece_on(int64_t rank, std::vector<double> actual, std::vector<double> golden) {
   Piece piece;
   piece.rank = rank;
   piece.actual = std::move(actual);
@@ -40,7 +40,7 @@ constexpr const char* kOutside = "data-parallel-rng";
 constexpr const char* kInside = "model-parallel-rng";
 
 TEST_CASE("draws are told by their name") {
-  const Piece piece = piece_of(2, row(kOutside, 7, 0, 4, 1), row(kInside, 2725, 0, 4, 2));
+  const Piece piece = piece_on(2, row(kOutside, 7, 0, 4, 1), row(kInside, 2725, 0, 4, 2));
   CHECK(holds(said({piece}, "draw.attention dropout"), "rank 2 drew from stream"));
   CHECK(said({piece}, "drawn").empty());
   CHECK(said({piece}, "grad.draw.x").empty());
@@ -48,32 +48,32 @@ TEST_CASE("draws are told by their name") {
 
 TEST_CASE("another stream is named, with the one that was due") {
   const std::string text =
-      said({piece_of(2, row(kOutside, 7, 0, 4, 1), row(kInside, 2725, 0, 4, 2))});
+      said({piece_on(2, row(kOutside, 7, 0, 4, 1), row(kInside, 2725, 0, 4, 2))});
   CHECK(holds(text, "'data-parallel-rng' (seed 7), due is 'model-parallel-rng' (seed 2725)"));
   CHECK(holds(text, "fork"));
 }
 
 TEST_CASE("another seed of the right stream, and whose it is") {
-  const Piece first = piece_of(1, row(kInside, 9, 0, 4, 1), row(kInside, 10, 0, 4, 2));
+  const Piece first = piece_on(1, row(kInside, 9, 0, 4, 1), row(kInside, 10, 0, 4, 2));
   CHECK_FALSE(holds(said({first}), "another rank's"));
-  const Piece second = piece_of(2, row(kInside, 9, 0, 4, 1), row(kInside, 9, 0, 4, 1));
+  const Piece second = piece_on(2, row(kInside, 9, 0, 4, 1), row(kInside, 9, 0, 4, 1));
   CHECK(holds(said({first, second}), "of seed 9, due is 10, which another rank's"));
 }
 
 TEST_CASE("another place in the right stream, and a generator that moved untold") {
-  CHECK(holds(said({piece_of(0, row(kInside, 9, 8, 4, 1), row(kInside, 9, 4, 4, 2))}),
+  CHECK(holds(said({piece_on(0, row(kInside, 9, 8, 4, 1), row(kInside, 9, 4, 4, 2))}),
               "from number 8 on, due are 4 from 4 on"));
-  CHECK(holds(said({piece_of(0, row(kInside, 9, 4, 4, 1), row(kInside, 9, 4, 4, 2))}),
+  CHECK(holds(said({piece_on(0, row(kInside, 9, 4, 4, 1), row(kInside, 9, 4, 4, 2))}),
               "past the tracker"));
   std::vector<double> two = row(kInside, 9, 0, 4, 1), other = two;
   for (const double value : row(kInside, 9, 4, 4, 3)) two.push_back(value);
   for (const double value : row(kInside, 9, 5, 4, 3)) other.push_back(value);
-  CHECK(holds(said({piece_of(3, other, two)}), "rank 3 drew 4 numbers"));
+  CHECK(holds(said({piece_on(3, other, two)}), "rank 3 drew 4 numbers"));
 }
 
 TEST_CASE("where nothing differs nothing is said") {
   CHECK(said({}).empty());
-  CHECK(said({piece_of(0, row(kInside, 9, 4, 4, 1), row(kInside, 9, 4, 4, 1))}).empty());
+  CHECK(said({piece_on(0, row(kInside, 9, 4, 4, 1), row(kInside, 9, 4, 4, 1))}).empty());
 }
 
 }  // namespace
