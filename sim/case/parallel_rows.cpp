@@ -7,7 +7,7 @@ namespace shardproof::sim {
 
 namespace {
 
-constexpr const char* kStages = "no other option knows how stages are made: scenarios/pp";
+constexpr const char* kOfStages = "no other option knows how stages are made: scenarios/pp";
 
 // Axes over which parameters can be sharded.
 Needs has_shares() {
@@ -153,34 +153,34 @@ const OptionRows<PipelineSpec>& rows_of(const PipelineSpec&) {
   static const OptionRows<PipelineSpec> rows = {
       row<&Spec::schedule>("parallel.pp.schedule",
                            "The order of forwards and backwards on the ranks of pp",
-                           ShortName{"schedule"}, all_of(pp()), NotPaired{kStages}),
+                           ShortName{"schedule"}, all_of(pp()), NotPaired{kOfStages}),
       row<&Spec::chunks>(
           "parallel.pp.chunks", "Parts of the model on each rank of pp; zbv and dualpipev need 2",
-          Range{1, kMaxRanks}, ShortName{"chunks"}, all_of(pp()), NotPaired{kStages}),
+          Range{1, kMaxRanks}, ShortName{"chunks"}, all_of(pp()), NotPaired{kOfStages}),
       row<&Spec::group>("parallel.pp.group",
                         "interleaved: microbatches that go through one chunk before the rank "
                         "turns to the next; 0: as many as ranks of pp",
-                        Range{0, 1e6}, ShortName{"group"}, all_of(pp()), NotPaired{kStages}),
+                        Range{0, 1e6}, ShortName{"group"}, all_of(pp()), NotPaired{kOfStages}),
       row<&Spec::shapes>("parallel.pp.shapes",
                          "Shapes of the tensors between stages: both ends know them from the "
                          "batch, or three sizes go ahead of each tensor",
-                         all_of(pp()), NotPaired{kStages}),
+                         all_of(pp()), NotPaired{kOfStages}),
       row<&Spec::first_layers>("parallel.pp.first_layers",
                                "Layers of the first rank of pp; 0: as many as the others",
-                               Range{0, 1e6}, all_of(pp()), NotPaired{kStages}),
+                               Range{0, 1e6}, all_of(pp()), NotPaired{kOfStages}),
       row<&Spec::last_layers>("parallel.pp.last_layers",
                               "Layers of the last rank of pp; 0: as many as the others",
-                              Range{0, 1e6}, all_of(pp()), NotPaired{kStages}),
+                              Range{0, 1e6}, all_of(pp()), NotPaired{kOfStages}),
       row<&Spec::count_embedding>("parallel.pp.count_embedding",
                                   "The embedding counts as a layer when layers are dealt",
-                                  all_of(pp()), NotPaired{kStages}),
+                                  all_of(pp()), NotPaired{kOfStages}),
       row<&Spec::count_head>("parallel.pp.count_head",
                              "The head counts as a layer when layers are dealt", all_of(pp()),
-                             NotPaired{kStages}),
+                             NotPaired{kOfStages}),
       row<&Spec::layout>("parallel.pp.layout",
                          "What each stage of the pipeline holds, as in Ett|(tt|)*2ttL: E the "
                          "embedding, t a layer, L the head; empty: by the other keys",
-                         all_of(pp()), NotPaired{kStages}),
+                         all_of(pp()), NotPaired{kOfStages}),
   };
   return rows;
 }

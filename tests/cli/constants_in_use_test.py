@@ -22,7 +22,8 @@ sys.path.insert(0, str(ROOT / "tests/mutants"))
 from cpp_tokens import tokens_of  # noqa: E402
 
 KEYS = dict(keys_in_use.leaves(pairs_in_use.SCHEMA))
-TP, CP, DP, ULYSSES = pairs_in_use.TP, pairs_in_use.CP, pairs_in_use.DP, pairs_in_use.ULYSSES
+TP, CP, DP, ULYSSES = (f"parallel.{axis}_size" for axis in
+                       ("tensor_parallel", "context_parallel", "data_parallel", "ulysses"))
 PP = "parallel.pipeline_parallel_size"
 
 

@@ -287,11 +287,17 @@ class Clues(cli_test.CommandTest):
         self.assertNotIn("copy", change(0.02))
 
     def test_a_step_of_another_size(self):
-        def change(run, rank, kind, name, values):
-            if values != stepped("head.weight"):
-                return None
-            return [old + 0.25 * (new - old) for old, new in zip(start("head.weight"), values)]
-        text = self.judged(change)
+        def change(share):
+            def of_run(run, rank, kind, name, values):
+                if values != stepped("head.weight"):
+                    return None
+                return [old + share * (new - old) for old, new in zip(start("head.weight"), values)]
+            self.setUp()
+            return of_run
+        self.assertIn("moved by 0.5 of the golden's update: the learning rate, or another setting of the optimizer, is wrong on all ranks; "
+                      "0.5 is 1 over the size of tp", self.judged(change(0.5)))
+        text = self.judged(change(0.25))
+        self.assertNotIn("the size of", text)
         self.assertIn("moved by 0.25 of the golden's update: the learning rate, or another setting of the optimizer", text)
         self.assertNotIn("bias correction", text)
 

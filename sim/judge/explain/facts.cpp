@@ -75,7 +75,11 @@ Proposal proposal_of(const Evidence& evidence, const Rows& rows, const Differenc
   Proposal out{.pattern = text_of(evidence),
                .description = description_of(evidence),
                .ranks = ranks_of(rows)};
-  if (out.ranks != difference.ranks) out.detail = kOthersDiffer;
+  if (const auto* update = std::get_if<ShareOfUpdate>(&evidence)) {
+    const std::string size = size_of_factor(difference.symptoms.mesh, update->share);
+    if (!size.empty()) out.detail = fmt::format("; {:.3g} is{}", update->share, size.substr(1));
+  }
+  if (out.ranks != difference.ranks) out.detail += kOthersDiffer;
   double count = 0;
   for (const ResultRow* row : rows) {
     count += static_cast<double>(std::max<int64_t>(row->bad_count, 1));

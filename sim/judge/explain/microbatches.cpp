@@ -16,27 +16,27 @@ constexpr double kDependent = 1e-6;   // of a gradient, beside which it depends 
 constexpr double kMostCount = 8;      // times that a microbatch may count
 constexpr double kMostLeftOver = 32;  // allowances that the golden's own sum may leave
 
-using Values = std::vector<double>;
+using Column = std::vector<double>;
 
-double dot(const Values& a, const Values& b) {
+double dot(const Column& a, const Column& b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
   return sum;
 }
 
-void take_off(Values& from, const Values& unit, double times) {
+void take_off(Column& from, const Column& unit, double times) {
   for (size_t i = 0; i < from.size(); ++i) from[i] -= times * unit[i];
 }
 
 // The gradients of single microbatches, as a basis in which a sum of them shows each one's factor.
 class Basis {
  public:
-  explicit Basis(const std::vector<Values>& parts) {
-    for (const Values& part : parts) {
+  explicit Basis(const std::vector<Column>& parts) {
+    for (const Column& part : parts) {
       const double size = std::sqrt(dot(part, part));
-      Values rest = part;
+      Column rest = part;
       rows_.emplace_back();
-      for (const Values& unit : units_) {
+      for (const Column& unit : units_) {
         rows_.back().push_back(dot(rest, unit));
         take_off(rest, unit, rows_.back().back());
       }
@@ -50,9 +50,9 @@ class Basis {
   bool is_independent() const { return is_independent_; }
 
   // The factor of each part whose sum is nearest to `sum`.
-  Values factors_of(Values sum) const {
-    Values factors;
-    for (const Values& unit : units_) {
+  Column factors_of(Column sum) const {
+    Column factors;
+    for (const Column& unit : units_) {
       factors.push_back(dot(sum, unit));
       take_off(sum, unit, factors.back());
     }
@@ -64,13 +64,13 @@ class Basis {
   }
 
  private:
-  std::vector<Values> units_;  // orthonormal
-  std::vector<Values> rows_;   // rows_[j][k]: part j along unit k
+  std::vector<Column> units_;  // orthonormal
+  std::vector<Column> rows_;   // rows_[j][k]: part j along unit k
   bool is_independent_ = true;
 };
 
-Values known_of(const Assembled& tensor, const double* values) {
-  Values known;
+Column known_of(const Assembled& tensor, const double* values) {
+  Column known;
   for (size_t e = 0; e < tensor.known.size(); ++e) {
     if (tensor.known[e]) known.push_back(values[e]);
   }
@@ -83,14 +83,14 @@ struct Counted {
   Explained sums;
 };
 
-std::optional<Counted> count_in(const Assembled& tensor, const std::vector<Values>& parts) {
+std::optional<Counted> count_in(const Assembled& tensor, const std::vector<Column>& parts) {
   const Basis basis(parts);
   if (!basis.is_independent()) return std::nullopt;
-  const Values golden = known_of(tensor, tensor.golden.data());
-  const Values actual = known_of(tensor, tensor.actual.data());
-  const Values due = basis.factors_of(golden), held = basis.factors_of(actual);
+  const Column golden = known_of(tensor, tensor.golden.data());
+  const Column actual = known_of(tensor, tensor.actual.data());
+  const Column due = basis.factors_of(golden), held = basis.factors_of(actual);
   Counted out;
-  Values proposed(golden.size()), whole(golden.size());
+  Column proposed(golden.size()), whole(golden.size());
   for (size_t k = 0; k < parts.size(); ++k) {
     const double share = held[k] / due[k];
     const double count = std::round(share);
@@ -160,10 +160,10 @@ std::optional<Proposal> propose_microbatches(const Difference& difference) {
   if (given.empty() || !difference.first_copies) return std::nullopt;
   const Assembled& tensor = *difference.first_copies;
   if (!tensor.drawn.empty()) return std::nullopt;
-  std::vector<Values> parts;
+  std::vector<Column> parts;
   std::vector<MicrobatchGradient> named;  // those whose gradient is not zero
   for (const MicrobatchGradient& part : given) {
-    Values values = known_of(tensor, part.values);
+    Column values = known_of(tensor, part.values);
     if (dot(values, values) == 0) continue;
     parts.push_back(std::move(values));
     named.push_back(part);

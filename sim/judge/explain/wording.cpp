@@ -38,6 +38,19 @@ std::string times_nearly_one(double factor) {
   return fmt::format("(1 {} {:.2g})", factor < 1 ? '-' : '+', std::fabs(factor - 1));
 }
 
+std::string size_of_factor(const Mesh& mesh, double factor) {
+  constexpr double kNear = 1e-3;
+  const auto is = [&](double other) { return std::fabs(factor - other) < kNear * other; };
+  std::string sizes, inverses;
+  for (const MeshAxis& axis : mesh.axes()) {
+    const auto size = static_cast<double>(axis.size);
+    if (axis.size == 1 || (!is(size) && !is(1 / size))) continue;
+    std::string& names = is(size) ? sizes : inverses;
+    names += fmt::format("{} the size of {}", names.empty() ? "" : " and", axis.name);
+  }
+  return !sizes.empty() ? "," + sizes : inverses.empty() ? "" : ", 1 over" + inverses;
+}
+
 std::string factor_text(double factor) {
   const double inverse = 1 / factor;
   if (is_near_one(factor)) return times_nearly_one(factor);

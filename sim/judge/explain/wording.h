@@ -18,6 +18,8 @@ std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
 // A number that is nearly 1 is written so that it differs from 1: "(1 + 3e-06)".
 bool is_near_one(double factor);
 std::string times_nearly_one(double factor);
+// ", 1 over the size of dp" for 0.333 where dp has three ranks; "" where no axis has that size.
+std::string size_of_factor(const Mesh& mesh, double factor);
 // "2.00", "0.333333 (1/3)", "(1 + 3e-06)".
 std::string factor_text(double factor);
 

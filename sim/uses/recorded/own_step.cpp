@@ -11,7 +11,6 @@
 namespace shardproof::sim::recorded {
 namespace {
 
-constexpr double kNearSize = 1e-3;   // of a factor to the size of an axis
 constexpr double kMostOfUpdate = 2;  // how far an update may be from the golden's: its sign is free
 constexpr double kNoGradient = 1e-9;  // of the largest of its step
 // Of an update that is not lost in those of its parameter.
@@ -72,19 +71,6 @@ Update update_of(const RecordedPiece& now, const RecordedPiece* before, const Go
   return update;
 }
 
-// ", 1 over the size of dp" for 0.333 on three ranks; "" where no axis has that size.
-std::string size_of_factor(const Mesh& mesh, double factor) {
-  const auto is = [&](double other) { return std::fabs(factor - other) < kNearSize * other; };
-  std::string sizes, inverses;
-  for (const MeshAxis& axis : mesh.axes()) {
-    const auto size = static_cast<double>(axis.size);
-    if (axis.size == 1 || (!is(size) && !is(1 / size))) continue;
-    std::string& names = is(size) ? sizes : inverses;
-    names += fmt::format("{} the size of {}", names.empty() ? "" : " and", axis.name);
-  }
-  return !sizes.empty() ? "," + sizes : inverses.empty() ? "" : ", 1 over" + inverses;
-}
-
 }  // namespace
 
 bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, const Source& source,
@@ -105,9 +91,9 @@ bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, c
   const bool is_coarse = kRoundingsOfUpdate * eps * golden.scale > update.size;
   if (has_gradient && !is_coarse && update.has_other_factor(source)) {
     row.problem = moves ? fmt::format(
-                              "moved by {:.3g} x the golden's update of this step{}: the learning "
+                              "moved by {:.3g} x the golden's update of this step: the learning "
                               "rate, or another setting of the optimizer, is wrong",
-                              update.factor, size_of_factor(run_.mesh, update.factor))
+                              update.factor)
                         : fmt::format("every element is {:.3g} x golden, or nearly", update.factor);
     return false;
   }

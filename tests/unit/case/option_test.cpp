@@ -49,7 +49,9 @@ TEST_CASE("Every option reaches a place of its own in a case, and the golden's k
     CHECK(option.get(spec, Extent::kAll) == other);
     // A key without a member's name sets a block, whose own rows made the same change before.
     CHECK(cases.insert(to_json(spec)).second != option.member.empty());
-    CHECK((golden_key(spec) == key) == (option.golden == Golden::kIgnores));
+    // Whether there are stages at all is in the key, since the golden then has boundaries.
+    const bool ignores = option.golden == Golden::kIgnores && option.member != "parallel.pp";
+    CHECK((golden_key(spec) == key) == ignores);
     ++changed;
     ignored += option.golden == Golden::kIgnores ? 1 : 0;
   }
