@@ -244,7 +244,7 @@ class CaseRun {
 
   // Each rank has zeros in the rows of other samples, so that those of all add up to the whole.
   void observe_scores(const at::Tensor& scores, const std::vector<std::string>& sample_axes) {
-    if (!probe().listens(Phase::kStep)) return;
+    if (spec_.sample_rows > 0 || !probe().listens(Phase::kStep)) return;
     probe().observe({.kind = ObservationKind::kScores,
                      .name = "scores",
                      .phase = Phase::kStep,
