@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kListed = 4;
 
-// The evidence of this kind that each wrong row has; null when one has none.
+// The first evidence of this kind that a row has; null when it has none.
 template <class Found>
 const Found* evidence_of(const ResultRow& row) {
   for (const Evidence& evidence : row.evidence) {
