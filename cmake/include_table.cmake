@@ -12,7 +12,7 @@ shardproof_folder(src/observe src/base src/mesh torch)
 shardproof_folder(src/random src/base src/tensor src/observe fmt torch)
 shardproof_folder(src/comm src/base src/mesh src/tensor fmt torch)
 shardproof_folder(src/collective src/base src/comm fmt torch)
-shardproof_folder(src/sequence src/base src/mesh src/comm src/collective fmt torch)
+shardproof_folder(src/sequence src/base src/mesh src/tensor src/comm src/collective fmt torch)
 # One device: never the rest of mesh, comm, parallel.
 shardproof_folder(src/model/moe src/base src/tensor fmt torch)
 shardproof_folder(src/model src/base src/mesh/layout.h src/tensor src/observe src/model/moe fmt json
@@ -25,12 +25,12 @@ shardproof_folder(src/parallel/tp src/base src/mesh src/tensor src/random src/co
   src/model src/parallel/style fmt json torch)
 shardproof_folder(src/parallel/cp src/base src/comm src/sequence src/model src/parallel/style fmt
   torch)
-shardproof_folder(src/parallel/ulysses src/base src/mesh src/comm src/collective src/model
+shardproof_folder(src/parallel/ulysses src/base src/mesh src/tensor src/comm src/collective src/model
   src/parallel/style fmt json torch)
 shardproof_folder(src/parallel/data src/base src/mesh src/tensor src/comm src/model
   src/parallel/style fmt torch)
-shardproof_folder(src/parallel/pp src/base src/mesh src/comm src/model src/parallel/style fmt torch)
-shardproof_folder(src/parallel/experts src/base src/mesh src/comm src/collective src/model
+shardproof_folder(src/parallel/pp src/base src/mesh src/tensor src/comm src/model src/parallel/style fmt torch)
+shardproof_folder(src/parallel/experts src/base src/mesh src/tensor src/comm src/collective src/model
   src/model/moe src/parallel/style fmt torch)
 shardproof_folder(src/parallel/registry src/parallel/style src/parallel/tp src/parallel/experts src/parallel/cp
   src/parallel/ulysses src/parallel/pp src/parallel/data)

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "logprob/vocab_parallel_logprob.h"
 #include "sequence/cu_seqlens.h"
+#include "tensor/int64_list.h"
 
 namespace shardproof {
 namespace {
@@ -28,12 +29,6 @@ std::vector<int64_t> predicted(const SequenceLayout& layout, int64_t cp_rank) {
     }
   }
   return next;
-}
-
-std::vector<int64_t> list_of(const at::Tensor& seq_index) {
-  const at::Tensor list = seq_index.to(at::kCPU, at::kLong).contiguous();
-  const int64_t* data = list.data_ptr<int64_t>();
-  return {data, data + list.numel()};
 }
 
 void check_shapes(const at::Tensor& logits, const at::Tensor& target, int64_t cp_size) {
@@ -118,7 +113,7 @@ at::Tensor indexed_next_token_logprobs(const at::Tensor& logits, const at::Tenso
         "give one entry per position, rank after rank");
   }
   const SequenceLayout layout =
-      SequenceLayout::from_seq_index(list_of(seq_index), axes.cp.size(), target.size(1));
+      SequenceLayout::from_seq_index(int64_list(seq_index), axes.cp.size(), target.size(1));
   return scored_in_order(logits, target, layout, axes, gather, options);
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "tensor/int64_list.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof {
@@ -59,9 +60,7 @@ class BatchFile {
                    const char* what) const {
     const at::Tensor wrong = at::nonzero((tensor < low).logical_or(tensor > high));
     if (wrong.size(0) == 0) return;
-    const at::Tensor where = wrong[0];
-    std::vector<int64_t> index(where.data_ptr<int64_t>(),
-                               where.data_ptr<int64_t>() + where.numel());
+    const std::vector<int64_t> index = int64_list(wrong[0]);
     at::Tensor value = tensor;
     for (const int64_t i : index) value = value[i];
     throw_bad_input(fmt::format("'{}': {}[{}]={} is outside {}..{} ({})", file_.path(), name,

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "mesh/layout.h"
+#include "tensor/int64_list.h"
 
 namespace shardproof {
 std::vector<int64_t> cu_seqlens_of(const std::vector<int64_t>& lengths, int64_t multiple) {
@@ -35,9 +36,7 @@ std::vector<int64_t> read_cu_seqlens(const at::Tensor& cu_seqlens, int64_t num_p
                     fmt::join(cu_seqlens.sizes(), ",")),
         "give int32 or int64 [N+1]");
   }
-  const at::Tensor list = cu_seqlens.to(at::kCPU, at::kLong).contiguous();
-  const int64_t* data = list.data_ptr<int64_t>();
-  std::vector<int64_t> cu(data, data + list.numel());
+  std::vector<int64_t> cu = int64_list(cu_seqlens);
   if (cu.front() != 0) {
     throw_bad_input(fmt::format("cu_seqlens begins with {}", cu.front()), "let it begin with 0");
   }

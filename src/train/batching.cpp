@@ -11,15 +11,12 @@
 #include "parallel/data/replicate.h"
 #include "sequence/bins.h"
 #include "sequence/packing.h"
+#include "tensor/int64_list.h"
 
 namespace shardproof {
 namespace {
 
-std::vector<int64_t> lengths_of(const Batch& batch) {
-  const at::Tensor list = batch.input_lengths.to(at::kCPU, at::kLong).contiguous();
-  const int64_t* data = list.data_ptr<int64_t>();
-  return {data, data + list.numel()};
-}
+std::vector<int64_t> lengths_of(const Batch& batch) { return int64_list(batch.input_lengths); }
 
 // The share of each sequence in a budget.
 std::vector<int64_t> taken(const std::vector<int64_t>& lengths, int64_t multiple) {

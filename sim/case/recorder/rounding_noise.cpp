@@ -35,7 +35,8 @@ double roundings_of_member(at::ScalarType dtype) { return dtype == at::kDouble ?
 
 at::Tensor uniform_noise(const at::Tensor& like, int64_t seed, const std::string& stream) {
   const auto generator = at::detail::createCPUGenerator(stream_seed(seed, stream));
-  return at::rand(like.sizes(), generator, at::dtype(at::kDouble)).mul_(2).sub_(1);
+  const at::Tensor noise = at::rand(like.sizes(), generator, at::dtype(at::kDouble));
+  return noise.mul_(2).sub_(1).to(like.device());  // the same numbers on every device
 }
 
 at::Tensor moved_by_rounding(const at::Tensor& value, int64_t seed, const std::string& stream,

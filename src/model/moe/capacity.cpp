@@ -6,18 +6,17 @@
 #include <cmath>
 #include <limits>
 
+#include "tensor/int64_list.h"
+
 namespace shardproof {
 namespace {
 
 // [groups] int64: the capacity of each group.
 at::Tensor capacities(const at::Tensor& real, const at::Tensor& groups, const RouterRule& router,
                       const CapacityRule& rule) {
-  const at::Tensor counts = groups.masked_select(real).bincount();
-  at::Tensor all = at::empty_like(counts);
-  for (int64_t g = 0; g < counts.size(0); ++g) {
-    all.data_ptr<int64_t>()[g] = expert_capacity(counts.data_ptr<int64_t>()[g], router, rule);
-  }
-  return all;
+  std::vector<int64_t> all = int64_list(groups.masked_select(real).bincount());
+  for (int64_t& count : all) count = expert_capacity(count, router, rule);
+  return at::tensor(all, at::kLong).to(groups.device());
 }
 
 }  // namespace
@@ -43,13 +42,13 @@ KeptRoutes routes_within_capacity(const at::Tensor& ids, const at::Tensor& weigh
   const at::Tensor weight = weights.reshape({-1}).index({routes});
 
   // Routes by (queue, place in it).
-  at::Tensor order = at::arange(routes.numel(), at::kLong);
+  at::Tensor order = at::arange(routes.numel(), routes.options());
   if (rule.policy == DropPolicy::kProbs) {
     order = weight.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/true);
   }
   order = order.index({queue.index({order}).argsort(/*stable=*/true, 0, /*descending=*/false)});
   const at::Tensor sorted = queue.index({order});
-  const at::Tensor place = at::arange(routes.numel(), at::kLong) -
+  const at::Tensor place = at::arange(routes.numel(), routes.options()) -
                            at::searchsorted(sorted, sorted, /*out_int32=*/false, /*right=*/false);
   const at::Tensor room = capacity.index({group.index({order})});
   result.kept.view({-1}).index_put_({routes.index({order})}, place.lt(room));

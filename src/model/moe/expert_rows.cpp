@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "tensor/int64_list.h"
 
 namespace shardproof {
 
@@ -13,9 +14,8 @@ ExpertRows rows_by_expert(const at::Tensor& ids, int64_t num_experts, const at::
   const at::Tensor routes = has_row.reshape({-1}).nonzero().view({-1});
   const at::Tensor experts = ids.reshape({-1}).index({routes});
   const at::Tensor order = experts.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
-  const at::Tensor counts = experts.bincount({}, num_experts);
   return {.routes = routes.index({order}),
-          .counts = {counts.data_ptr<int64_t>(), counts.data_ptr<int64_t>() + num_experts},
+          .counts = int64_list(experts.bincount({}, num_experts)),
           .tokens = ids.size(0),
           .num_chosen = ids.size(1)};
 }

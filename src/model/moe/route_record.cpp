@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "tensor/int64_list.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof {
@@ -93,7 +94,7 @@ RouteRecord read_route_record(const std::string& path) {
     if (!file.contains(name)) refuse(fmt::format("it has no tensor '{}'", name));
     if (file.get(name).scalar_type() != at::kLong) refuse(fmt::format("'{}' is not int64", name));
   }
-  const at::Tensor ids = file.get("ids").clone(), layers = file.get("layers").clone();
+  const at::Tensor ids = file.get("ids").clone(), layers = file.get("layers");
   if (ids.dim() != 4 || layers.dim() != 1 || ids.size(2) != layers.size(0)) {
     refuse("'ids' is not [samples, positions, layers, chosen experts]");
   }
@@ -102,9 +103,7 @@ RouteRecord read_route_record(const std::string& path) {
                          experts->second.size() < 10 &&
                          experts->second.find_first_not_of("0123456789") == std::string::npos;
   if (!is_number) refuse("its metadata has no num_experts");
-  return {.ids = ids,
-          .layers = {layers.data_ptr<int64_t>(), layers.data_ptr<int64_t>() + layers.numel()},
-          .num_experts = std::stoll(experts->second)};
+  return {.ids = ids, .layers = int64_list(layers), .num_experts = std::stoll(experts->second)};
 }
 
 }  // namespace shardproof

@@ -6,14 +6,10 @@
 
 #include "collective/all_to_all.h"
 #include "collective/mappings.h"
+#include "tensor/int64_list.h"
 
 namespace shardproof {
 namespace {
-
-std::vector<int64_t> numbers(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.reshape({-1}).contiguous();
-  return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
-}
 
 // Rows that arrived from several ranks, by expert within each rank's -> by expert, and within an
 // expert by rank: the places from which they are taken. `counts` [ranks, n].
@@ -35,15 +31,15 @@ at::Tensor experts_by_all_to_all(const at::Tensor& x, const at::Tensor& ids,
   // [etp, ep, n]: what each rank of etp got from each of ep.
   const at::Tensor arrived =
       ranks.etp.all_gather(received.unsqueeze(0), 0, label + ".held counts").cpu();
-  const std::vector<int64_t> to = numbers(sent.sum(1)), from = numbers(received.cpu().sum(1)),
-                             held = numbers(arrived.flatten(1).sum(1));
+  const std::vector<int64_t> to = int64_list(sent.sum(1)), from = int64_list(received.sum(1)),
+                             held = int64_list(arrived.flatten(1).sum(1));
 
   const at::Tensor dispatched = all_to_all_with_all_to_all_backward(
       gather_rows(x, routed), ranks.ep, label + ".dispatch", to, from);
   const at::Tensor gathered =
       all_gather_with_reduce_scatter_backward(dispatched, ranks.etp, 0, label + ".gather", held);
   const at::Tensor order = order_by_expert(arrived.flatten(0, 1)).to(x.device());
-  const ExpertRows rows{.routes = {}, .counts = numbers(arrived.flatten(0, 1).sum(0))};
+  const ExpertRows rows{.routes = {}, .counts = int64_list(arrived.flatten(0, 1).sum(0))};
   const at::Tensor outputs = run_experts(gathered.index_select(0, order), rows, own, context);
   const at::Tensor in_place = outputs.index_select(0, order.argsort());
   const at::Tensor reduced =
@@ -59,8 +55,7 @@ at::Tensor experts_by_all_gather(const at::Tensor& x, const at::Tensor& ids,
                                  const StepContext& context) {
   const int64_t here = own.down.size(0), first = ranks.ep.rank() * here;
   const at::Tensor tokens = at::full({1}, x.size(0), ids.options());
-  const std::vector<int64_t> sizes =
-      numbers(ranks.all.all_gather(tokens, 0, label + ".tokens").cpu());
+  const std::vector<int64_t> sizes = int64_list(ranks.all.all_gather(tokens, 0, label + ".tokens"));
   const at::Tensor all_ids = ranks.all.all_gather(ids, 0, label + ".ids", sizes);
   const at::Tensor all_x =
       all_gather_with_reduce_scatter_backward(x, ranks.all, 0, label + ".dispatch", sizes);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "parallel/pp/tables.h"
+#include "tensor/int64_list.h"
 
 namespace shardproof {
 
@@ -81,8 +82,7 @@ void PipelineStages::before(const Action&) {
   for (const Post& post : current_->receives) {
     const BoundaryTensor& tensor = post.tensor;
     if (post.sizes) {
-      const at::Tensor sizes = receive(post).wait().cpu();
-      exchanged_.assign(sizes.data_ptr<int64_t>(), sizes.data_ptr<int64_t>() + sizes.numel());
+      exchanged_ = int64_list(receive(post).wait());
       continue;
     }
     receives_[static_cast<size_t>(tensor.kind)].emplace(Key{tensor.boundary, tensor.microbatch},

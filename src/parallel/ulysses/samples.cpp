@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "tensor/int64_list.h"
 
 namespace shardproof {
 namespace {
@@ -85,11 +86,10 @@ std::vector<Sample> gather_samples(const std::vector<Sample>& own, Communicator&
   const std::string bytes = encode(own);
   if (ulysses.size() == 1) return decode(bytes.data());
   const at::Tensor size = at::tensor({static_cast<int64_t>(bytes.size())}, at::kLong);
-  const at::Tensor sizes = ulysses.all_gather(size.to(device), 0, label + " sizes").cpu();
+  const std::vector<int64_t> counts =
+      int64_list(ulysses.all_gather(size.to(device), 0, label + " sizes"));
   const at::Tensor local = at::empty({size.item<int64_t>()}, at::kByte);
   std::memcpy(local.data_ptr(), bytes.data(), bytes.size());
-  const std::vector<int64_t> counts(sizes.const_data_ptr<int64_t>(),
-                                    sizes.const_data_ptr<int64_t>() + sizes.numel());
   const at::Tensor all = ulysses.all_gather(local.to(device), 0, label + " bytes", counts).cpu();
   const char* at = static_cast<const char*>(all.const_data_ptr());
   std::vector<Sample> samples;
