@@ -312,6 +312,22 @@ PendingCollective Communicator::recv_async(const at::Tensor& like, int64_t from,
   return start_message(Op::kRecv, like, from, label, tag, true);
 }
 
+std::vector<PendingCollective> Communicator::send_recv_async(const at::Tensor& sent, int64_t to,
+                                                             int64_t from, std::string_view label,
+                                                             int tag) {
+  const bool together = backend_ && backend_->supportsCoalescing();
+  if (together) backend_->startCoalescing();
+  std::vector<PendingCollective> both;
+  both.push_back(recv_async(sent, from, label, tag));
+  both.push_back(send_async(sent, to, label, tag));
+  if (!together) return both;
+  const Call& call = both[0].state_->call;
+  c10::intrusive_ptr<c10d::Work> work;
+  run_backend_call(call, [&] { work = backend_->endCoalescing(); });
+  for (PendingCollective& one : both) one.state_->work = work;
+  return both;
+}
+
 void Communicator::barrier(std::string_view label) {
   if (!backend_) return;
   const auto work = [&] { return backend_->barrier({}); };

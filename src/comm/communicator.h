@@ -45,6 +45,7 @@ class [[nodiscard]] PendingCollective {
   at::Tensor wait();  // the result; called once
 
  private:
+  friend class Communicator;
   std::unique_ptr<State> state_;
 };
 
@@ -135,6 +136,11 @@ class Communicator {
                                int tag = 0);
   PendingCollective recv_async(const at::Tensor& like, int64_t from, std::string_view label,
                                int tag = 0);
+  // A recv_async of a tensor like `sent` and a send_async of `sent`, in this order in the result.
+  // NCCL begins them together, so that every member may call it at the same time; as two calls,
+  // each would receive before it sends. Over NCCL every member of the group must take part.
+  std::vector<PendingCollective> send_recv_async(const at::Tensor& sent, int64_t to, int64_t from,
+                                                 std::string_view label, int tag = 0);
 
  private:
   friend class CommunicatorHandle;

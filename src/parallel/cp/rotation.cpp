@@ -12,8 +12,7 @@ Handover::Handover(Rotation rotation, const at::Tensor& sent, Communicator& cp,
   const int64_t size = cp.size();
   const int64_t next = (cp.rank() + 1) % size, previous = (cp.rank() + size - 1) % size;
   if (rotation == Rotation::kSendRecv) {
-    pending_.push_back(cp.recv_async(sent, previous, label, tag));
-    pending_.push_back(cp.send_async(sent, next, label, tag));
+    pending_ = cp.send_recv_async(sent, next, previous, label, tag);
     return;
   }
   SHARDPROOF_ASSERT(rotation == Rotation::kAllToAll, "an all_gather hands nothing over");
