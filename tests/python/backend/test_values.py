@@ -1,11 +1,15 @@
 """Each call gives the values that its definition asks for, computed by hand."""
 
+import os
 import unittest
 
 import torch
 import torch.distributed as dist
 
 from ranks import RanksTest
+
+
+ON_GPU = bool(os.environ.get("SHARDPROOF_TEST_DEVICE"))
 
 
 def own(rank):
@@ -33,7 +37,8 @@ def all_reduces(rank, size):
                 work.wait()
             out.append(tensor.tolist())
     bits = torch.tensor([1 << rank, 7])
-    dist.all_reduce(bits, dist.ReduceOp.BOR)
+    if not ON_GPU:  # NCCL has no operation on bits
+        dist.all_reduce(bits, dist.ReduceOp.BOR)
     return out, bits.tolist()
 
 
@@ -98,15 +103,20 @@ def to_all(rank, size):
     return lists(received), lists(some), whole.tolist(), even.tolist()
 
 
+def batched_messages(rank, size):
+    right, left = (rank + 1) % size, (rank - 1) % size
+    batched = torch.zeros(2)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, own(rank), left),
+                                        dist.P2POp(dist.irecv, batched, right)]):
+        work.wait()
+    return batched.tolist()
+
+
 def messages(rank, size):
     right, left = (rank + 1) % size, (rank - 1) % size
     received = torch.zeros(2)
     pending = [dist.isend(own(rank), right), dist.irecv(received, left)]
     for work in pending:
-        work.wait()
-    batched = torch.zeros(2)
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, own(rank), left),
-                                        dist.P2POp(dist.irecv, batched, right)]):
         work.wait()
     sources = []
     if rank == 0:
@@ -126,7 +136,7 @@ def messages(rank, size):
         if rank == 1:
             dist.recv(late, 0)
         dist.barrier()
-    return received.tolist(), batched.tolist(), sorted(sources)
+    return received.tolist(), sorted(sources)
 
 
 def crossed(rank, size):
@@ -153,9 +163,11 @@ class Values(RanksTest):
     def test_all_reduce(self):
         rows = [[6, 60], [3, 30], [1, 10], [6, 6000], [2, 20], [3, 30], [3, 30]]
         golden = [row for row in rows for _ in range(2)]
-        for reduced, bits in self.values(3, all_reduces):
+        for rank, (reduced, bits) in enumerate(self.values(3, all_reduces)):
+            if ON_GPU:  # NCCL multiplies by 1/3 in float32 where it averages
+                reduced = [[round(number, 5) for number in row] for row in reduced]
             self.assertEqual(reduced, golden)
-            self.assertEqual(bits, [7, 7])
+            self.assertEqual(bits, [1 << rank, 7] if ON_GPU else [7, 7])
 
     def test_calls_with_a_root(self):
         values = self.values(3, rooted)
@@ -191,13 +203,18 @@ class Values(RanksTest):
             self.assertEqual(whole, sum(golden, []))
             self.assertEqual(even, [[10 * i + 2 * rank, 10 * i + 2 * rank + 1] for i in range(3)])
 
+    def test_batched_messages(self):
+        for rank, batched in enumerate(self.values(3, batched_messages)):
+            self.assertEqual(batched, [(rank + 1) % 3 + 1, 10 * ((rank + 1) % 3 + 1)])
+
+    @unittest.skipIf(ON_GPU, "with NCCL a ring in which each rank sends first waits for ever")
     def test_messages(self):
         values = self.values(3, messages)
-        for rank, (received, batched, _) in enumerate(values):
+        for rank, (received, _) in enumerate(values):
             self.assertEqual(received, [(rank - 1) % 3 + 1, 10 * ((rank - 1) % 3 + 1)])
-            self.assertEqual(batched, [(rank + 1) % 3 + 1, 10 * ((rank + 1) % 3 + 1)])
-        self.assertEqual(values[0][2], [(1, [2, 20]), (2, [3, 30])])
+        self.assertEqual(values[0][1], [(1, [2, 20]), (2, [3, 30])])
 
+    @unittest.skipIf(ON_GPU, "with NCCL the first call of a group waits for the group's other ranks")
     def test_order_of_asynchronous_calls_in_two_groups(self):
         for value in self.values(2, crossed):
             self.assertEqual(value, ([3, 30], [300, 3000], [3, 30]))
