@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "golden/dense_routes.h"
 #include "golden/dense_side_losses.h"
+#include "model/layer_slots.h"
 
 namespace shardproof::golden {
 
@@ -40,12 +41,10 @@ RouterBiases::RouterBiases(const sim::CaseSpec& spec, Decoder& model)
                   "leave out run.experts.bias, or set precision: float64");
   }
   biases_->router = model.config().router;
-  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
-    if (!model.config().has_experts(layer)) continue;
+  visit_layer_slots(model, SlotKind::kSelection, [this](int64_t layer, Slot& slot) {
     biases_->of_layers[layer].resize(static_cast<size_t>(biases_->router.num_experts));
-    Slot& slot = model.slot(model.config().router_of(layer) + ".ids");
     slot.layer = std::make_unique<Biased>(slot.name, layer, biases_);
-  }
+  });
 }
 
 void RouterBiases::update(const Batch& batch) {

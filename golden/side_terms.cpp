@@ -8,6 +8,7 @@
 
 #include "golden/dense_side_losses.h"
 #include "golden/token_groups.h"
+#include "model/layer_slots.h"
 #include "model/wrapped_layer.h"
 
 namespace shardproof::golden {
@@ -74,12 +75,11 @@ SideTerms::SideTerms(const sim::CaseSpec& spec, Decoder& model)
       options_(side_losses_of(spec)),
       rule_(model.config().router),
       logits_(std::make_shared<Logits>()) {
-  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
-    if (!options_.any() || !model.config().has_experts(layer)) continue;
-    Slot& slot = model.slot(model.config().router_of(layer) + ".weights");
+  if (!options_.any()) return;
+  visit_layer_slots(model, SlotKind::kRouteWeights, [this](int64_t layer, Slot& slot) {
     slots_[layer] = slot.name;
     slot.layer = std::make_unique<KeptLogits>(std::move(slot.layer), layer, logits_);
-  }
+  });
 }
 
 SideTerms::Terms SideTerms::of(const Batch& batch) const {

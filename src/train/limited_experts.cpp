@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "model/layer_slots.h"
 #include "model/moe/capacity.h"
 #include "model/wrapped_layer.h"
 #include "train/router_tokens.h"
@@ -33,11 +34,9 @@ LimitedExperts::LimitedExperts(Decoder& model, const CapacityRule& rule, const T
       sequence_axes_(axes_of_sequences(cuts, comm.mesh())),
       comm_(comm),
       device_(device) {
-  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
-    if (!model.config().has_experts(layer)) continue;
-    Slot& slot = model.slot(fmt::format("model.layers.{}.mlp.experts", layer));
+  visit_layer_slots(model, SlotKind::kExperts, [this](int64_t layer, Slot& slot) {
     slot.layer = std::make_unique<WithinCapacity>(std::move(slot.layer), layer, *this);
-  }
+  });
 }
 
 void LimitedExperts::begin(int64_t seq_len) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "model/layer_slots.h"
 #include "model/wrapped_layer.h"
 #include "train/router_tokens.h"
 
@@ -25,12 +26,10 @@ class KeptSelection : public WrappedLayer {
 
 RouteReplay::RouteReplay(Decoder& model, MeshComm& comm, at::Device device)
     : rule_(model.config().router), comm_(comm), device_(device) {
-  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
-    if (!model.config().has_experts(layer)) continue;
+  visit_layer_slots(model, SlotKind::kSelection, [this](int64_t layer, Slot& slot) {
     layers_.push_back(layer);
-    Slot& slot = model.slot(model.config().router_of(layer) + ".ids");
     slot.layer = std::make_unique<KeptSelection>(std::move(slot.layer), layer, *this);
-  }
+  });
 }
 
 void RouteReplay::begin_record(int64_t samples, int64_t positions) {

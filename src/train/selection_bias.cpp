@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "model/layer_slots.h"
 #include "model/moe/selection.h"
 #include "model/wrapped_layer.h"
 #include "train/router_tokens.h"
@@ -29,12 +30,12 @@ SelectionBiases::SelectionBiases(Decoder& model, const BiasRule& rule, MeshComm&
     : options_(rule), rule_(model.config().router), comm_(comm) {
   rule_.selection_bias = true;
   check_router_rule(rule_);
-  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
-    if (!model.config().has_experts(layer)) continue;
-    biases_[layer] = at::zeros({rule_.num_experts}, at::TensorOptions().dtype(wide).device(device));
-    Slot& slot = model.slot(model.config().router_of(layer) + ".ids");
+  const at::Tensor zeros =
+      at::zeros({rule_.num_experts}, at::TensorOptions().dtype(wide).device(device));
+  visit_layer_slots(model, SlotKind::kSelection, [&](int64_t layer, Slot& slot) {
+    biases_[layer] = zeros;
     slot.layer = std::make_unique<BiasedSelection>(std::move(slot.layer), layer, *this);
-  }
+  });
 }
 
 void SelectionBiases::begin() {

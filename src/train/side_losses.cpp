@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/layer_slots.h"
 #include "model/wrapped_layer.h"
 #include "train/router_tokens.h"
 
@@ -42,12 +43,10 @@ SideLosses::SideLosses(Decoder& model, const SideLossOptions& options, const Tok
       comm_(comm),
       device_(device),
       sequence_axes_(axes_of_sequences(cuts, comm.mesh())) {
-  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer) {
-    if (!model.config().has_experts(layer)) continue;
+  visit_layer_slots(model, SlotKind::kRouteWeights, [this](int64_t layer, Slot& slot) {
     layers_.push_back(layer);
-    Slot& slot = model.slot(model.config().router_of(layer) + ".weights");
     slot.layer = std::make_unique<WithSideLosses>(std::move(slot.layer), layer, *this);
-  }
+  });
 }
 
 void SideLosses::begin(const std::vector<Microbatch>& microbatches, const Batch& batch,

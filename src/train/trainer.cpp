@@ -42,12 +42,9 @@ Trainer::Trainer(const RankSetup& setup, Decoder& model, const ParallelStyles& s
       styles_(styles),
       tokens_(styles.token_cuts(setup.mesh)) {
   options_.norm.device = setup.device;
-  if (options.side_losses.any() || options.selection_bias.rate != 0 ||
-      options.capacity.factor != 0 || options.replays_routes) {
-    routers_ = std::make_shared<RouterTraining>(model, options.side_losses, options.selection_bias,
-                                                options.capacity, options.replays_routes, tokens_,
-                                                setup.comm, wider_type(setup.dtype), setup.device);
-  }
+  routers_ = std::make_shared<RouterTraining>(model, options.side_losses, options.selection_bias,
+                                              options.capacity, options.replays_routes, tokens_,
+                                              setup.comm, wider_type(setup.dtype), setup.device);
   discard_outputs(model, options.discarded);
   apply_activation_checkpointing(model, options.checkpointed);
   store_ = styles.store({.model = model,
@@ -119,7 +116,7 @@ at::Tensor Trainer::score(const Batch& batch) {
 }
 
 at::Tensor Trainer::score_and_record(const Batch& batch) {
-  RouteReplay* replay = routers_ ? routers_->replay() : nullptr;
+  RouteReplay* replay = routers_->replay();
   if (replay == nullptr) return score(batch);
   replay->begin_record(batch.size(), batch.seq_len());
   at::Tensor scores;
@@ -134,7 +131,7 @@ at::Tensor Trainer::score_and_record(const Batch& batch) {
 }
 
 void Trainer::forget_routes() {
-  if (routers_ && routers_->replay() != nullptr) routers_->replay()->forget();
+  if (routers_->replay() != nullptr) routers_->replay()->forget();
 }
 
 LossCounts Trainer::count(const std::vector<Microbatch>& microbatches) {
@@ -258,7 +255,7 @@ void Trainer::abandon_step() {
   }
   store_->abandon_step();
   runner_->abandon();
-  if (routers_) routers_->end();
+  routers_->end();
 }
 
 Trainer::OneSchedulerStep::~OneSchedulerStep() {
@@ -274,7 +271,7 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   UnfinishedStep unfinished(*this);
   const auto microbatches = this->microbatches(batch, Pass::kTraining);
   const LossCounts counts = count(microbatches);
-  if (routers_) routers_->begin(microbatches, batch, grad_factor(), first_sample_);
+  routers_->begin(microbatches, batch, grad_factor(), first_sample_);
   const std::vector<LossMetric> sums =
       run_with_loss(microbatches, counts, pass(step_, /*backward=*/true));
   for (Slot* slot : model_.slots()) slot->layer->finish_backward();
@@ -282,10 +279,8 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   // while it waits.
   const std::vector<at::Tensor> grads = finish_gradients();
   StepMetrics metrics = reduce_metrics(sums, counts);
-  if (routers_) {
-    routers_->end();
-    metrics.of_loss.merge(routers_->finish(/*skipped=*/grads.empty()));
-  }
+  routers_->end();
+  metrics.of_loss.merge(routers_->finish(/*skipped=*/grads.empty()));
   observe_scalar(ObservationKind::kLoss, "loss", Phase::kForward, step_, metrics.loss);
   metrics.skipped = grads.empty();
   if (!metrics.skipped) {
@@ -302,7 +297,7 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   }
   observe_state();
   observe_metrics(metrics, step_);
-  if (routers_) observe_routers();
+  observe_routers();
   return metrics;
 }
 

@@ -207,7 +207,7 @@ class Trainer {
   TokenCuts tokens_;
   std::unique_ptr<ParameterStore> store_;
   std::unique_ptr<StepRunner> runner_;
-  std::shared_ptr<RouterTraining> routers_;  // null: training adds nothing to them
+  std::shared_ptr<RouterTraining> routers_;
   int64_t gradient_bytes_ = 0;
 };
 
