@@ -101,7 +101,7 @@ shardproof_folder(sim/uses/proofs src/base src/mesh src/tensor src/observe src/r
 shardproof_folder(sim/report src/base src/tensor src/observe/observation_kind.h sim/case sim/judge/verdict fmt json crc)
 shardproof_folder(sim/describe src/base src/mesh src/tensor src/model src/comm src/parallel/tp src/parallel/pp src/train src/policy sim/case
   sim/world/calls sim/world/rank fmt torch)
-shardproof_folder(sim/run src/base src/tensor src/model src/parallel/tp sim/case sim/case/record
+shardproof_folder(sim/run src/base src/tensor src/model src/parallel/tp sim/case sim/case/inputs sim/case/record
   sim/case/scenario/problems.h sim/judge/verdict
   sim/world/process sim/world/launch sim/world/rank fmt json torch)
 # Reads and checks scenario files.

@@ -60,8 +60,8 @@ PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const Ru
       model_(written_out(data)),
       side_terms_(spec, model_),
       limited_experts_(spec, model_),
-      router_biases_(spec, model_),
       kept_routes_(spec, model_),
+      router_biases_(spec, model_),
       skips_(spec, /*finds_them=*/options.dtype == at::kHalf, options.overflows),
       parted_skips_(options.parted_skips) {
   if (options.routes != nullptr) options.routes->wrap(model_);
@@ -165,14 +165,16 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
     }
     if (!spec_.optimizer.schedulers.empty())
       observe(ObservationKind::kRate, "lr", Phase::kStep, step, scalar(rate));
-    router_biases_.update(batch);
+    router_biases_.update(batch, parameters_, masters_);
   }
   for (const ParameterPtr& parameter : parameters_) refresh_leaf(*parameter);
   observe_state(step, optimizer);
   observe_metrics(now, batch, step);
   observe_values(side.values, step);
   observe_values(heads.values, step);
-  observe_routers(dropped, step);
+  if (limited_experts_.active()) {
+    observe(ObservationKind::kCount, "metric.dropped_routes", Phase::kStep, step, scalar(dropped));
+  }
 }
 
 void PlainModel::observe_values(const std::map<std::string, double>& values, int64_t step) {
@@ -180,19 +182,6 @@ void PlainModel::observe_values(const std::map<std::string, double>& values, int
     if (spec_.precision != Precision::kFloat64) break;
     observe(ObservationKind::kMetric, "metric." + name, Phase::kStep, step,
             at::scalar_tensor(value, at::kDouble));
-  }
-}
-
-void PlainModel::observe_routers(int64_t dropped, int64_t step) {
-  if (limited_experts_.active()) {
-    observe(ObservationKind::kCount, "metric.dropped_routes", Phase::kStep, step,
-            at::scalar_tensor(dropped, at::kDouble));
-  }
-  for (const auto& [layer, bias] : router_biases_.by_layer()) {
-    observe(ObservationKind::kBuffer,
-            observed_name(ObservationKind::kBuffer,
-                          model_.config().router_of(layer) + ".e_score_correction_bias"),
-            Phase::kStep, step, at::tensor(bias, at::kDouble));
   }
 }
 

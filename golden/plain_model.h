@@ -69,7 +69,6 @@ class PlainModel {
   bool overflows_in_parts(const Batch& batch, int64_t step, int64_t parts);
   void observe_metrics(const at::Tensor& logprobs, const Batch& batch, int64_t step);
   void observe_values(const std::map<std::string, double>& values, int64_t step);
-  void observe_routers(int64_t dropped, int64_t step);
 
   const sim::CaseSpec& spec_;
   Probe& probe_;
@@ -77,8 +76,8 @@ class PlainModel {
   Decoder model_;
   SideTerms side_terms_;
   LimitedExperts limited_experts_;
-  RouterBiases router_biases_;
   KeptRoutes kept_routes_;
+  RouterBiases router_biases_;  // around the routes that are kept
   std::vector<ParameterPtr> parameters_;
   std::vector<at::Tensor> masters_;
   OverflowSkips skips_;

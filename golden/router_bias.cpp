@@ -4,35 +4,29 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "golden/dense_routes.h"
 #include "golden/dense_side_losses.h"
 #include "model/layer_slots.h"
+#include "model/wrapped_layer.h"
 
 namespace shardproof::golden {
 
-class RouterBiases::Biased : public Layer {
+class RouterBiases::Seen : public WrappedLayer {
  public:
-  Biased(std::string name, int64_t number, std::shared_ptr<State> state)
-      : name_(std::move(name)), number_(number), state_(std::move(state)) {}
+  Seen(std::unique_ptr<Layer> inner, std::shared_ptr<std::map<std::string, at::Tensor>> ids)
+      : WrappedLayer(std::move(inner)), ids_(std::move(ids)) {}
 
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    const at::Tensor bias = at::tensor(state_->of_layers.at(number_), at::kDouble);
-    const DenseRoutes routes = choose_experts(inputs[0].flatten(0, 1), bias, state_->router);
-    see_margins(name_, routes.margin, inputs[0].scalar_type(), context);
-    const at::Tensor ids =
-        routes.chosen.nonzero().select(1, 1).view({inputs[0].size(0), inputs[0].size(1), -1});
-    state_->ids[number_] = ids;
+    const at::Tensor ids = inner_->forward(inputs, context);
+    for (const ParameterPtr& bias : parameters()) (*ids_)[bias->name] = ids;
     return ids;
   }
 
  private:
-  std::string name_;
-  int64_t number_;
-  std::shared_ptr<State> state_;
+  std::shared_ptr<std::map<std::string, at::Tensor>> ids_;
 };
 
 RouterBiases::RouterBiases(const sim::CaseSpec& spec, Decoder& model)
-    : rule_(spec.selection_bias), biases_(std::make_shared<State>()) {
+    : rule_(spec.selection_bias), ids_(std::make_shared<std::map<std::string, at::Tensor>>()) {
   if (rule_.rate == 0) return;
   if (spec.precision != Precision::kFloat64) {
     throw_refused(fmt::format("a selection bias moves by the routes of each step, but in {} tokens "
@@ -40,24 +34,30 @@ RouterBiases::RouterBiases(const sim::CaseSpec& spec, Decoder& model)
                               name_of(spec.precision)),
                   "leave out run.experts.bias, or set precision: float64");
   }
-  biases_->router = model.config().router;
-  visit_layer_slots(model, SlotKind::kSelection, [this](int64_t layer, Slot& slot) {
-    biases_->of_layers[layer].resize(static_cast<size_t>(biases_->router.num_experts));
-    slot.layer = std::make_unique<Biased>(slot.name, layer, biases_);
+  visit_layer_slots(model, SlotKind::kSelection, [this](int64_t, Slot& slot) {
+    slot.layer = std::make_unique<Seen>(std::move(slot.layer), ids_);
   });
 }
 
-void RouterBiases::update(const Batch& batch) {
-  for (auto& [layer, bias] : biases_->of_layers) {
-    std::vector<int64_t> counts(bias.size());
+void RouterBiases::update(const Batch& batch, const std::vector<ParameterPtr>& parameters,
+                          const std::vector<at::Tensor>& masters) const {
+  if (rule_.rate == 0) return;
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto found = ids_->find(parameters[i]->name);
+    if (found == ids_->end()) continue;
+    const at::Tensor& bias = masters[i];
+    std::vector<int64_t> counts(static_cast<size_t>(bias.size(0)));
     for (int64_t sample = 0; sample < batch.size(); ++sample) {
       const int64_t length = batch.input_lengths[sample].item<int64_t>();
-      const at::Tensor ids = biases_->ids.at(layer)[sample].narrow(0, 0, length).contiguous();
-      for (int64_t i = 0; i < ids.numel(); ++i) {
-        ++counts[static_cast<size_t>(ids.data_ptr<int64_t>()[i])];
+      const at::Tensor ids = found->second[sample].narrow(0, 0, length).contiguous();
+      for (int64_t at = 0; at < ids.numel(); ++at) {
+        ++counts[static_cast<size_t>(ids.data_ptr<int64_t>()[at])];
       }
     }
-    bias = dense_bias_update(bias, counts, rule_);
+    const auto* first = bias.data_ptr<double>();
+    bias.copy_(
+        at::tensor(dense_bias_update({first, first + bias.size(0)}, counts, rule_), at::kDouble));
   }
 }
 

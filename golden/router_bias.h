@@ -1,9 +1,10 @@
-// The selection biases of the routers of one device: zero before the first step, and moved after
-// each step by the routes of its real tokens.
+// The selection biases of the routers of one device, moved after each step by the routes of its
+// real tokens.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "model/batch.h"
@@ -14,21 +15,16 @@ namespace shardproof::golden {
 
 class RouterBiases {
  public:
-  // Replaces the selections of `model`, where the case has biases.
+  // Wraps the selections of `model`, where the case moves biases.
   RouterBiases(const sim::CaseSpec& spec, Decoder& model);
-  // After a step whose last forward was that of `batch`.
-  void update(const Batch& batch);
-  const std::map<int64_t, std::vector<double>>& by_layer() const { return biases_->of_layers; }
+  // After a step whose last forward was that of `batch`: changes those masters that are biases.
+  void update(const Batch& batch, const std::vector<ParameterPtr>& parameters,
+              const std::vector<at::Tensor>& masters) const;
 
  private:
-  struct State {
-    RouterRule router;
-    std::map<int64_t, std::vector<double>> of_layers;
-    std::map<int64_t, at::Tensor> ids;  // [B, S, K] of the last forward
-  };
-  class Biased;
+  class Seen;
   BiasRule rule_;
-  std::shared_ptr<State> biases_;
+  std::shared_ptr<std::map<std::string, at::Tensor>> ids_;  // [B, S, K] by the name of the bias
 };
 
 }  // namespace shardproof::golden

@@ -24,7 +24,7 @@ void train(const sim::CaseSpec& spec, const Batch& batch, PlainModel& model) {
 
 CaseData load_case_data(const sim::CaseSpec& spec) {
   CaseData data;
-  data.config = ModelConfig::from_json(spec.model);
+  data.config = sim::load_case_config(spec);
   data.weights = sim::load_case_weights(spec, data.config);
   if (spec.init == WeightInit::kOwnStream) {
     data.weights = with_own_draws(*data.weights, data.config, spec.parallel.tp, spec.seed);

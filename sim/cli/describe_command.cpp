@@ -163,7 +163,7 @@ class Printed {
 // Adds the plan of the case, or why it is refused.
 void add_plan(const CaseSpec& spec, Description& description) {
   try {
-    const ModelConfig config = ModelConfig::from_json(spec.model);
+    const ModelConfig config = load_case_config(spec);
     const Batch batch = load_case_batch(spec, config.vocab_size);
     description.rest = measured_lines(spec, config, batch);
     description.plan =

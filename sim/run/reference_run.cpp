@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "model/config.h"
 #include "model/weights.h"
+#include "sim/case/inputs/case_data.h"
 #include "sim/case/record/magnitude.h"
 #include "sim/case/reference.h"
 #include "sim/judge/verdict/verdict.h"
@@ -31,7 +31,7 @@ void check_parameters(const CaseSpec& spec, const std::vector<RankPieces>& ranks
   for (const RankPieces& rank : ranks) {
     for (const GivenPiece& piece : rank.pieces) seen.emplace(piece.facts.step, piece.facts.name);
   }
-  for (const auto& [name, shape] : weight_shapes(ModelConfig::from_json(spec.model))) {
+  for (const auto& [name, shape] : weight_shapes(load_case_config(spec))) {
     for (int64_t step = 1; step <= spec.steps; ++step) {
       if (seen.contains({step, "param." + name})) continue;
       throw Error({.kind = ErrorKind::kFailed,

@@ -103,4 +103,15 @@ void read_experts(const ConfigFields& config, ModelConfig& model) {
   }
 }
 
+void add_selection_bias(ModelConfig& model) {
+  if (!model.has_experts()) return;
+  model.router.selection_bias = true;
+  check_router_rule(model.router);
+}
+
+bool is_added_bias(const ModelConfig& model, const std::string& name) {
+  return model.traits().experts != ExpertLayers::kLast &&
+         name.ends_with(".e_score_correction_bias");
+}
+
 }  // namespace shardproof

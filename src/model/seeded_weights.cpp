@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/seed.h"
+#include "model/config_experts.h"
 #include "model/weights.h"
 
 namespace shardproof {
@@ -31,11 +32,12 @@ void check_size(const std::map<std::string, std::vector<int64_t>>& shapes) {
 // Matrices preserve the size of their inputs. Biases lie around 0, and other vectors, which are the
 // factors of norms, around 1.
 at::Tensor draw(const std::string& name, const std::vector<int64_t>& shape, int64_t seed,
-                bool unit_offset_norm) {
+                const ModelConfig& config) {
+  if (is_added_bias(config, name)) return at::zeros(shape, at::kDouble);
   const at::Generator generator = at::detail::createCPUGenerator(generator_seed(seed, name));
   const at::Tensor normal = at::randn(shape, generator, at::TensorOptions().dtype(at::kDouble));
   if (name.ends_with(".bias")) return normal.mul_(0.2);
-  if (shape.size() == 1) return normal.mul_(0.2).add_(unit_offset_norm ? 0.0 : 1.0);
+  if (shape.size() == 1) return normal.mul_(0.2).add_(config.traits().unit_offset_norm ? 0.0 : 1.0);
   return normal.div_(std::sqrt(static_cast<double>(shape.back())));
 }
 
@@ -46,7 +48,7 @@ std::shared_ptr<const WeightMap> seeded_weights(const ModelConfig& config, int64
   check_size(shapes);
   auto weights = std::make_shared<WeightMap>();
   for (const auto& [name, shape] : shapes) {
-    (*weights)[name] = draw(name, shape, seed, config.traits().unit_offset_norm);
+    (*weights)[name] = draw(name, shape, seed, config);
   }
   return weights;
 }
@@ -56,7 +58,7 @@ at::Tensor seeded_weight(const ModelConfig& config, int64_t seed, const std::str
   check_size(shapes);
   const auto found = shapes.find(name);
   SHARDPROOF_ASSERT(found != shapes.end(), "the model has no weight " + name);
-  return draw(name, found->second, seed, config.traits().unit_offset_norm);
+  return draw(name, found->second, seed, config);
 }
 
 }  // namespace shardproof

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/read_text.h"
+#include "model/config_experts.h"
 #include "model/expert_weights.h"
 #include "tensor/safetensors.h"
 
@@ -217,6 +218,9 @@ std::shared_ptr<const WeightMap> load_weights(const std::string& folder,
   if (config.tie_word_embeddings) take_tied_head(*weights);
   stack_expert_weights(*weights, config, folder);
   const Shapes shapes = weight_shapes(config);
+  for (const auto& [name, shape] : shapes) {
+    if (is_added_bias(config, name)) weights->emplace(name, at::zeros(shape, at::kDouble));
+  }
   check_names(*weights, shapes, folder);
   for (const auto& [name, shape] : shapes) check_tensor(name, weights->at(name), shape);
   return weights;

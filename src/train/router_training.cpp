@@ -4,15 +4,14 @@ namespace shardproof {
 
 RouterTraining::RouterTraining(Decoder& model, const SideLossOptions& losses, const BiasRule& bias,
                                const CapacityRule& capacity, bool replays, const TokenCuts& cuts,
-                               MeshComm& comm, at::ScalarType wide, at::Device device) {
+                               MeshComm& comm, at::Device device) {
   if (losses.any()) losses_ = std::make_unique<SideLosses>(model, losses, cuts, comm, device);
-  if (bias.rate != 0) {
-    biases_ = std::make_unique<SelectionBiases>(model, bias, comm, wide, device);
-  }
+  if (replays) replay_ = std::make_unique<RouteReplay>(model, comm, device);
+  // Around the replay, whose routes are those of the step.
+  if (bias.rate != 0) biases_ = std::make_unique<SelectionBiases>(model, bias, comm, device);
   if (capacity.factor != 0) {
     limit_ = std::make_unique<LimitedExperts>(model, capacity, cuts, comm, device);
   }
-  if (replays) replay_ = std::make_unique<RouteReplay>(model, comm, device);
 }
 
 void RouterTraining::begin(const std::vector<Microbatch>& microbatches, const Batch& batch,
@@ -30,14 +29,15 @@ void RouterTraining::end() {
   if (replay_) replay_->end_replay();
 }
 
-std::map<std::string, double> RouterTraining::finish(bool skipped) {
-  if (biases_ && !skipped) biases_->update();
+std::map<std::string, double> RouterTraining::finish() {
+  if (biases_) biases_->reduce();
   if (limit_) dropped_ = limit_->take_dropped();
   return losses_ ? losses_->take_values() : std::map<std::string, double>();
 }
 
-std::map<int64_t, at::Tensor> RouterTraining::biases() const {
-  return biases_ ? biases_->by_layer() : std::map<int64_t, at::Tensor>();
+void RouterTraining::move_biases(const std::vector<ParameterPtr>& parameters,
+                                 const std::vector<at::Tensor>& masters) {
+  if (biases_) biases_->move(parameters, masters);
 }
 
 }  // namespace shardproof

@@ -1,6 +1,5 @@
 // What training adds to the routers and experts of a model: side losses, the update of selection
-// biases, limited capacity, routes of scoring. Scoring and evaluation have none of it but the
-// biases.
+// biases, limited capacity, routes of scoring. Scoring and evaluation have none of it.
 #pragma once
 
 #include <map>
@@ -21,25 +20,25 @@ class RouterTraining {
   // object live as long as one of them runs.
   RouterTraining(Decoder& model, const SideLossOptions& losses, const BiasRule& bias,
                  const CapacityRule& capacity, bool replays, const TokenCuts& cuts, MeshComm& comm,
-                 at::ScalarType wide, at::Device device);
+                 at::Device device);
 
   // A step from its first forward to its last backward; `factor` is that of the main loss. end() is
   // called for an abandoned step too.
   void begin(const std::vector<Microbatch>& microbatches, const Batch& batch, double factor,
              int64_t first_sample);
   void end();
-  // After end(): the values of the step's side losses, and the biases of the next step, unless the
-  // step is skipped.
-  std::map<std::string, double> finish(bool skipped);
+  // After end(): the values of the step's side losses.
+  std::map<std::string, double> finish();
+  // After finish(), and unless the step is skipped: the biases of the next step, in place.
+  void move_biases(const std::vector<ParameterPtr>& parameters,
+                   const std::vector<at::Tensor>& masters);
   int64_t dropped() const { return dropped_; }  // routes of the last step
   bool drops() const { return limit_ != nullptr; }
-  // [N] by the number of the layer; empty: there are none.
-  std::map<int64_t, at::Tensor> biases() const;
   RouteReplay* replay() { return replay_.get(); }  // null: routes are always live
 
  private:
   std::unique_ptr<SideLosses> losses_;       // null: there are none
-  std::unique_ptr<SelectionBiases> biases_;  // null: there are none
+  std::unique_ptr<SelectionBiases> biases_;  // null: they stay
   std::unique_ptr<LimitedExperts> limit_;    // null: experts take all
   std::unique_ptr<RouteReplay> replay_;
   int64_t dropped_ = 0;

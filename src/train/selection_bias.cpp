@@ -3,19 +3,20 @@
 #include <ATen/ATen.h>
 
 #include "model/layer_slots.h"
-#include "model/moe/selection.h"
 #include "model/wrapped_layer.h"
-#include "train/router_tokens.h"
+#include "tensor/shard.h"
 
 namespace shardproof {
 namespace {
 
-class BiasedSelection : public WrappedLayer {
+class CountedSelection : public WrappedLayer {
  public:
-  BiasedSelection(std::unique_ptr<Layer> inner, int64_t number, SelectionBiases& biases)
+  CountedSelection(std::unique_ptr<Layer> inner, int64_t number, SelectionBiases& biases)
       : WrappedLayer(std::move(inner)), number_(number), biases_(biases) {}
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    return biases_.select(number_, inputs[0], context);
+    const at::Tensor ids = inner_->forward(inputs, context);
+    biases_.count(number_, ids, context);
+    return ids;
   }
 
  private:
@@ -26,47 +27,50 @@ class BiasedSelection : public WrappedLayer {
 }  // namespace
 
 SelectionBiases::SelectionBiases(Decoder& model, const BiasRule& rule, MeshComm& comm,
-                                 at::ScalarType wide, at::Device device)
-    : options_(rule), rule_(model.config().router), comm_(comm) {
-  rule_.selection_bias = true;
-  check_router_rule(rule_);
-  const at::Tensor zeros =
-      at::zeros({rule_.num_experts}, at::TensorOptions().dtype(wide).device(device));
-  visit_layer_slots(model, SlotKind::kSelection, [&](int64_t layer, Slot& slot) {
-    biases_[layer] = zeros;
-    slot.layer = std::make_unique<BiasedSelection>(std::move(slot.layer), layer, *this);
+                                 at::Device device)
+    : options_(rule),
+      num_experts_(model.config().router.num_experts),
+      comm_(comm),
+      device_(device) {
+  visit_layer_slots(model, SlotKind::kSelection, [this](int64_t layer, Slot& slot) {
+    for (const ParameterPtr& bias : slot.layer->parameters()) layers_[bias->name] = layer;
+    slot.layer = std::make_unique<CountedSelection>(std::move(slot.layer), layer, *this);
   });
 }
 
 void SelectionBiases::begin() {
   counts_.clear();
+  reduced_.clear();
   counts_now_ = true;
 }
 
-at::Tensor SelectionBiases::select(int64_t layer, const at::Tensor& logits,
-                                   const StepContext& context) {
-  const at::Tensor real =
-      tokens_of_router(context.token_map, logits.size(1), comm_).ge(0).to(logits.device());
-  const at::Tensor ids = select_experts(logits, biases_.at(layer), rule_, real).ids;
+void SelectionBiases::count(int64_t layer, const at::Tensor& ids, const StepContext& context) {
   // A recomputed layer counts the same routes again.
-  if (counts_now_) {
-    counts_[{layer, context.microbatch}] = route_counts(ids, rule_.num_experts);
-  }
-  return ids;
+  if (counts_now_) counts_[{layer, context.microbatch}] = route_counts(ids, num_experts_);
 }
 
-void SelectionBiases::update() {
+void SelectionBiases::reduce() {
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device_);
   std::map<int64_t, at::Tensor> by_layer;
-  for (const auto& [layer, bias] : biases_) {
-    by_layer[layer] = at::zeros({rule_.num_experts}, bias.options().dtype(at::kLong));
-  }
+  for (const auto& [bias, layer] : layers_) by_layer[layer] = at::zeros({num_experts_}, options);
   for (const auto& [key, counts] : counts_) by_layer.at(key.first).add_(counts);
   std::vector<at::Tensor> own;
   for (const auto& [layer, counts] : by_layer) own.push_back(counts);
   const at::Tensor all =
       comm_.world().all_reduce(at::stack(own), ReduceOp::kSum, "routes of the step");
   int64_t next = 0;
-  for (auto& [layer, bias] : biases_) bias = updated_selection_bias(bias, all[next++], options_);
+  for (const auto& [layer, counts] : by_layer) reduced_[layer] = all[next++];
+}
+
+void SelectionBiases::move(const std::vector<ParameterPtr>& parameters,
+                           const std::vector<at::Tensor>& masters) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto found = layers_.find(parameters[i]->name);
+    if (found == layers_.end()) continue;
+    const at::Tensor all = selection_bias_move(reduced_.at(found->second), options_);
+    masters[i].add_(cut(all, parameters[i]->layout, comm_.mesh(), comm_.rank()));
+  }
 }
 
 }  // namespace shardproof

@@ -1,6 +1,6 @@
-// The selection biases of a model's routers during training (model/moe/selection_bias.h): zero at
-// the start, and moved after each step by the routes of the whole step, equally on all ranks. A
-// bias has neither a gradient nor a master: it stays in the wider type.
+// Moves the selection biases of a model's routers during training (model/moe/selection_bias.h):
+// after each step by the routes of the whole step, equally on all ranks. A bias has no gradient. It
+// is a parameter that is not trained, and so a part of checkpoints and refits.
 //
 // Source: NVIDIA/Megatron-LM megatron/core/distributed/finalize_model_grads.py,
 // _update_router_expert_bias. Golden: golden/router_bias.h.
@@ -10,6 +10,7 @@
 
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "base/expert_choices.h"
 #include "comm/mesh_comm.h"
@@ -20,28 +21,30 @@ namespace shardproof {
 
 class SelectionBiases {
  public:
-  // Gives every router of the model a bias. `comm` must outlive the model. Throws Error(kRefused)
-  // for a rule that knows none.
-  SelectionBiases(Decoder& model, const BiasRule& rule, MeshComm& comm, at::ScalarType wide,
-                  at::Device device);
+  // Counts the routes of every router of the model; each must have a bias. `comm` must outlive the
+  // model.
+  SelectionBiases(Decoder& model, const BiasRule& rule, MeshComm& comm, at::Device device);
 
   void begin();  // counts from here on
   void end() { counts_now_ = false; }
   // After the last backward of a step.
   //
   //   all_reduce(sum) of the counts over all ranks
-  void update();
-  const std::map<int64_t, at::Tensor>& by_layer() const { return biases_; }  // [N] each
+  void reduce();
+  // Moves this rank's shard of each bias by the counts of the last reduce(), in place.
+  void move(const std::vector<ParameterPtr>& parameters, const std::vector<at::Tensor>& masters);
 
-  at::Tensor select(int64_t layer, const at::Tensor& logits, const StepContext& context);
+  void count(int64_t layer, const at::Tensor& ids, const StepContext& context);
 
  private:
   BiasRule options_;
-  RouterRule rule_;
+  int64_t num_experts_;
   MeshComm& comm_;
+  at::Device device_;
   bool counts_now_ = false;
-  std::map<int64_t, at::Tensor> biases_;
+  std::map<std::string, int64_t> layers_;                     // by the name of the bias
   std::map<std::pair<int64_t, int64_t>, at::Tensor> counts_;  // [N] by layer and microbatch
+  std::map<int64_t, at::Tensor> reduced_;                     // [N] by layer
 };
 
 }  // namespace shardproof

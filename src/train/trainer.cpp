@@ -44,7 +44,7 @@ Trainer::Trainer(const RankSetup& setup, Decoder& model, const ParallelStyles& s
   options_.norm.device = setup.device;
   routers_ = std::make_shared<RouterTraining>(model, options.side_losses, options.selection_bias,
                                               options.capacity, options.replays_routes, tokens_,
-                                              setup.comm, wider_type(setup.dtype), setup.device);
+                                              setup.comm, setup.device);
   discard_outputs(model, options.discarded);
   apply_activation_checkpointing(model, options.checkpointed);
   store_ = styles.store({.model = model,
@@ -280,7 +280,7 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   const std::vector<at::Tensor> grads = finish_gradients();
   StepMetrics metrics = reduce_metrics(sums, counts);
   routers_->end();
-  metrics.of_loss.merge(routers_->finish(/*skipped=*/grads.empty()));
+  metrics.of_loss.merge(routers_->finish());
   observe_scalar(ObservationKind::kLoss, "loss", Phase::kForward, step_, metrics.loss);
   metrics.skipped = grads.empty();
   if (!metrics.skipped) {
@@ -297,7 +297,10 @@ StepMetrics Trainer::step_at_same_rate(const Batch& batch) {
   }
   observe_state();
   observe_metrics(metrics, step_);
-  observe_routers();
+  if (routers_->drops()) {
+    observe_scalar(ObservationKind::kCount, "metric.dropped_routes", Phase::kStep, step_,
+                   static_cast<double>(routers_->dropped()));
+  }
   return metrics;
 }
 
@@ -309,22 +312,6 @@ void Trainer::observe_metrics(const StepMetrics& metrics, int64_t step) {
   if (setup_.dtype != at::kDouble) return;
   for (const auto& [name, value] : metrics.of_loss) {
     observe_scalar(ObservationKind::kMetric, "metric." + name, Phase::kStep, step, value);
-  }
-}
-
-void Trainer::observe_routers() {
-  if (routers_->drops()) {
-    observe_scalar(ObservationKind::kCount, "metric.dropped_routes", Phase::kStep, step_,
-                   static_cast<double>(routers_->dropped()));
-  }
-  if (!setup_.probe.listens(Phase::kStep)) return;
-  for (const auto& [layer, bias] : routers_->biases()) {
-    const std::string name = model_.config().router_of(layer) + ".e_score_correction_bias";
-    setup_.probe.observe({.kind = ObservationKind::kBuffer,
-                          .name = observed_name(ObservationKind::kBuffer, name),
-                          .phase = Phase::kStep,
-                          .step = step_,
-                          .tensor = bias});
   }
 }
 

@@ -179,7 +179,6 @@ class Trainer {
                                         const StepRunner::Options& options);
   StepMetrics reduce_metrics(const std::vector<LossMetric>& addends, const LossCounts& counts);
   void observe_metrics(const StepMetrics& metrics, int64_t step);
-  void observe_routers();
   std::vector<at::Tensor> finish_gradients();
   bool has_muon(size_t index) const;
   std::vector<MuonStep> muon_steps(const std::vector<at::Tensor>& grads);

@@ -72,6 +72,7 @@ void Trainer::update(const std::vector<at::Tensor>& grads, const std::vector<Muo
       optimizer_step(masters_[i], grads[i], states_[i], optimizer);
     }
   }
+  routers_->move_biases(parameters_, masters_);
   store_->refresh();
   gradient_bytes_ = memory_of(grads);
 }

@@ -7,10 +7,18 @@
 
 #include "model/batch.h"
 #include "model/config.h"
+#include "model/config_experts.h"
 #include "model/weights.h"
 #include "sim/case/case_spec.h"
 
 namespace shardproof::sim {
+
+// The model. Throws an Error as ModelConfig::from_json and add_selection_bias do.
+inline ModelConfig load_case_config(const CaseSpec& spec) {
+  ModelConfig config = ModelConfig::from_json(spec.model);
+  if (spec.selection_bias.rate != 0) add_selection_bias(config);
+  return config;
+}
 
 // The global batch. Throws Error(kBadInput) as load_batch does.
 inline Batch load_case_batch(const CaseSpec& spec, int64_t vocab_size) {

@@ -231,8 +231,6 @@ class ExpertsFit : private FittedSettings {
     if (has(kCapacity)) set(kPolicy, name_of(DropPolicy::kPosition));
   }
 
-  bool has_own_bias() const { return family() == "deepseek_v3"; }
-
   void routers() {
     std::vector<std::string> given;
     for (const auto& [key, value] : settings_.items()) {
@@ -240,10 +238,10 @@ class ExpertsFit : private FittedSettings {
     }
     const bool trains = setting_of(settings_, "workload") != name_of(ModelWorkload::kLogprobs);
     for (const std::string& key : given) {
-      if (has_own_bias() || !trains) drop(key);
+      if (!trains) drop(key);
     }
     const bool of_chosen = family() == "mixtral" || family() == "gpt_oss";
-    if (is_policy() || of_chosen) drop_all({kBias, "run.experts.bias.centered"});
+    if (of_chosen) drop_all({kBias, "run.experts.bias.centered"});
     if (!is_policy()) drop(kReplay);
     if (setting_of(settings_, kReplay) == true) {
       for (const char* key : {"factor", "minimum", "policy", "scope"}) {

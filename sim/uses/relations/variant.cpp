@@ -42,13 +42,13 @@ json rope_object(double theta, const RopeScaling& scaling) {
 }
 
 void read_config_again(Variant& variant) {
-  variant.config = ModelConfig::from_json(variant.spec.model);
+  variant.config = load_case_config(variant.spec);
 }
 
 }  // namespace
 
 Variant load_variant(const CaseSpec& spec) {
-  Variant variant{.spec = spec, .config = ModelConfig::from_json(spec.model)};
+  Variant variant{.spec = spec, .config = load_case_config(spec)};
   const auto weights = load_case_weights(spec, variant.config);
   for (const auto& [name, weight] : *weights) {
     variant.weights[name] = weight.to(at::kDouble).contiguous();

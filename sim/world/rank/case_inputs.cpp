@@ -14,7 +14,7 @@ constexpr int64_t kSmallGolden = int64_t{128} << 20;
 
 std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool reads_weights) {
   auto inputs = std::make_shared<CaseInputs>();
-  inputs->config = ModelConfig::from_json(spec.model);
+  inputs->config = load_case_config(spec);
   inputs->weights =
       reads_weights ? load_case_weights(spec, inputs->config) : weights_to_come(inputs->config);
   inputs->batch = load_case_batch(spec, inputs->config.vocab_size);

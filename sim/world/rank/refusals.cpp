@@ -147,12 +147,6 @@ void refuse_training_of_routers(const CaseSpec& spec, const ModelConfig& config)
                        config.traits().name),
            "leave it out, or choose a family with experts");
   }
-  if (config.router.selection_bias) {
-    refuse(fmt::format("run.experts trains routers without a bias of their own, but those of "
-                       "family {} have one",
-                       config.traits().name),
-           "leave it out, or choose another family with experts");
-  }
   if (spec.is(ModelWorkload::kLogprobs)) {
     refuse("run.experts acts on steps of training, which workload logprobs does not make",
            "leave it out, or use workload: train");
@@ -166,10 +160,6 @@ void refuse_training_of_routers(const CaseSpec& spec, const ModelConfig& config)
   if (spec.replays_routes && limits) {
     refuse("run.experts.replay and run.experts.capacity both decide which experts a token gets",
            "leave out one of them");
-  }
-  if (moves && spec.is(ModelWorkload::kPolicy)) {
-    refuse("run.experts.bias moves a selection bias that checkpoints of a policy do not keep",
-           "use workload: train");
   }
   if (!limits || spec.capacity.scope == CapacityScope::kSequence) return;
   if (spec.is(ModelWorkload::kPolicy) || spec.batching.kind != BatchingKind::kFixed) {

@@ -9,12 +9,10 @@ at::Tensor route_counts(const at::Tensor& ids, int64_t num_experts) {
   return flat.masked_select(flat.ge(0)).bincount({}, num_experts);
 }
 
-at::Tensor updated_selection_bias(const at::Tensor& bias, const at::Tensor& counts,
-                                  const BiasRule& rule) {
-  const at::NoGradGuard no_grad;
-  at::Tensor signs = (counts.sum() - counts * counts.size(0)).sign().to(bias.scalar_type());
+at::Tensor selection_bias_move(const at::Tensor& counts, const BiasRule& rule) {
+  at::Tensor signs = (counts.sum() - counts * counts.size(0)).sign().to(at::kDouble);
   if (rule.centered) signs = signs - signs.mean();
-  return bias + signs * rule.rate;
+  return signs * rule.rate;
 }
 
 }  // namespace shardproof

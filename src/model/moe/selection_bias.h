@@ -15,10 +15,9 @@ namespace shardproof {
 // [N] int64: how often each expert stands in ids [.., K]; -1 counts for none.
 at::Tensor route_counts(const at::Tensor& ids, int64_t num_experts);
 
-// bias [N] float32 or float64, counts [N] int64 of the routes of a whole step, before any is
-// dropped -> bias + rate * sign(mean of the counts - count). Compared as integers, so that all
-// ranks get the same bits.
-at::Tensor updated_selection_bias(const at::Tensor& bias, const at::Tensor& counts,
-                                  const BiasRule& rule);
+// counts [N] int64 of the routes of a whole step, before any is dropped -> what a bias moves by, in
+// float64: rate * sign(mean of the counts - count). Compared as integers, so that all ranks get the
+// same bits.
+at::Tensor selection_bias_move(const at::Tensor& counts, const BiasRule& rule);
 
 }  // namespace shardproof
