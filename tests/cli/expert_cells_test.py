@@ -6,19 +6,14 @@ all-gather. Fewer than one case of a hundred may be refused for near scores of i
   expert_cells_test.py PROGRAM [--all]    all cells, and 300 drawn ones each; default: a sample of a few seconds
 """
 import itertools
-import json
 import math
 import random
-import subprocess
-import sys
-import tempfile
 import unittest
 from collections import Counter
-from pathlib import Path
 
-PROGRAM, ALL = Path("build/dev/shardproof-bin"), False
+import cells
+
 SAMPLE, DRAWN, SEED = 5, 300, 36
-IN_A_FILE = 500
 MOST_RANKS = 16
 LENGTHS = [6, 3, 5, 4, 6, 2, 5]
 MARGIN = "so that roundings could decide"
@@ -69,25 +64,9 @@ def meshes():
             yield from ((*dense, ep, etp) for ep in sizes for etp in sizes if ranks % (ep * etp) == 0)
 
 
-def run(cases):
-    """The results of runs of the cases, in files that are not too long for the program, and the end of what was printed."""
-    results, text = [], ""
-    for begin in range(0, len(cases), IN_A_FILE):
-        with tempfile.TemporaryDirectory() as folder:
-            scenario = Path(folder) / "cells.yaml"
-            some = {"name": "cells", "workload": "train", "seed": SEED, "matrix": {"cell": cases[begin:begin + IN_A_FILE]}}
-            scenario.write_text(json.dumps(some))
-            done = subprocess.run([PROGRAM, "run", scenario, "--backend", "emulated", "--no-skips", "--out", Path(folder) / "out"],
-                                  text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-            text += done.stdout[-3000:]
-            written = Path(folder) / "out/results.json"
-            results += json.loads(written.read_text())["cases"] if written.exists() else []
-    return results, text
-
-
 class ExpertCells(unittest.TestCase):
     def check(self, cases):
-        results, text = run(cases)
+        _, results, text = cells.run(cases, SEED)
         near = [result for result in results if result["verdict"] == "refused" and MARGIN in result["message"]]
         wrong = [result["name"] for result in results if result["verdict"] != "match" and result not in near]
         self.assertEqual(wrong, [], text)
@@ -97,11 +76,11 @@ class ExpertCells(unittest.TestCase):
         print(f"{self.id()}, seed {SEED}: {Counter(result['verdict'] for result in results)}")
 
     def test_every_mesh_matches_one_device(self):
-        cells = list(meshes())
-        self.assertEqual(len(cells), 2214)
-        if not ALL:
-            cells = random.Random(SEED).sample(cells, 2 * SAMPLE)
-        self.check([case_of("qwen3_moe", "all_to_all", mesh, number) for number, mesh in enumerate(cells)])
+        every = list(meshes())
+        self.assertEqual(len(every), 2214)
+        if not cells.ALL:
+            every = random.Random(SEED).sample(every, 2 * SAMPLE)
+        self.check([case_of("qwen3_moe", "all_to_all", mesh, number) for number, mesh in enumerate(every)])
 
     def test_drawn_meshes_of_each_other_family_and_of_all_gather_match_one_device(self):
         drawn = random.Random(SEED)
@@ -109,14 +88,9 @@ class ExpertCells(unittest.TestCase):
         for family, dispatch in (("mixtral", "all_to_all"), ("qwen2_moe", "all_to_all"), ("gpt_oss", "all_to_all"),
                                  ("deepseek_v3", "all_to_all"), ("qwen3_moe", "all_gather")):
             with self.subTest(family=family, dispatch=dispatch):
-                cells = drawn.sample(several, DRAWN if ALL else SAMPLE)
-                self.check([case_of(family, dispatch, mesh, number) for number, mesh in enumerate(cells)])
+                some = drawn.sample(several, DRAWN if cells.ALL else SAMPLE)
+                self.check([case_of(family, dispatch, mesh, number) for number, mesh in enumerate(some)])
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        PROGRAM = Path(sys.argv.pop(1)).resolve()
-    if "--all" in sys.argv:
-        sys.argv.remove("--all")
-        ALL = True
-    unittest.main()
+    cells.main()

@@ -5,16 +5,12 @@ and so does every table of a schedule with 2 to 4 ranks, 1 to 3 chunks and 1 to 
 
   stage_cells_test.py PROGRAM [--all]    all cells and tables; default: a drawn sample of a few seconds
 """
-import json
 import random
-import subprocess
-import sys
-import tempfile
 import unittest
 from collections import Counter
-from pathlib import Path
 
-PROGRAM, ALL = Path("build/dev/shardproof-bin"), False
+import cells
+
 SAMPLE, SEED = 10, 35
 MOST_RANKS = 16
 OF_CHUNKS = {1: ["gpipe", "1f1b", "zb1p", "bfs"], 2: ["interleaved", "zb1p", "zbv", "dualpipev", "bfs"],
@@ -78,31 +74,20 @@ def all_tables():
                                       microbatches, group)
 
 
-def run(cases, *words):
-    """The results of a run of the cases."""
-    if not ALL:
-        cases = random.Random(SEED).sample(cases, SAMPLE)
-    with tempfile.TemporaryDirectory() as folder:
-        scenario = Path(folder) / "cells.yaml"
-        scenario.write_text(json.dumps({"name": "cells", "workload": "train", "seed": 35, "matrix": {"cell": cases}}))
-        done = subprocess.run([PROGRAM, "run", scenario, "--backend", "emulated", "--no-skips", "--out",
-                               Path(folder) / "out", *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        results = json.loads((Path(folder) / "out/results.json").read_text())["cases"]
-    return done.returncode, results, done.stdout[-3000:], len(cases)
-
-
 class StageCells(unittest.TestCase):
     def check(self, cases, *words):
-        status, results, text, count = run(cases, *words)
-        self.assertEqual(status, 0, text)
-        self.assertEqual(Counter(result["verdict"] for result in results), {"match": count})
+        if not cells.ALL:
+            cases = random.Random(SEED).sample(cases, SAMPLE)
+        statuses, results, text = cells.run(cases, SEED, *words)
+        self.assertEqual(statuses, {0}, text)
+        self.assertEqual(Counter(result["verdict"] for result in results), {"match": len(cases)})
         self.assertLessEqual(max(result["world_size"] for result in results), MOST_RANKS)
-        print(f"{self.id()}: {count} match")
+        print(f"{self.id()}: {len(cases)} match")
 
     def test_every_cell_matches_one_device(self):
-        cells = list(all_cells())
-        self.assertEqual(len(cells), 564)
-        self.check(cells)
+        every = list(all_cells())
+        self.assertEqual(len(every), 564)
+        self.check(every)
 
     def test_every_cell_equals_the_same_mesh_without_stages_to_the_bit(self):
         self.check(list(all_cells()), "--relations", "--filter", "relation=stages_joined")
@@ -114,9 +99,4 @@ class StageCells(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        PROGRAM = Path(sys.argv.pop(1)).resolve()
-    if "--all" in sys.argv:
-        sys.argv.remove("--all")
-        ALL = True
-    unittest.main()
+    cells.main()
