@@ -103,7 +103,7 @@ OptionRows<CaseSpec> run_rows() {
       row<&Spec::replays_routes>(
           "run.experts.replay",
           "policy: a train stage sends each token to the experts that the last score stage chose",
-          ShortName{"replay"}, trains_experts(all_of(stage(StageKind::kTrain))), kOfExperts),
+          ShortName{"replay"}, with_experts(all_of(stage(StageKind::kTrain))), kOfExperts),
       row<&Spec::colocated>(
           "run.generation.colocated.enabled",
           "policy: a refit goes through the host's shared memory instead of a broadcast", ignores,

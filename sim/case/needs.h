@@ -12,7 +12,7 @@
 namespace shardproof::sim {
 
 inline constexpr NotPaired kOfExperts{"of models with experts alone: scenarios/ep, and `fuzz`"};
-// Families whose layers have experts, of which the last one brings the bias of its routers.
+// Families whose layers have experts.
 inline constexpr std::array<const char*, 5> kExpertFamilies = {"mixtral", "qwen2_moe", "qwen3_moe",
                                                                "gpt_oss", "deepseek_v3"};
 
@@ -59,11 +59,11 @@ inline Needed above_0(const std::string& path) { return {path, 0.5, 0.0}; }
 inline Needs has_experts() {
   return any_value("model.family", {kExpertFamilies.begin(), kExpertFamilies.end()});
 }
-// Each of `needs`, in a family with experts that `run.experts` may change.
-inline Needs trains_experts(const Needs& needs) {
+// Each of `needs`, in a family with experts.
+inline Needs with_experts(const Needs& needs) {
   Needs all;
-  for (size_t i = 0; i + 1 < kExpertFamilies.size(); ++i) {
-    const Needs of_family = with({"model.family", kExpertFamilies[i]}, needs);
+  for (const char* family : kExpertFamilies) {
+    const Needs of_family = with({"model.family", family}, needs);
     all.ways.insert(all.ways.end(), of_family.ways.begin(), of_family.ways.end());
   }
   return all;

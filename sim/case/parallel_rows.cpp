@@ -69,6 +69,16 @@ OptionRows<ReferenceSpec> sizes_of_reference() {
     rows.push_back(with(lifted(row, &Spec::mesh, ""), Default::kFollows, is_compared));
     rows.back().member = axis.name;
   }
+  for (const ExpertPart& part : kExpertParts) {
+    const std::string path = std::string("reference.mesh.") + part.name;
+    const std::string doc =
+        fmt::format("Ranks of part {} of the reference, inside its axes", part.name);
+    const std::string short_name = std::string("reference_") + part.name;
+    const auto row = with(row_of(part.size, part.name, path.c_str(), doc.c_str()),
+                          Range{1, kMaxRanks}, ShortName{short_name.c_str()});
+    rows.push_back(with(lifted(row, &Spec::mesh, ""), with_experts(is_compared), kOfExperts));
+    rows.back().member = part.name;
+  }
   return rows;
 }
 

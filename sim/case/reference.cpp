@@ -12,6 +12,7 @@ ParallelSpec reference_layout(const ReferenceSpec& reference) {
   for (const auto& [name, size, key, share] : kTrainingAxes) {
     layout.*size = std::max<int64_t>(reference.mesh.*size, 1);
   }
+  for (const ExpertPart& part : kExpertParts) layout.*part.size = reference.mesh.*part.size;
   layout.sequence_parallel = reference.sequence_parallel;
   layout.data_parallel = reference.data_parallel;
   return layout;
@@ -24,6 +25,10 @@ std::string reference_name(const ReferenceSpec& reference) {
     const int64_t ranks = reference.mesh.*size;
     const char* shown = sharded && size == &AxisSizes::dp ? "fsdp" : name;
     if (ranks > 1) parts.push_back(fmt::format("{}{}", shown, ranks));
+  }
+  for (const ExpertPart& part : kExpertParts) {
+    const int64_t ranks = reference.mesh.*part.size;
+    if (ranks > 1) parts.push_back(fmt::format("{}{}", part.name, ranks));
   }
   if (parts.empty()) return "one rank";
   return fmt::format("{}{}", fmt::join(parts, " "),

@@ -149,7 +149,7 @@ const OptionRows<SideLossOptions>& rows_of(const SideLossOptions&) {
                           "Coefficient of the balancing loss of experts; default: "
                           "router_aux_loss_coef where config.json sets output_router_logits",
                           coefficient, Default::kFollows, ShortName{"balance"},
-                          trains_experts(trains()), kOfExperts),
+                          with_experts(trains()), kOfExperts),
       row<&Spec::groups>(
           "run.experts.groups", "The tokens over which the balancing and the z loss are one loss",
           ShortName{"groups"},
@@ -162,7 +162,7 @@ const OptionRows<SideLossOptions>& rows_of(const SideLossOptions&) {
                        kOfExperts),
       row<&Spec::z>("run.experts.z_coefficient",
                     "Coefficient of the z loss, which keeps the logits of routers small",
-                    coefficient, ShortName{"z"}, trains_experts(trains()), kOfExperts),
+                    coefficient, ShortName{"z"}, with_experts(trains()), kOfExperts),
   };
   return rows;
 }
@@ -190,7 +190,7 @@ const OptionRows<CapacityRule>& rows_of(const CapacityRule&) {
       row<&Spec::factor>("run.experts.capacity.factor",
                          "An expert keeps this multiple of the average number of routes, rounded "
                          "up, and drops the others; 0: no limit",
-                         Range{0, kMaxConstant}, ShortName{"capacity"}, trains_experts(trains()),
+                         Range{0, kMaxConstant}, ShortName{"capacity"}, with_experts(trains()),
                          kOfExperts),
       row<&Spec::minimum>("run.experts.capacity.minimum", "Routes that an expert keeps at least",
                           Range{0, 1e9}, all_of(above_0("run.experts.capacity.factor")),

@@ -103,12 +103,21 @@ class Experts(cli_test.CommandTest):
         self.assertIn("1 the same to the bit, 0 differ",
                       self.call("compare-runs", str(self.folder / "a"), str(self.folder / "b")))
 
-    def test_another_layout_is_not_the_reference_of_a_model_with_experts(self):
-        scenario = self.folder / "reference.yaml"
-        scenario.write_text(f"data: {{uneven: true, case: {CASE}}}\nparallel: {{data_parallel_size: 2}}\n"
-                            "reference: {mesh: {dp: 1}}\n")
-        text = self.call("run", str(scenario), "--backend", "emulated", status=2)
-        self.assertIn("another layout as the reference keeps no integers", text.replace("\n", " "))
+    def test_another_layout_is_the_reference_of_a_model_with_experts(self):
+        def run(*lines, status=0):
+            scenario = self.folder / "reference.yaml"
+            scenario.write_text("\n".join([f"data: {{uneven: true, case: {CASE}}}", "parallel: {data_parallel_size: 2}",
+                                           "reference: {mesh: {dp: 4, ep: 2, etp: 2}}", *lines]))
+            return self.call("run", str(scenario), "--backend", "emulated", "--out", str(self.folder / "out"), "--force",
+                             status=status).replace("\n", " ")
+
+        self.assertIn("match against dp4 ep2 etp2, not against one device", run())
+        case = json.loads((self.folder / "out/results.json").read_text())["cases"][0]
+        self.assertTrue({"model.layers.0.mlp.gate.ids.output", "grad.model.layers.2.mlp.experts.gate_up_proj"} <=
+                        {tensor["name"] for tensor in case["tensors"]})
+        self.assertIn("in float32 than those of the case", run("precision: float32", status=2))
+        self.assertIn("another layout has other microbatches", run("run.experts.z_coefficient: 0.1", status=2))
+        self.assertIn("other tokens on a rank", run("run.experts.capacity: {factor: 1, scope: rank}", status=2))
 
     def folder_with(self, name, case, config):
         """A case of golden/hf with other keys in config.json and nothing pinned."""

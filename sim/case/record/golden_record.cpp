@@ -184,7 +184,8 @@ GoldenRecord GoldenRecord::from_fd(int fd) {
       one.tensor.value = mapped_tensor(mapping, data_start, one.offset, one.dtype, one.shape);
     } else {
       const PiecesFile file = PiecesFile::to_read(folder->second, one.tensor, one.shape);
-      one.tensor.value = file.value();
+      const bool integers = one.dtype == static_cast<int8_t>(Dtype::kInt64);
+      one.tensor.value = integers ? file.integers() : file.value();
       one.tensor.given = file.given();
     }
     record.add(std::move(one.tensor));

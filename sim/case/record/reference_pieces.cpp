@@ -254,6 +254,7 @@ void RankPieces::write(const std::string& folder) const {
     out.put(piece.facts.all_rows);
     out.put_list(piece.shape);
     out.put(static_cast<int8_t>(piece.finite));
+    out.put(static_cast<int8_t>(piece.integers));
     out.put(piece.microbatch);
     out.put(piece.digest);
     out.put(piece.tokens);
@@ -281,6 +282,7 @@ RankPieces RankPieces::read(const std::string& folder, int64_t rank) {
     piece.facts.all_rows = in.take<int64_t>();
     piece.shape = in.take_list();
     piece.finite = in.take<int8_t>() != 0;
+    piece.integers = in.take<int8_t>() != 0;
     piece.microbatch = in.take<int64_t>();
     piece.digest = in.take<uint64_t>();
     piece.tokens = in.take<uint64_t>();
@@ -303,6 +305,7 @@ void add_run(std::vector<GivenPiece>& tensors, const std::string& folder,
   std::map<PieceKey, const GivenPiece*> by_key;
   for (const GivenPiece& piece : others) by_key[key_of(piece)] = &piece;
   for (GivenPiece& tensor : tensors) {
+    if (tensor.integers) continue;  // they have no scatter
     const auto found = by_key.find(key_of(tensor));
     const bool alike = found != by_key.end() && found->second->shape == tensor.shape;
     const TensorView value = PiecesFile::to_read(folder, tensor.facts, tensor.shape).value();
@@ -323,7 +326,8 @@ std::string index_of_pieces(const std::string& folder, std::vector<GivenPiece> t
   index.put(static_cast<uint32_t>(tensors.size()));
   for (GivenPiece& tensor : tensors) {
     tensor.facts.phase_scale = scales.of_phase(tensor.facts);
-    put_tensor(index, tensor.facts, Dtype::kFloat64, 0, tensor.shape);
+    const Dtype dtype = tensor.integers ? Dtype::kInt64 : Dtype::kFloat64;
+    put_tensor(index, tensor.facts, dtype, 0, tensor.shape);
   }
   index.put(uint32_t{1});
   index.put_text(kPiecesFolder);

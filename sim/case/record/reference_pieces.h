@@ -2,7 +2,7 @@
 // large as the full tensor, sparse until they are written. No process holds a full tensor: a rank
 // touches only the pages of its own elements.
 //
-//   <folder>/<phase> <step> <name>   | numel float64 values | numel uint8: who gave each element |
+//   <folder>/<phase> <step> <name>   | numel float64 or int64 values | numel uint8: who gave each |
 //   <folder>/<rank>.rank             what this rank put there, see RankPieces
 //
 // All ranks must be on one host, because they write to the same pages.
@@ -30,8 +30,11 @@ class PiecesFile {
                             const std::vector<int64_t>& shape);
 
   TensorView value() const { return value_; }
+  TensorView integers() const {  // of a tensor of them
+    return {value_.owner(), Dtype::kInt64, value_.sizes()};
+  }
   TensorView given() const { return given_; }
-  double* values() const { return values_; }   // of a file to write
+  double* values() const { return values_; }   // of a file to write; integers have the same size
   uint8_t* givers() const { return givers_; }  // of a file to write
   // Adds to what other ranks add at the same time: calls `add` while no other rank does.
   template <class Add>
@@ -70,6 +73,7 @@ struct GivenPiece {
   Magnitude magnitude;  // of the elements that this rank gives
   std::vector<int64_t> shape;
   bool finite = true;
+  bool integers = false;  // decisions, as the experts of a token
   int64_t microbatch = 0;
   uint64_t digest = 0, tokens = 0;      // equal for copies
   bool compares_replicas = true;        // false: only padding

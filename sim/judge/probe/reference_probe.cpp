@@ -24,12 +24,12 @@ std::string host_name() {
 
 // The size of a dim before the cuts that left `size` of it. The vocabulary and the width of an MLP
 // need not divide by tp, so that parts are unequal.
-int64_t uncut(int64_t size, int64_t dim, const Layout& layout, const FullSizes& sizes, bool in_mlp,
-              const Mesh& mesh) {
+int64_t uncut(int64_t size, int64_t dim, const Layout& layout, const FullSizes& sizes,
+              int64_t mlp_width, const Mesh& mesh) {
   const std::vector<Cut>& cuts = layout.cuts();
   for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) {
     if (cut->dim != dim) continue;
-    if (in_mlp) return sizes.intermediate_size;
+    if (mlp_width > 0) return mlp_width;
     switch (cut->kind) {
       case Cut::Kind::kRepeated:
         size *= cut->parts;
@@ -56,12 +56,17 @@ std::vector<int64_t> full_shape_of(const Observation& observation, const FullSiz
   if (!observation.token_map.defined()) return shape;
   const auto dims = static_cast<int64_t>(shape.size());
   const Layout layout = observation.layout.resolved(dims);
-  const bool in_mlp = observation.name.find(".mlp.") != std::string::npos;
+  const auto is_in = [&](const char* part) {
+    return observation.name.find(part) != std::string::npos;
+  };
+  const int64_t mlp_width = is_in(".mlp.shared_expert") ? sizes.shared_width
+                            : is_in(".mlp.")            ? sizes.intermediate_size
+                                                        : 0;
   shape.at(0) = sizes.samples;
   shape.at(1) = sizes.seq_len;
   for (int64_t dim = 2; dim < dims; ++dim) {
     shape[static_cast<size_t>(dim)] =
-        uncut(shape[static_cast<size_t>(dim)], dim, layout, sizes, in_mlp, mesh);
+        uncut(shape[static_cast<size_t>(dim)], dim, layout, sizes, mlp_width, mesh);
   }
   return shape;
 }
@@ -111,7 +116,9 @@ void ReferenceProbe::observe(const Observation& observation) {
                            rank_, rows);
   };
   const IndexPlan plan = plan_of(piece.facts.rows);
-  if (!plan.problem.empty() || local.sizes() != plan.local_shape || !is_floating(local.dtype())) {
+  piece.integers = local.dtype() == Dtype::kInt64;
+  const bool known = piece.integers || is_floating(local.dtype());
+  if (!plan.problem.empty() || local.sizes() != plan.local_shape || !known) {
     throw Error(
         {.kind = ErrorKind::kFailed,
          .what = fmt::format("{} [{}] of rank {} does not fit its declared layout {}{}{}", name,
@@ -135,6 +142,7 @@ void ReferenceProbe::observe(const Observation& observation) {
 
 void ReferenceProbe::measure(const TensorView& local, const IndexPlan& plan, double scale,
                              bool first, GivenPiece& piece) {
+  if (piece.integers) return;
   with_floating_dtype(local.dtype(), [&](auto one) {
     const auto* from = local.data<decltype(one)>();
     plan.for_each_run([&](int64_t start, int64_t, int64_t length) {
@@ -152,6 +160,15 @@ void ReferenceProbe::put(const TensorView& local, const IndexPlan& plan, double 
   if (plan.count == 0) return;
   const PiecesFile file = PiecesFile::to_write(folder_, piece.facts, piece.shape);
   if (!first) return;
+  if (piece.integers) {
+    const auto* from = local.data<int64_t>();
+    auto* to = reinterpret_cast<int64_t*>(file.values());
+    plan.for_each_run([&](int64_t start, int64_t offset, int64_t length) {
+      std::copy_n(from + start, length, to + offset);
+      std::fill_n(file.givers() + offset, length, uint8_t{1});
+    });
+    return;
+  }
   const auto write = [&] {
     with_floating_dtype(local.dtype(), [&](auto one) {
       const auto* from = local.data<decltype(one)>();

@@ -22,6 +22,7 @@ struct FullSizes {
   std::map<std::string, std::vector<int64_t>> parameters = {};  // by name
   int64_t samples = 0, seq_len = 0;                             // of the global batch
   int64_t vocab_size = 0, intermediate_size = 0;                // their parts may be unequal
+  int64_t shared_width = 0;  // of the MLP beside experts, as above
 };
 
 // The full shape of what `observation` is a piece of: a parameter's for its gradient and its state;

@@ -51,6 +51,7 @@ class ExpertsFit : private FittedSettings {
   void fit() {
     stream();
     sizes();
+    reference();
     loads();
     experts();
     precision();
@@ -63,7 +64,8 @@ class ExpertsFit : private FittedSettings {
     std::vector<std::string> keys;
     for (const auto& [key, value] : settings_.items()) {
       const bool of_experts = key.starts_with("parallel.expert") || key.starts_with("run.experts.");
-      if (of_experts || key == kConfig) keys.push_back(key);
+      const bool of_reference = key.starts_with("reference.mesh.e");
+      if (of_experts || of_reference || key == kConfig) keys.push_back(key);
     }
     for (const std::string& key : keys) drop(key);
     if (!has(kStageList)) return;
@@ -93,18 +95,35 @@ class ExpertsFit : private FittedSettings {
     if (family() == "deepseek_v3") drop("model.num_key_value_heads");
     drop("parallel.custom_parallel_plan");
     drop("run.frozen");
-    if (is_fixed("parallel.tp.spread_checkpoints") || setting_of(settings_, kSp) == false) {
-      if (is_fixed(kSp)) set(kTp, 1);
-    }
+    if (is_fixed(kSp) && setting_of(settings_, kSp) == false) set(kTp, 1);
     if (size(kTp, 1) > 1) set(kSp, true);
-    const auto reference_keys = [this] {
-      std::vector<std::string> keys;
-      for (const auto& [key, value] : settings_.items()) {
-        if (key.starts_with("reference.")) keys.push_back(key);
-      }
-      return keys;
-    };
-    for (const std::string& key : reference_keys()) drop(key);
+  }
+
+  std::vector<std::string> keys_of(const std::string& prefix) const {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : settings_.items()) {
+      if (key.starts_with(prefix)) keys.push_back(key);
+    }
+    return keys;
+  }
+
+  // The other layout is in float64, and its experts are on its own ranks.
+  void reference() {
+    if (!is_exact()) {
+      for (const std::string& key : keys_of("reference.")) drop(key);
+    }
+    if (size("reference.mesh.tp", 1) > 1) set("reference.sequence_parallel", true);
+    int64_t left = 1;
+    for (const TrainingAxis& axis : kTrainingAxes) {
+      const bool stages = axis.size == &AxisSizes::pp;
+      left *= stages ? 1 : size(std::string("reference.mesh.") + axis.name, 1);
+    }
+    for (const ExpertPart& part : kExpertParts) {
+      const std::string path = std::string("reference.mesh.") + part.name;
+      if (!has(path)) continue;
+      set(path, std::gcd(size(path, 1), left));
+      left /= std::gcd(size(path, 1), left);
+    }
   }
 
   // Sizes whose product divides the ranks of a layer.
@@ -156,9 +175,9 @@ class ExpertsFit : private FittedSettings {
     }
   }
 
-  // Multiples of all sizes of a part, on the case's mesh and on those that it loads onto.
-  int64_t all_sizes(const char* path) const {
-    int64_t all = size(path, 1);
+  // Multiples of all sizes of a part, on the case's mesh, the reference's and those of loads.
+  int64_t all_sizes(const char* path, const char* of_reference) const {
+    int64_t all = std::lcm(size(path, 1), size(of_reference, 1));
     if (!has(kStageList)) return all;
     const std::string name = std::string(path).substr(std::string(path).find('.') + 1);
     for (const json& stage : settings_[kStageList]) {
@@ -177,7 +196,9 @@ class ExpertsFit : private FittedSettings {
       return otherwise;
     };
     const bool all_layers = family() == "mixtral" || family() == "gpt_oss";
-    const int64_t ep = all_sizes(kEp), etp = all_sizes(kEtp), tp = all_sizes(kTp);
+    const int64_t ep = all_sizes(kEp, "reference.mesh.ep");
+    const int64_t etp = all_sizes(kEtp, "reference.mesh.etp");
+    const int64_t tp = all_sizes(kTp, "reference.mesh.tp");
     int64_t count = given({"num_experts", "num_local_experts", "n_routed_experts"}, 6);
     int64_t chosen = given({"num_experts_per_tok"}, 2);
     const int64_t width = multiple(given({"moe_intermediate_size"}, 8), std::lcm(etp, tp));
@@ -232,10 +253,7 @@ class ExpertsFit : private FittedSettings {
   }
 
   void routers() {
-    std::vector<std::string> given;
-    for (const auto& [key, value] : settings_.items()) {
-      if (key.starts_with("run.experts.")) given.push_back(key);
-    }
+    const std::vector<std::string> given = keys_of("run.experts.");
     const bool trains = setting_of(settings_, "workload") != name_of(ModelWorkload::kLogprobs);
     for (const std::string& key : given) {
       if (!trains) drop(key);
@@ -250,7 +268,7 @@ class ExpertsFit : private FittedSettings {
     }
     const bool deals = setting_of(settings_, "run.sequence_packing.enabled") == true ||
                        setting_of(settings_, "run.dynamic_batching.enabled") == true;
-    if (is_policy() || deals) {
+    if (is_policy() || deals || !keys_of("reference.").empty()) {
       set(kScope, name_of(CapacityScope::kSequence));
       if (has(kBalance) || has(kZ)) set(kGroups, name_of(LossGroups::kSequence));
     }
@@ -261,11 +279,7 @@ class ExpertsFit : private FittedSettings {
   // Gate and up of gpt_oss are joined column by column.
   void optimizer() {
     if (family() != "gpt_oss" || setting_of(settings_, kOptimizer) != "Muon") return;
-    std::vector<std::string> keys;
-    for (const auto& [key, value] : settings_.items()) {
-      if (key.starts_with("run.optimizer.")) keys.push_back(key);
-    }
-    for (const std::string& key : keys) drop(key);
+    for (const std::string& key : keys_of("run.optimizer.")) drop(key);
   }
 };
 

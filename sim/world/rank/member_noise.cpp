@@ -41,6 +41,7 @@ std::shared_ptr<const MemberNoise> MemberNoise::of(const CaseSpec& spec) {
 }
 
 at::Tensor MemberNoise::moved(const at::Tensor& value, const std::string& stream) const {
+  if (!value.is_floating_point()) return value;  // the experts of a token
   return moved_by_rounding(value, seed_, prefix_ + stream, roundings_);
 }
 
@@ -99,7 +100,8 @@ judge::FullSizes full_sizes(const ModelConfig& config, const Batch& batch) {
           .samples = batch.size(),
           .seq_len = batch.seq_len(),
           .vocab_size = config.vocab_size,
-          .intermediate_size = config.intermediate_size};
+          .intermediate_size = config.intermediate_size,
+          .shared_width = config.shared_width};
 }
 
 }  // namespace shardproof::sim::world

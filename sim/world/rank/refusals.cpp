@@ -90,14 +90,30 @@ void refuse_main_gradients(const CaseSpec& spec, const ParallelSpec& parallel) {
                        dtype_of_precision(name_of(spec.precision)));
 }
 
+// Its ranks choose the experts and deal the samples as their own layout does.
+void refuse_reference_of_experts(const CaseSpec& spec) {
+  const SideLossOptions losses = side_losses_of(spec);
+  if (spec.precision != Precision::kFloat64) {
+    refuse(
+        fmt::format("the ranks of a reference choose other experts in {} than those of the case, "
+                    "as roundings decide",
+                    spec.precision),
+        "set precision: float64");
+  }
+  if (losses.any() && losses.groups != LossGroups::kSequence) {
+    refuse(fmt::format("run.experts.groups is {}, and another layout has other microbatches",
+                       losses.groups),
+           "set run.experts.groups: sequence, or leave the reference out");
+  }
+  if (spec.capacity.factor == 0 || spec.capacity.scope == CapacityScope::kSequence) return;
+  refuse("run.experts.capacity.scope is rank, and another layout has other tokens on a rank",
+         "set run.experts.capacity.scope: sequence, or leave the reference out");
+}
+
 void refuse_beside_experts(const CaseSpec& spec, const ModelConfig& config) {
   const ParallelSpec& parallel = spec.parallel;
   if (!config.has_experts()) return;
-  if (spec.reference.is_set() || !spec.reference.folder.empty()) {
-    refuse(
-        "another layout as the reference keeps no integers, and so not which experts a token has",
-        "leave the reference out: one device is the reference then");
-  }
+  if (spec.reference.is_set()) refuse_reference_of_experts(spec);
   if (parallel.grad_norm_counts == NormCopies::kOnce) return;
   refuse(
       "run.grad_norm.counts is each_of_tp, which counts copies, but ranks of tp may hold other "
