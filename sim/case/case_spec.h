@@ -92,6 +92,7 @@ struct ParallelSpec : AxisSizes {
   ContextLayout context_layout = ContextLayout::kZigzag;  // of each sequence, over cp
   Rotation context_rotation = Rotation::kSendRecv;
   ExpertDispatch expert_dispatch = ExpertDispatch::kAllToAll;
+  int64_t expert_rows_multiple = 1;
   PipelineSpec pp_options = {};
   FsdpSpec fsdp = {};
   CheckpointedRegions activation_checkpointing = CheckpointedRegions::kNone;

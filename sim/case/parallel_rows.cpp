@@ -124,6 +124,11 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
           any_of(Needed{"parallel.expert_parallel_size", nullptr},
                  Needed{"parallel.expert_tensor_parallel_size", nullptr}),
           kOfExperts),
+      row<&Spec::expert_rows_multiple>("parallel.experts.rows_multiple",
+                                       "Each expert computes a multiple of so many rows, with "
+                                       "zeros behind those of its tokens",
+                                       Range{1, 1024}, ShortName{"rows_multiple"}, has_experts(),
+                                       kOfExperts),
       member<&Spec::pp_options>(),
       member<&Spec::fsdp>(),
       row<&Spec::activation_checkpointing>(

@@ -41,8 +41,10 @@ at::Tensor SharedSum::forward(at::TensorList inputs, const StepContext&) {
   return inputs[0] + (at::sigmoid(gate) * shared).to(inputs[0].scalar_type());
 }
 
-at::Tensor run_experts(const at::Tensor& x, const ExpertRows& rows, const ExpertTensors& experts,
-                       const StepContext& context) {
+namespace {
+
+at::Tensor run_rows(const at::Tensor& x, const ExpertRows& rows, const ExpertTensors& experts,
+                    const StepContext& context) {
   const ExpertForm& form = experts.form;
   const bool in_turn = form.columns_in_turn;
   const auto rows_of = [&](const at::Tensor& weight) {
@@ -56,6 +58,21 @@ at::Tensor run_experts(const at::Tensor& x, const ExpertRows& rows, const Expert
   return grouped_linear(active, rows_of(experts.down), experts.down_bias, rows);
 }
 
+}  // namespace
+
+at::Tensor run_experts(const at::Tensor& x, const ExpertRows& rows, const ExpertTensors& experts,
+                       const StepContext& context) {
+  if (experts.rows_multiple == 1) return run_rows(x, rows, experts, context);
+  const ExpertRows padded =
+      padded_rows({.routes = at::arange(x.size(0), at::TensorOptions().dtype(at::kLong).device(x.device())),
+                   .counts = rows.counts,
+                   .tokens = x.size(0),
+                   .num_chosen = 1},
+                  experts.rows_multiple);
+  const at::Tensor outputs = run_rows(gather_rows(x, padded), padded, experts, context);
+  return outputs.index_select(0, padded.routes.ge(0).nonzero().view({-1}));
+}
+
 std::vector<ParameterPtr> Experts::parameters() const {
   if (!gate_up_bias) return {gate_up, down};
   return {gate_up, down, gate_up_bias, down_bias};
@@ -63,6 +80,7 @@ std::vector<ParameterPtr> Experts::parameters() const {
 
 ExpertTensors Experts::tensors() const {
   ExpertTensors all{gate_up->tensor, down->tensor, form};
+  all.rows_multiple = rows_multiple;
   if (gate_up_bias) all.gate_up_bias = gate_up_bias->tensor;
   if (down_bias) all.down_bias = down_bias->tensor;
   return all;

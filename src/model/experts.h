@@ -51,6 +51,7 @@ struct ExpertTensors {
   at::Tensor gate_up, down;
   ExpertForm form;
   at::Tensor gate_up_bias = {}, down_bias = {};
+  int64_t rows_multiple = 1;  // each expert computes a multiple of so many rows
 };
 
 // x [n, E] with `rows.counts` rows of each expert, in their order -> [n, E].
@@ -72,6 +73,7 @@ class Experts : public Layer {
   ExpertTensors tensors() const;
   ParameterPtr gate_up, down, gate_up_bias, down_bias;
   ExpertForm form;
+  int64_t rows_multiple = 1;  // a style sets it
 };
 
 }  // namespace shardproof

@@ -20,18 +20,17 @@ ExpertRows rows_by_expert(const at::Tensor& ids, int64_t num_experts, const at::
           .num_chosen = ids.size(1)};
 }
 
-ExpertRows padded_rows(const ExpertRows& rows, int64_t capacity) {
-  const int64_t experts = std::ssize(rows.counts);
+ExpertRows padded_rows(const ExpertRows& rows, int64_t multiple) {
   ExpertRows padded = rows;
-  padded.routes = at::full({experts * capacity}, -1, rows.routes.options());
-  padded.counts.assign(rows.counts.size(), capacity);
+  std::vector<at::Tensor> parts;
   int64_t first = 0;
-  for (int64_t i = 0; i < experts; ++i) {
-    const int64_t count = rows.counts[i];
-    SHARDPROOF_ASSERT(count <= capacity, "no expert keeps more rows than its capacity");
-    padded.routes.narrow(0, i * capacity, count).copy_(rows.routes.narrow(0, first, count));
+  for (int64_t& count : padded.counts) {
+    const at::Tensor own = rows.routes.narrow(0, first, count);
     first += count;
+    count = (count + multiple - 1) / multiple * multiple;
+    parts.push_back(at::constant_pad_nd(own, {0, count - own.size(0)}, -1));
   }
+  padded.routes = at::cat(parts);
   return padded;
 }
 

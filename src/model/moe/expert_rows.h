@@ -24,9 +24,10 @@ struct ExpertRows {
 // `kept` [T, K] bool, from routes_within_capacity; undefined: all are kept.
 ExpertRows rows_by_expert(const at::Tensor& ids, int64_t num_experts, const at::Tensor& kept = {});
 
-// The same with exactly `capacity` rows for each expert, as kernels of fixed size need them.
-// Asserts that no expert has more. A row that only pads is 0, and what comes of it is not used.
-ExpertRows padded_rows(const ExpertRows& rows, int64_t capacity);
+// The same with further rows behind those of each expert, so that it has a multiple of `multiple`,
+// as kernels of fixed blocks need them. A row that only pads is 0, and what comes of it is not
+// used.
+ExpertRows padded_rows(const ExpertRows& rows, int64_t multiple);
 
 // x [T, E] -> [n, E].
 at::Tensor gather_rows(const at::Tensor& x, const ExpertRows& rows);

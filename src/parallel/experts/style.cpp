@@ -50,8 +50,8 @@ std::vector<Slot*> expert_slots(Decoder& model) {
   return found;
 }
 
-const Experts& plain(const Slot& slot) {
-  const auto* layer = dynamic_cast<const Experts*>(slot.layer.get());
+Experts& plain(const Slot& slot) {
+  auto* layer = dynamic_cast<Experts*>(slot.layer.get());
   SHARDPROOF_ASSERT(layer != nullptr, slot.name + " holds another layer than the style replaces");
   return *layer;
 }
@@ -86,6 +86,7 @@ class SpreadExperts : public Layer {
 }  // namespace
 
 void ExpertParallel::place(Decoder& model, const Mesh& mesh) const {
+  for (Slot* slot : expert_slots(model)) plain(*slot).rows_multiple = options_.rows_multiple;
   if (!is_spread(mesh)) return;
   check_sizes(model.config(), mesh);
   const int64_t width = model.config().expert_width;

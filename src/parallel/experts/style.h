@@ -8,6 +8,7 @@ namespace shardproof {
 
 struct ExpertParallelOptions {
   ExpertDispatch dispatch = ExpertDispatch::kAllToAll;
+  int64_t rows_multiple = 1;  // of the rows that an expert computes, with zeros behind its own
 };
 
 // Cuts the experts of each layer over ep, and each expert's width over etp, and replaces the layers
@@ -17,8 +18,8 @@ struct ExpertParallelOptions {
 //   gate_up [N, 2F, E]    N over ep, the blocks {F, F} over etp
 //   down    [N, E, F]     N over ep, F over etp
 //   gate_up [N, E, 2F], gate_up_bias [N, 2F], down [N, F, E] with columns in turn: the same, as
-//   even parts of whole pairs; down_bias [N, E] over ep alone gradients             sums over ep
-//   and etp by the backward, the rest over edp
+//                         even parts of whole pairs; down_bias [N, E] over ep alone
+//   gradients             sums over ep and etp by the backward, the rest over edp
 //
 // place() throws Error(kRefused), with sizes that work, when ep does not divide the experts, etp
 // not their width, or the model has none.

@@ -87,12 +87,10 @@ TEST_CASE("Rows that only pad change no value and no gradient", "[moe][MR-8]") {
   const CapacityRule rule{.factor = 0.8};
   const at::Tensor kept =
       routes_within_capacity(ids, weights, at::zeros({9}, at::kLong), router, rule).kept;
-  const int64_t capacity = expert_capacity(9, router, rule);
-  const ExpertRows rows = rows_by_expert(ids, 4, kept), padded = padded_rows(rows, capacity);
+  const ExpertRows rows = rows_by_expert(ids, 4, kept), padded = padded_rows(rows, 8);
   CHECK(rows.routes.numel() < 18);
-  CHECK(padded.routes.numel() == 4 * capacity);
-  CHECK(padded.counts == std::vector<int64_t>(4, capacity));
-  CHECK(padded.routes.numel() > rows.routes.numel());
+  CHECK(padded.counts == std::vector<int64_t>(4, 8));
+  CHECK(padded.routes.numel() == 32);
   const Leaves plain = leaves_of(x, weights, 4, 5), with_pads = leaves_of(x, weights, 4, 5);
   const at::Tensor y = run(plain, rows), padded_y = run(with_pads, padded);
   CHECK(at::allclose(y, padded_y, 0, kAgreement));
@@ -110,7 +108,9 @@ TEST_CASE("Rows that only pad change no value and no gradient", "[moe][MR-8]") {
       combine_rows(grouped_linear(gather_rows(x, rows), zero, bias, rows), weights, rows),
       combine_rows(grouped_linear(gather_rows(x, padded), zero, bias, padded), weights, padded), 0,
       kAgreement));
-  CHECK_THROWS_AS(padded_rows(rows, capacity - 1), InternalError);
+  const ExpertRows some = padded_rows({.routes = at::arange(6, at::kLong), .counts = {4, 0, 2}}, 3);
+  CHECK(some.counts == std::vector<int64_t>{6, 0, 3});
+  CHECK(at::equal(some.routes, at::tensor({0, 1, 2, 3, -1, -1, 4, 5, -1}, at::kLong)));
 }
 
 TEST_CASE("Other tokens of a batch leave the sum of a token as it is", "[moe][EP-17]") {
