@@ -141,7 +141,7 @@ def sections(case, lanes):
         near = f"the finding with {error_heatmap.NEIGHBORS} before and after it, and " if finding else ""
         text += (f" Shown are {len(tensors) - count} of {len(tensors)} tensors: {near}those that used most of it. "
                  f"{count} are left out, {wrong or 'none'} of them wrong.")
-    time, key = timeline_picture.draw(lanes)
+    time, key = timeline_picture.draw(lanes, timeline_picture.bubble(case))
     drawn = [
         Section("Error by tensor and rank", text, error_heatmap.draw(case), error_heatmap.key()),
         Section("Mesh and who holds what", "Each rank in its place, then one parameter of each layout; numbers are the "

@@ -103,12 +103,12 @@ def width_of(text):
     return WIDTH_OF_LETTER * len(text)
 
 
-def draw_lines(axes, segments, color=LINE, width=1.0):
-    """All segments [((x, y), (x, y))] as one path."""
+def draw_lines(axes, segments, color=LINE, width=1.0, behind=False):
+    """All segments [((x, y), (x, y))] as one path, `behind` cells too."""
     broken = [point for first, last in segments for point in (first, last, (math.nan, math.nan))]
     if broken:
         x, y = np.transpose(broken)
-        axes.plot(x, y, color=color, linewidth=width, solid_capstyle="butt")
+        axes.plot(x, y, color=color, linewidth=width, solid_capstyle="butt", zorder=-1 if behind else 2)
 
 
 def draw_cells(axes, colors, left, top, width, height):

@@ -102,13 +102,20 @@ class VirtualTime(unittest.TestCase):
         events = [(0.0, 4.0, "compute", "compute"), (4.0, 3.0, "waiting", "recv"), (7.0, 3.0, "compute", "compute"),
                   (1.0, 3.0, "action", "F2"), (4.0, 5.0, "action", "B2.1")]
         drawn, numbers = timeline_picture.by_action(events)
-        self.assertEqual(numbers, [(1.0, 3.0, 2), (7.0, 2.0, 2)])
-        self.assertIn((7.0, 2.0, "backward", ""), drawn)
+        self.assertEqual(numbers, [(1.0, 3.0, 2, "forward"), (7.0, 2.0, 2, "backward 1")])
+        self.assertIn((7.0, 2.0, "backward 1", ""), drawn)
         self.assertIn((1.0, 3.0, "forward", ""), drawn)
-        key = [text for _, text in timeline_picture.draw({0: events})[1]]
+        pictures, key = timeline_picture.draw({0: events}, "Bubble: 1%.")
+        key = [text for _, text in key]
+        self.assertEqual(pictures[0].caption, "Bubble: 1%. Numbers are those of microbatches; a lighter color is a later "
+                         "chunk of the rank.")
+        one_chunk = [event for event in events if event[3] != "B2.1"]
+        self.assertEqual(timeline_picture.draw({0: one_chunk})[0][0].caption, "Numbers are those of microbatches.")
+        cut = [(0.0, 1.0, "compute", ""), (1.0, 0.2, "exposed", ""), (1.2, 1.0, "compute", ""), (0.0, 2.2, "action", "F7")]
+        self.assertEqual(timeline_picture.by_action(cut)[1], [(0.0, 2.2, 7, "forward")])
         self.assertEqual(key, ["forward", "backward", "compute", "waiting"])
         wall = [(0.0, 4.0, "communication", "recv"), (1.0, 2.0, "action", "W0"), (3.0, 1.0, "action", "?")]
-        self.assertEqual(timeline_picture.by_action(wall)[1], [(1.0, 2.0, 0)])
+        self.assertEqual(timeline_picture.by_action(wall)[1], [(1.0, 2.0, 0, "weight gradients")])
         self.assertEqual([text for _, text in timeline_picture.draw({0: wall})[1]], ["communication", "weight gradients"])
 
     def test_the_words_beside_it_say_where_the_time_went(self):
@@ -121,10 +128,13 @@ class VirtualTime(unittest.TestCase):
         self.assertIn("computing 0.040 ms", text)
         self.assertIn("rank 1 compute 33%", text)
         case["virtual_time"] |= {"bubble": 0.25, "bubble_formula": 0.125}
-        self.assertIn("none in 25.0% of their time; the schedule's formula, without embedding, head and messages, "
-                      "gives 12.5%", timeline_picture.explain(case))
+        self.assertIn("Bubble: 25.0% measured, 12.5% by the schedule's formula, which leaves out embedding, head and "
+                      "messages. ", timeline_picture.bubble(case))
+        del case["virtual_time"]["bubble_formula"]
+        self.assertIn("Bubble: 25.0% measured. ", timeline_picture.bubble(case))
         for odd in (None, [], {"total_us": "nan", "ranks": [{}]}, {"ranks": None}):
             self.assertTrue(timeline_picture.explain({"virtual_time": odd}))
+            self.assertEqual(timeline_picture.bubble({"virtual_time": odd}), "")
 
 
 class Layouts(unittest.TestCase):
