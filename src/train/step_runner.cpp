@@ -9,35 +9,19 @@
 #include "base/error.h"
 #include "logprob/vocab_parallel_logprob.h"
 #include "train/held_tokens.h"
+#include "train/ids_ahead.h"
 #include "train/loss.h"
 
 namespace shardproof {
 namespace {
 
-// ids[next], and 0 where `next` is -1 because the sequence ends.
-at::Tensor next_tokens(const at::Tensor& ids, const at::Tensor& next) {
-  return ids.gather(1, next.clamp_min(0)).masked_fill_(next.lt(0), 0);
-}
-
-// [b, s] int64: the place in the row of the next token of the same sequence, -1 where it ends.
-at::Tensor next_places(const Microbatch& micro) {
-  if (micro.plan) return packed_next(*micro.plan);
-  const at::Tensor next = at::arange(1, micro.input_ids.size(1) + 1, at::kLong);
-  const at::Tensor real = at::constant_pad_nd(micro.token_map.slice(1, 1), {0, 1}, -1).ge(0);
-  return at::where(real, next.expand_as(real), at::full_like(micro.token_map, -1));
-}
-
-// The ids so many tokens further on in each sequence, 0 where it has ended.
-at::Tensor ids_ahead(const Microbatch& micro, int64_t count) {
-  const at::Tensor next = next_places(micro);
-  at::Tensor ids = micro.input_ids;
-  for (int64_t i = 0; i < count; ++i) ids = next_tokens(ids, next);
-  return ids;
-}
-
-// "received by stage 2 (chunk 1)".
-std::string site_of(const char* what, int64_t stage, const Action& action) {
-  return fmt::format("{} by stage {} (chunk {})", what, stage, action.chunk);
+// Observes what a stage has "sent" or "received".
+void observe_end(const Boundary& boundary, Phase phase, const at::Tensor& tensor,
+                 const StepContext& context, const char* what, int64_t stage,
+                 const Action& action) {
+  if (!context.probe.listens(phase)) return;
+  observe_boundary(boundary, phase, tensor, context,
+                   fmt::format("{} by stage {} (chunk {})", what, stage, action.chunk));
 }
 
 }  // namespace
@@ -161,8 +145,7 @@ void StepRunner::forward(const Action& action, const Microbatch& micro, const Op
   if (!is_first(action.chunk)) {
     here.input = link_->input(action);
     const Boundary& entry = link_->entry(action.chunk);
-    observe_boundary(entry, Phase::kForward, here.input, context,
-                     site_of("received", entry.stage + 1, action));
+    observe_end(entry, Phase::kForward, here.input, context, "received", entry.stage + 1, action);
   }
   const at::Tensor x =
       here.input.defined() ? here.input : cut.local(micro.input_ids.to(setup_.device));
@@ -172,8 +155,7 @@ void StepRunner::forward(const Action& action, const Microbatch& micro, const Op
                               all_logprobs(here.output, micro, cut, context, options.temperature));
   } else {
     const Boundary& exit = link_->exit(action.chunk);
-    observe_boundary(exit, Phase::kForward, here.output, context,
-                     site_of("sent", exit.stage, action));
+    observe_end(exit, Phase::kForward, here.output, context, "sent", exit.stage, action);
     link_->output(action, here.output);
   }
   if (!options.backward || !has_backward(action.chunk)) return;
@@ -194,16 +176,14 @@ void StepRunner::backward(const Action& action, const Options& options) {
   } else {
     const at::Tensor grad = link_->output_grad(action);
     const Boundary& exit = link_->exit(action.chunk);
-    observe_boundary(exit, Phase::kBackward, grad, context,
-                     site_of("received", exit.stage, action));
+    observe_end(exit, Phase::kBackward, grad, context, "received", exit.stage, action);
     running.output.backward(grad);
   }
   const bool flows = running.input.defined() && running.input.requires_grad();
   if (flows) {
     const at::Tensor grad = running.input.grad();
     const Boundary& entry = link_->entry(action.chunk);
-    observe_boundary(entry, Phase::kBackward, grad, context,
-                     site_of("sent", entry.stage + 1, action));
+    observe_end(entry, Phase::kBackward, grad, context, "sent", entry.stage + 1, action);
     link_->input_grad(action, grad);
   }
   running_.erase(found);
@@ -222,8 +202,8 @@ void StepRunner::abandon() {
 // [D, b, n] of this rank's tokens; undefined without extra heads.
 at::Tensor StepRunner::further_ids(const Microbatch& micro, const ContextCut& cut) const {
   std::vector<at::Tensor> all;
-  for (int64_t depth = 1; depth <= model_.config().extra_heads; ++depth) {
-    all.push_back(cut.local(ids_ahead(micro, depth)));
+  for (const at::Tensor& ids : ids_ahead(micro, model_.config().extra_heads)) {
+    all.push_back(cut.local(ids));
   }
   return all.empty() ? at::Tensor() : at::stack(all).to(setup_.device);
 }
@@ -235,11 +215,13 @@ std::vector<at::Tensor> StepRunner::all_logprobs(const at::Tensor& logits, const
   const int64_t heads = context.further_ids.defined() ? model_.config().extra_heads : 0;
   const int64_t rows = logits.size(1) / (1 + heads);
   const at::Tensor scored = micro.scored.to(setup_.device);
+  const std::vector<at::Tensor> ahead = ids_ahead(micro, heads == 0 ? 0 : 1 + heads);
   std::vector<at::Tensor> all;
   for (int64_t depth = 0; depth <= heads; ++depth) {
     const at::Tensor own = heads == 0 ? logits : logits.narrow(1, depth * rows, rows);
     at::Tensor logprobs = depth == 0 ? logprobs_of(own, micro, cut, temperature)
-                                     : logprobs_ahead(own, depth, micro, cut, temperature);
+                                     : logprobs_ahead(own, depth, ahead[static_cast<size_t>(depth)],
+                                                      micro, cut, temperature);
     logprobs = at::where(scored, logprobs, at::zeros_like(logprobs));
     if (setup_.probe.listens(Phase::kForward)) {
       setup_.probe.observe({.kind = ObservationKind::kLogprobs,
@@ -256,12 +238,12 @@ std::vector<at::Tensor> StepRunner::all_logprobs(const at::Tensor& logits, const
 }
 
 // [b, S]: the logprob of each token by the extra head that predicts `depth` tokens further than the
-// model, and so not of the first 1 + depth tokens of a sequence.
+// model, and so not of the first 1 + depth tokens of a sequence. `ids` are those ahead.
 at::Tensor StepRunner::logprobs_ahead(const at::Tensor& logits, int64_t depth,
-                                      const Microbatch& micro, const ContextCut& cut,
-                                      double temperature) {
+                                      const at::Tensor& ids, const Microbatch& micro,
+                                      const ContextCut& cut, double temperature) {
   const LogprobOptions scoring{.label = logprobs_name(depth), .temperature = temperature};
-  const at::Tensor targets = cut.local(ids_ahead(micro, 1 + depth)).to(setup_.device);
+  const at::Tensor targets = cut.local(ids).to(setup_.device);
   const at::Tensor local = vocab_parallel_logprob(logits, targets, setup_.comm.along("tp"),
                                                   model_.config().vocab_size, scoring);
   const at::Tensor gathered = cut.gather(local, setup_.comm, scoring.label);

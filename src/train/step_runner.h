@@ -91,8 +91,8 @@ class StepRunner {
                                        double temperature);
   at::Tensor logprobs_of(const at::Tensor& logits, const Microbatch& micro, const ContextCut& cut,
                          double temperature);
-  at::Tensor logprobs_ahead(const at::Tensor& logits, int64_t depth, const Microbatch& micro,
-                            const ContextCut& cut, double temperature);
+  at::Tensor logprobs_ahead(const at::Tensor& logits, int64_t depth, const at::Tensor& ids,
+                            const Microbatch& micro, const ContextCut& cut, double temperature);
   bool is_first(int64_t chunk) const;
   bool is_last(int64_t chunk) const;
   bool has_backward(int64_t chunk) const;
