@@ -8,11 +8,14 @@
 
 #include "base/error.h"
 #include "mesh/mesh.h"
-#include "model/batch.h"
+#include "tests/unit/model/recorder.h"
 #include "tests/unit/model/six_head_model.h"
 
 namespace shardproof::decoder_test {
 namespace {
+
+using tests::Recorder;
+using tests::some_ids;
 
 ModelConfig small(bool tied = false) {
   ModelConfig config = tests::six_head_model();
@@ -57,24 +60,6 @@ ModelConfig small_of(const std::string& family) {
     config.rope_local_theta = 30;
   }
   return config;
-}
-
-// Keeps every observation.
-class Recorder final : public Probe {
- public:
-  bool listens(Phase) const override { return true; }
-  void observe(const Observation& observation) override { seen.push_back(observation); }
-  const Observation* find(const std::string& name) const {
-    for (const Observation& observation : seen) {
-      if (observation.name == name) return &observation;
-    }
-    return nullptr;
-  }
-  std::vector<Observation> seen;
-};
-
-at::Tensor some_ids() {
-  return seeded_batch({.batch_size = 3, .seq_len = 5, .vocab_size = 23, .seed = 2}).input_ids;
 }
 
 StepContext context_of(const at::Tensor& ids, Probe& probe) {

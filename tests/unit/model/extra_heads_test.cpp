@@ -4,29 +4,15 @@
 #include <catch2/catch.hpp>
 
 #include "mesh/mesh.h"
-#include "model/batch.h"
 #include "model/decoder.h"
+#include "tests/unit/model/recorder.h"
 #include "tests/unit/model/six_head_model.h"
 
 namespace shardproof::extra_heads_test {
 namespace {
 
-class Recorder final : public Probe {
- public:
-  bool listens(Phase) const override { return true; }
-  void observe(const Observation& observation) override { seen.push_back(observation); }
-  const Observation* find(const std::string& name) const {
-    for (const Observation& observation : seen) {
-      if (observation.name == name) return &observation;
-    }
-    return nullptr;
-  }
-  std::vector<Observation> seen;
-};
-
-at::Tensor some_ids() {
-  return seeded_batch({.batch_size = 3, .seq_len = 5, .vocab_size = 23, .seed = 2}).input_ids;
-}
+using tests::Recorder;
+using tests::some_ids;
 
 at::Tensor uneven_like(const at::Tensor& tensor) {
   return at::arange(tensor.numel(), at::kDouble).mul(0.7).sin().view(tensor.sizes());
