@@ -39,8 +39,9 @@ enum class KeyType {
   kNone,        // no key: a struct, or constants of a map
 };
 
-// Whether the single-device answer changes with an option.
-enum class Golden { kDepends, kIgnores };
+// Whether the single-device answer changes with an option. kOwnKey: it changes with what golden_key
+// makes of this option and others.
+enum class Golden { kDepends, kIgnores, kOwnKey };
 
 // The flag by which a command on a case folder sets an option.
 struct Flag {

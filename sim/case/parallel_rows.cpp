@@ -33,6 +33,8 @@ OptionRows<ParallelSpec> sizes_of_mesh() {
                     follows ? "; default: world.size divided by the other axes, or 1" : "");
     rows.push_back(size_row(axis, std::string("parallel.") + axis.key, doc, axis.name));
     if (follows) add_to(rows.back(), Default::kFollows);
+    // With stages the golden has boundaries.
+    if (axis.size == &AxisSizes::pp) add_to(rows.back(), Golden::kOwnKey);
   }
   return rows;
 }

@@ -147,7 +147,7 @@ OptionRow<Outer> lifted(const OptionRow<Inner>& row, Inner Outer::*block, const 
 template <class Spec>
 void ignore_inside(OptionRow<Spec>& row) {
   for (OptionRow<Spec>& inner : row.inside) {
-    inner.golden = Golden::kIgnores;
+    if (inner.golden != Golden::kOwnKey) inner.golden = Golden::kIgnores;
     ignore_inside(inner);
   }
 }
