@@ -76,6 +76,8 @@ class PipeliningTest(unittest.TestCase):
         for found in TABLE.finditer(printed.stdout):
             name = found[1]
             ranks, chunks, microbatches, group, rank = map(int, found.groups()[1:6])
+            if name not in TABLES and name not in STEPS:
+                continue   # torch does not have it
             if name in STEPS:
                 expected = of_step(name, ranks, microbatches, rank)
             else:

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <sstream>
 
-#include "base/training_choices.h"
+#include "base/pipeline_schedules.h"
 #include "sim/case/names.h"
 #include "sim/uses/explore/fitted_settings.h"
 
@@ -89,11 +89,12 @@ class PipelineFit : private FittedSettings {
     }
   }
 
-  bool is_one_of(std::initializer_list<PipelineSchedule> schedules) const {
+  const ScheduleTraits& traits() const {
     const json given = setting_of(settings_, kSchedule);
-    return std::any_of(schedules.begin(), schedules.end(),
-                       [&](PipelineSchedule one) { return given == name_of(one); });
+    return traits_of(find_enum<PipelineSchedule>(given.get<std::string>()).value());
   }
+  // Whether the schedule takes some numbers of microbatches alone.
+  bool is_choosy() const { return traits().groups || traits().microbatches_of_rank > 0; }
 
   void schedule() {
     using enum PipelineSchedule;
@@ -101,25 +102,19 @@ class PipelineFit : private FittedSettings {
       if (!is_fixed(kSchedule)) settings_[kSchedule] = name_of(schedule);
     };
     const bool policy = setting_of(settings_, "workload") == name_of(ModelWorkload::kPolicy);
-    // They do not take every number of microbatches, which dummies fill up in packed rows alone.
-    if (policy && is_one_of({kInterleaved, kDualPipeV, kZb1p})) {
-      choose(size(kChunks, 1) > 1 ? kBreadthFirst : k1F1B);
-    }
-    if (has(kDeferred) && is_one_of({kZb1p, kZbV, kDualPipeV})) {
+    // Dummies fill microbatches up in packed rows alone.
+    if (policy && is_choosy()) choose(size(kChunks, 1) > 1 ? kBreadthFirst : k1F1B);
+    if (has(kDeferred) && traits().splits_backward) {
       if (is_fixed(kDeferred)) choose(size(kChunks, 1) > 1 ? kBreadthFirst : k1F1B);
       drop(kDeferred);
     }
-    if (is_fixed(kChunks) && size(kChunks, 1) > 1 && is_one_of({kGPipe, k1F1B}))
-      choose(kBreadthFirst);
-    if (is_fixed(kChunks) && size(kChunks, 1) == 1 && is_one_of({kInterleaved}))
-      choose(kBreadthFirst);
-    if (is_fixed(kChunks) && size(kChunks, 1) != 2 && is_one_of({kZbV, kDualPipeV}))
-      choose(kBreadthFirst);
     const int64_t chunks = size(kChunks, 1);
-    const int64_t wanted = is_one_of({kGPipe, k1F1B})      ? 1
-                           : is_one_of({kZbV, kDualPipeV}) ? 2
-                           : is_one_of({kInterleaved})     ? std::clamp<int64_t>(chunks, 2, 3)
-                                                           : std::min<int64_t>(chunks, 2);
+    if (is_fixed(kChunks) &&
+        std::clamp(chunks, traits().least_chunks, traits().most_chunks) != chunks) {
+      choose(kBreadthFirst);
+    }
+    const int64_t least = traits().least_chunks;
+    const int64_t wanted = std::clamp(chunks, least, std::min(traits().most_chunks, least + 1));
     if (chunks != wanted) set(kChunks, wanted);
     if (size(kGroup, 0) > 0) set(kGroup, std::clamp<int64_t>(size(kGroup, 0), most_ranks(), 5));
   }
@@ -204,8 +199,7 @@ class PipelineFit : private FittedSettings {
 
   // As many as every schedule takes: whole groups, and two for each rank.
   void microbatches() {
-    using enum PipelineSchedule;
-    if (!in_stages() || !is_one_of({kInterleaved, kDualPipeV, kZb1p})) return;
+    if (!in_stages() || !is_choosy()) return;
     if (setting_of(settings_, "run.sequence_packing.enabled") == true ||
         setting_of(settings_, "run.dynamic_batching.enabled") == true) {
       return;

@@ -3,17 +3,12 @@
 // bit, in every precision (docs/pipeline.md).
 #include <fmt/format.h>
 
+#include "base/pipeline_schedules.h"
 #include "sim/uses/relations/relations.h"
 
 namespace shardproof::sim::relations {
 
 namespace {
-
-bool splits_backward(const CaseSpec& spec) {
-  using enum PipelineSchedule;
-  const PipelineSchedule schedule = spec.parallel.pp_options.schedule;
-  return schedule == kZb1p || schedule == kZbV || schedule == kDualPipeV;
-}
 
 // Whether each rank has one microbatch, so that no sum over them has an order.
 bool has_one_microbatch(const CaseSpec& spec) {
@@ -67,16 +62,17 @@ void change_split(Variant& first, Variant& second) {
 }
 
 // Sums that have another order in stages: of an embedding over its holders, which are the ends of a
-// tied model and the stage of extra heads, of the
-// microbatches in bfs, and of what fsdp reduces for each of them where a backward is split. They
-// and the norm are compared by `another_mesh`.
+// tied model and the stage of extra heads, of the microbatches where backwards descend, and of what
+// fsdp reduces for each of them where a backward is split. They and the norm are compared by
+// `another_mesh`.
 void drop_reordered_sums(const Variant& first, const Variant&, Values& a, Values& b) {
   const CaseSpec& spec = first.spec;
   const bool heads = first.config.extra_heads > 0;
   if (has_one_microbatch(spec) && !heads) return;
   const bool sharded = spec.parallel.data_parallel != DataParallelKind::kReplicate;
-  const bool all = spec.parallel.pp_options.schedule == PipelineSchedule::kBreadthFirst ||
-                   (splits_backward(spec) && sharded && spec.parallel.fsdp.reduce_each_microbatch);
+  const ScheduleTraits& traits = traits_of(spec.parallel.pp_options.schedule);
+  const bool all = traits.descends ||
+                   (traits.splits_backward && sharded && spec.parallel.fsdp.reduce_each_microbatch);
   const bool tied = first.config.tie_word_embeddings || heads;
   if (!all && !tied) return;
   for (Values* values : {&a, &b}) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/pipeline_schedules.h"
 
 namespace shardproof {
 
@@ -28,13 +29,9 @@ bool Placement::sends_after(int64_t stage) const {
 }
 
 Placement Pipeline::placement() const {
-  const bool v = schedule == PipelineSchedule::kZbV || schedule == PipelineSchedule::kDualPipeV;
-  return {ranks, chunks, v ? Placement::Shape::kV : Placement::Shape::kLoop};
+  return {ranks, chunks, traits_of(schedule).in_v ? Placement::Shape::kV : Placement::Shape::kLoop};
 }
 
-bool Pipeline::splits_backward() const {
-  return schedule == PipelineSchedule::kZb1p || schedule == PipelineSchedule::kZbV ||
-         schedule == PipelineSchedule::kDualPipeV;
-}
+bool Pipeline::splits_backward() const { return traits_of(schedule).splits_backward; }
 
 }  // namespace shardproof

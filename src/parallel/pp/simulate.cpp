@@ -201,11 +201,9 @@ std::optional<double> idle_formula(const Pipeline& pipeline, int64_t microbatche
     case PipelineSchedule::kZb1p:
       if (!filled) return std::nullopt;
       return others * (costs.forward + costs.backward - costs.weights);
-    case PipelineSchedule::kZbV:
-    case PipelineSchedule::kDualPipeV:
+    default:
       return std::nullopt;
   }
-  return std::nullopt;
 }
 
 std::optional<double> bubble_formula(const Pipeline& pipeline, int64_t microbatches,

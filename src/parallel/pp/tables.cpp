@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <deque>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "base/count_of.h"
 #include "base/error.h"
+#include "base/pipeline_schedules.h"
 
 namespace shardproof {
 namespace {
@@ -197,9 +197,32 @@ Actions dualpipev(int64_t ranks, int64_t microbatches, int64_t rank) {
   return table.take();
 }
 
+// The table of each schedule, for a number of microbatches that it takes. Its forwards are those of
+// a pass without gradients, for all numbers that are not too few.
+Actions table_of(const Pipeline& pipeline, int64_t microbatches, int64_t rank) {
+  const int64_t later = pipeline.ranks - 1 - rank;
+  const int64_t whole_groups = (pipeline.chunks - 1) * group_of(pipeline, microbatches);
+  switch (pipeline.schedule) {
+    case PipelineSchedule::kGPipe:
+      return chunk_by_chunk(pipeline, microbatches, /*descending=*/false);
+    case PipelineSchedule::kBreadthFirst:
+      return chunk_by_chunk(pipeline, microbatches, /*descending=*/true);
+    case PipelineSchedule::k1F1B:
+      return one_forward_one_backward(pipeline, microbatches, later, 0);
+    case PipelineSchedule::kInterleaved:
+      return one_forward_one_backward(pipeline, microbatches, 2 * later + whole_groups, 0);
+    case PipelineSchedule::kZb1p:
+      return one_forward_one_backward(pipeline, microbatches, later + whole_groups, rank);
+    case PipelineSchedule::kZbV:
+      return zbv(pipeline.ranks, microbatches, rank);
+    case PipelineSchedule::kDualPipeV:
+      return dualpipev(pipeline.ranks, microbatches, rank);
+  }
+  return {};
+}
+
 bool has_groups(const Pipeline& pipeline) {
-  return pipeline.schedule == PipelineSchedule::kInterleaved ||
-         (pipeline.schedule == PipelineSchedule::kZb1p && pipeline.chunks > 1);
+  return traits_of(pipeline.schedule).groups && pipeline.chunks > 1;
 }
 
 void check_at_least_one(const char* plural, int64_t count) {
@@ -207,14 +230,16 @@ void check_at_least_one(const char* plural, int64_t count) {
   throw_bad_input(fmt::format("a pipeline with {} {}", count, plural), "give 1 or more");
 }
 
-void check_chunks(const Pipeline& pipeline, int64_t least, int64_t most, const char* fix) {
-  if (pipeline.chunks >= least && pipeline.chunks <= most) return;
+void check_chunks(const Pipeline& pipeline) {
+  const ScheduleTraits& traits = traits_of(pipeline.schedule);
+  const int64_t least = traits.least_chunks;
+  if (pipeline.chunks >= least && pipeline.chunks <= traits.most_chunks) return;
   throw_refused(
-      fmt::format(
-          "the schedule {} takes {} of the model on each rank, not {}", pipeline.schedule,
-          least == most ? count_of(least, "chunk") : fmt::format("{} or more chunks", least),
-          pipeline.chunks),
-      fix);
+      fmt::format("the schedule {} takes {} of the model on each rank, not {}", pipeline.schedule,
+                  least == traits.most_chunks ? count_of(least, "chunk")
+                                              : fmt::format("{} or more chunks", least),
+                  pipeline.chunks),
+      traits.fix_of_chunks);
 }
 
 // Whether groups of N take that many microbatches: the last one is full or has at least as many
@@ -226,9 +251,7 @@ bool fits_groups(int64_t ranks, int64_t microbatches, int64_t group) {
 }
 
 int64_t fewest_microbatches(const Pipeline& pipeline) {
-  if (pipeline.schedule == PipelineSchedule::kDualPipeV) return 2 * pipeline.ranks;
-  if (pipeline.schedule == PipelineSchedule::kInterleaved) return pipeline.ranks;
-  return 1;
+  return std::max<int64_t>(1, traits_of(pipeline.schedule).microbatches_of_rank * pipeline.ranks);
 }
 
 // Groups that take that many microbatches: the smallest ones, for a message.
@@ -276,21 +299,7 @@ void check_schedule(const Pipeline& pipeline) {
                     pipeline.schedule, pipeline.ranks, pipeline.ranks, pipeline.group),
         fmt::format("give {} or more, or 0 for {}", pipeline.ranks, pipeline.ranks));
   }
-  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-  switch (pipeline.schedule) {
-    case PipelineSchedule::kGPipe:
-      return check_chunks(pipeline, 1, 1, "give 1 chunk, or take bfs, which takes several");
-    case PipelineSchedule::k1F1B:
-      return check_chunks(pipeline, 1, 1, "give 1 chunk, or take interleaved, which takes several");
-    case PipelineSchedule::kInterleaved:
-      return check_chunks(pipeline, 2, kAny, "give 2 or more chunks, or take 1f1b for 1");
-    case PipelineSchedule::kZbV:
-    case PipelineSchedule::kDualPipeV:
-      return check_chunks(pipeline, 2, 2, "give 2 chunks, or take zb1p, which takes any number");
-    case PipelineSchedule::kBreadthFirst:
-    case PipelineSchedule::kZb1p:
-      return;
-  }
+  check_chunks(pipeline);
 }
 
 bool takes_microbatches(const Pipeline& pipeline, int64_t microbatches) {
@@ -317,7 +326,7 @@ void check_microbatches(const Pipeline& pipeline, int64_t microbatches) {
         fmt::format("the schedule {} on {} takes {} microbatches or more, not {}",
                     pipeline.schedule, count_of(pipeline.ranks, "rank"), fewest, microbatches),
         fmt::format("give {} or more microbatches, or take {}", fewest,
-                    pipeline.schedule == PipelineSchedule::kDualPipeV ? "zbv" : "bfs"));
+                    name_of(traits_of(pipeline.schedule).with_fewer)));
   }
   const int64_t group = group_or_ranks(pipeline);
   throw_refused(
@@ -335,25 +344,7 @@ void check_microbatches(const Pipeline& pipeline, int64_t microbatches) {
 Actions pipeline_actions(const Pipeline& pipeline, int64_t microbatches, int64_t rank) {
   check_microbatches(pipeline, microbatches);
   check_rank(pipeline, rank);
-  const int64_t later = pipeline.ranks - 1 - rank;
-  const int64_t whole_groups = (pipeline.chunks - 1) * group_of(pipeline, microbatches);
-  switch (pipeline.schedule) {
-    case PipelineSchedule::kGPipe:
-      return chunk_by_chunk(pipeline, microbatches, /*descending=*/false);
-    case PipelineSchedule::kBreadthFirst:
-      return chunk_by_chunk(pipeline, microbatches, /*descending=*/true);
-    case PipelineSchedule::k1F1B:
-      return one_forward_one_backward(pipeline, microbatches, later, 0);
-    case PipelineSchedule::kInterleaved:
-      return one_forward_one_backward(pipeline, microbatches, 2 * later + whole_groups, 0);
-    case PipelineSchedule::kZb1p:
-      return one_forward_one_backward(pipeline, microbatches, later + whole_groups, rank);
-    case PipelineSchedule::kZbV:
-      return zbv(pipeline.ranks, microbatches, rank);
-    case PipelineSchedule::kDualPipeV:
-      return dualpipev(pipeline.ranks, microbatches, rank);
-  }
-  return {};
+  return table_of(pipeline, microbatches, rank);
 }
 
 std::vector<Actions> pipeline_tables(const Pipeline& pipeline, int64_t microbatches) {
@@ -365,26 +356,11 @@ Actions forward_actions(const Pipeline& pipeline, int64_t microbatches, int64_t 
   check_schedule(pipeline);
   check_at_least_one("microbatches", microbatches);
   check_rank(pipeline, rank);
-  Actions actions;
-  switch (pipeline.schedule) {
-    case PipelineSchedule::kGPipe:
-    case PipelineSchedule::k1F1B:
-    case PipelineSchedule::kBreadthFirst:
-      actions = chunk_by_chunk(pipeline, microbatches, /*descending=*/false);
-      break;
-    case PipelineSchedule::kInterleaved:
-    case PipelineSchedule::kZb1p:
-      actions = one_forward_one_backward(pipeline, microbatches, 0, 0);
-      break;
-    case PipelineSchedule::kZbV:
-      actions = zbv(pipeline.ranks, microbatches, rank);
-      break;
-    case PipelineSchedule::kDualPipeV:
-      actions = takes_microbatches(pipeline, microbatches)
-                    ? dualpipev(pipeline.ranks, microbatches, rank)
-                    : zbv(pipeline.ranks, microbatches, rank);
-      break;
+  Pipeline ordered = pipeline;
+  if (microbatches < fewest_microbatches(pipeline)) {
+    ordered.schedule = traits_of(pipeline.schedule).with_fewer;
   }
+  Actions actions = table_of(ordered, microbatches, rank);
   std::erase_if(actions, [](const Action& action) { return action.kind != Kind::kForward; });
   return actions;
 }

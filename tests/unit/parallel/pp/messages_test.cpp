@@ -15,6 +15,9 @@ using Schedule = PipelineSchedule;
 using Sends = MessageTransport::Sends;
 using AllPosts = std::vector<std::vector<ActionPosts>>;
 
+// Two tests state in which tables of papers something goes wrong, and nothing of later schedules.
+constexpr Schedule kLastPublished = Schedule::kDualPipeV;
+
 std::string short_text(const BoundaryTensor& tensor) {
   return fmt::format("{}{}@{}", tensor.kind == BoundaryTensor::Kind::kActivation ? "a" : "g",
                      tensor.microbatch, tensor.boundary);
@@ -103,6 +106,7 @@ TEST_CASE("every receive pairs with its own message on a transport without tags"
 TEST_CASE("receives that are posted where they are read pair wrongly in some tables", "[pp]") {
   std::set<std::string> wrong_in;
   each_pipeline([&](const Pipeline& pipeline, int64_t microbatches) {
+    if (pipeline.schedule > kLastPublished) return;
     INFO(text_of(pipeline, microbatches));
     const auto [schedule, p, v, configured] = pipeline;
     const int64_t group = configured == 0 ? p : configured;
@@ -128,6 +132,7 @@ TEST_CASE("receives that are posted where they are read pair wrongly in some tab
 TEST_CASE("sends that block make ranks wait for one another in every schedule but gpipe", "[pp]") {
   std::set<std::string> stuck;
   each_pipeline([&](const Pipeline& pipeline, int64_t microbatches) {
+    if (pipeline.schedule > kLastPublished) return;
     const auto result = MessageTransport().play(posts_of(pipeline, microbatches), Sends::kBlocking);
     if (!result.finished) stuck.insert(name_of(pipeline.schedule));
   });

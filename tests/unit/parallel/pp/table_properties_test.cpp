@@ -38,7 +38,7 @@ TEST_CASE("each table has every action once, in the order of the gradients, and 
         auto backwards = microbatches_of(actions, Kind::kBackward, chunk);
         const auto weights = microbatches_of(actions, Kind::kWeights, chunk);
         const auto forwards = microbatches_of(actions, Kind::kForward, chunk);
-        if (pipeline.schedule == Schedule::kBreadthFirst) {
+        if (traits_of(pipeline.schedule).descends) {
           std::reverse(backwards.begin(), backwards.end());
         }
         CHECK(std::is_sorted(forwards.begin(), forwards.end()));

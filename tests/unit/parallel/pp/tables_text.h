@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/pipeline_schedules.h"
 #include "parallel/pp/tables.h"
 
 namespace shardproof::tests {
@@ -32,15 +33,15 @@ inline std::string text_of(const Pipeline& pipeline, int64_t microbatches) {
 }
 
 // Every pipeline of up to 4 ranks, 3 chunks and 9 microbatches that the schedules take, each group
-// that interleaved and zb1p take included.
+// that a schedule with groups takes included.
 inline void each_pipeline(const std::function<void(const Pipeline&, int64_t)>& check) {
-  for (const std::string& name : all_names<PipelineSchedule>()) {
+  for (const ScheduleTraits& traits : kScheduleTraits) {
     for (int64_t ranks = 1; ranks <= 4; ++ranks) {
       for (int64_t chunks = 1; chunks <= 3; ++chunks) {
         for (int64_t microbatches = 1; microbatches <= 9; ++microbatches) {
-          const bool groups = name == "interleaved" || (name == "zb1p" && chunks > 1);
+          const bool groups = traits.groups && chunks > 1;
           for (int64_t group = 0; group <= (groups ? microbatches : 0); ++group) {
-            const Pipeline pipeline{enum_of<PipelineSchedule>(name), ranks, chunks, group};
+            const Pipeline pipeline{traits.schedule, ranks, chunks, group};
             try {
               check_microbatches(pipeline, microbatches);
             } catch (const Error&) {
