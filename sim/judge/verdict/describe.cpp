@@ -77,7 +77,8 @@ std::string worst_line(const CaseResult& result) {
     }
     text += ")";
   }
-  if (!row.site.empty()) text += fmt::format(", {} in microbatch {},", row.site, row.microbatch);
+  const std::string site = site_text(row);
+  if (!site.empty()) text += site + ",";
   if (!row.worst_local_index.empty()) text += " at local " + bracketed(row.worst_local_index);
   if (row.count == 1) return text;
   return text + fmt::format("; {} of its {} elements are wrong", row.bad_count, row.count);
@@ -149,6 +150,11 @@ std::string matched_line(const CaseResult& result) {
 }
 
 }  // namespace
+
+std::string site_text(const ResultRow& row) {
+  if (row.site.empty()) return "";
+  return fmt::format(", {} in microbatch {}", row.site, row.microbatch);
+}
 
 std::string describe_result(const CaseResult& result, bool color) {
   const bool good = result.as_expected;

@@ -38,12 +38,6 @@ std::optional<EndingVerdict> read_reports(const std::vector<RankEnding>& endings
   return {};
 }
 
-// ", received by stage 2 (chunk 1) in microbatch 3".
-std::string site_text(const ResultRow& row) {
-  if (row.site.empty()) return "";
-  return fmt::format(", {} in microbatch {}", row.site, row.microbatch);
-}
-
 std::string values_message(const Divergence& found, const CaseSpec& spec) {
   std::string message = fmt::format("{} of step {} ({}{}): {}", found.tensor, found.step,
                                     phase_name(found.phase), site_text(found.worst), found.pattern);

@@ -83,6 +83,8 @@ std::string partial_line(const FileJudgement& judgement, const std::string& path
 // Exit status of a run: the first of 5, 2, 3, 1, 4 that applies, else 0 (docs/running.md). With
 // `no_unresolved` a case with unresolved tensors counts as a mismatch.
 int exit_status(const std::vector<CaseResult>& results, bool no_unresolved = false);
+// Of a boundary ", received by stage 2 (chunk 1) in microbatch 3"; else empty.
+std::string site_text(const ResultRow& row);
 // Describes a failure from its position to its replay command; one line for a match.
 std::string describe_result(const CaseResult& result, bool color);
 
