@@ -35,6 +35,8 @@ struct Symptoms {
   int64_t microbatches = 1;      // of the rank that has the most in that step
   int64_t chunks = 1;            // of the model on each rank of a pipeline
   double loss_scale_factor = 1;  // loss scale of that step over the golden's
+  // The factor of the step's first gradients, if it is one on all ranks; 0: none.
+  double gradient_factor = 0;
   std::vector<MicrobatchGradient> microbatch_gradients = {};  // of all microbatches, or none
   std::vector<std::string> summed_axes = {};  // of sums: each is the value of all ranks along these
 };

@@ -34,6 +34,7 @@ struct Meaning {
   size_t axes = 0;           // number of axes in its name
   bool of_squares = false;   // of roots or squares: less likely, where a size fits too
   bool is_measured = false;  // not a count: programs may add a small number, as clipping does
+  bool of_counts = false;    // of a count that the loss is divided by
 };
 
 // The products of sizes of axes, each with the fewest axes that give it and their names: "the size
@@ -58,8 +59,8 @@ void add_counts(const Symptoms& symptoms, std::vector<Meaning>& meanings) {
     if (count < 2) return;
     const auto number = static_cast<double>(count);
     const std::string what = fmt::format("; {} is the number of {}", count, name);
-    meanings.push_back({number, what, once_each});
-    meanings.push_back({1 / number, what, shared});
+    meanings.push_back({.factor = number, .what = what, .likely = once_each, .of_counts = true});
+    meanings.push_back({.factor = 1 / number, .what = what, .likely = shared, .of_counts = true});
   };
   add(symptoms.microbatches, "microbatches", "not divided by the number of microbatches",
       "averaged over microbatches where a sum belongs, or only one counts");
@@ -77,6 +78,15 @@ void add_counts(const Symptoms& symptoms, std::vector<Meaning>& meanings) {
       "averaged over the stages that hold it where a sum belongs");
 }
 
+// Where the gradients have the loss's factor, the loss was wrong before the backward: not its sum
+// over an axis, which comes after it, but a count that it is divided by.
+bool is_before_backward(const Symptoms& symptoms) {
+  const ResultRow& row = *symptoms.rows.front();
+  return row.kind == ObservationKind::kLoss && symptoms.gradient_factor != 0 &&
+         std::fabs(symptoms.gradient_factor - row.factor) <=
+             2 * factor_slack(symptoms) * std::fabs(row.factor);
+}
+
 std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
   std::vector<Meaning> meanings = {{-1, "", "the sign is wrong"}};
   for (const auto& [whole, named] : mesh_sizes(symptoms.mesh)) {
@@ -84,11 +94,18 @@ std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
     const auto size = static_cast<double>(whole);
     const std::string what = fmt::format("; {} is {}", whole, name);
     const std::string root = fmt::format("the square root of {}, {}", whole, name);
-    meanings.push_back(
-        {size, what, "summed once too often over that axis, or not divided by its size", axes});
-    meanings.push_back({1 / size, what,
-                        "averaged over that axis where a sum belongs, or divided by its size twice",
-                        axes});
+    if (is_before_backward(symptoms)) {
+      meanings.push_back(
+          {size, what, "divided by a count that is not summed over that axis", axes});
+      meanings.push_back({1 / size, what,
+                          "divided by a count that is summed once too often over that axis", axes});
+    } else {
+      meanings.push_back(
+          {size, what, "summed once too often over that axis, or not divided by its size", axes});
+      meanings.push_back(
+          {1 / size, what,
+           "averaged over that axis where a sum belongs, or divided by its size twice", axes});
+    }
     meanings.push_back({std::sqrt(size), "; " + root,
                         "squares are summed once too often over that axis", axes, true});
     meanings.push_back({1 / std::sqrt(size), "; 1 over " + root,
@@ -128,6 +145,10 @@ std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
     meanings.back().is_measured = true;
   }
   add_counts(symptoms, meanings);
+  if (is_before_backward(symptoms)) {
+    std::stable_partition(meanings.begin(), meanings.end(),
+                          [](const Meaning& meaning) { return meaning.of_counts; });
+  }
   return meanings;
 }
 

@@ -15,10 +15,15 @@ namespace {
 
 using Groups = std::vector<Pieces>;
 
+// Nats. Addends of a sum are seldom equal to the bit on all peers: the values are more likely too
+// small by the number of peers, which propose_factor says.
+constexpr double kEqualAddends = 2;
+
 // The error that the sum, or the mean, of the peers' values leaves in all elements of all groups.
 struct Combined {
   Explained sums;
   bool disjoint = true;  // at most one peer has a nonzero value where one is wrong
+  bool equal = true;     // all peers have one value of each element
   double size = 1;       // of a group
   double allowance = 0;  // within four of these a value is the golden
 
@@ -37,11 +42,13 @@ Combined combine(const Groups& groups, bool as_mean) {
       const double golden = group.front()->golden[local];
       double total = 0, square = 0;
       int not_zero = 0;
+      const double first = group.front()->actual[local];
       for (const Piece* piece : group) {
         const double error = piece->actual[local] - golden;
         total += piece->actual[local];
         square += error * error / out.size;
         not_zero += piece->actual[local] != 0;
+        out.equal = out.equal && piece->actual[local] == first;
       }
       const double held = golden + std::sqrt(square);  // as wrong as the peers are on average
       const double beside = (as_mean ? total / out.size : total) - golden;
@@ -125,6 +132,7 @@ std::optional<Proposal> propose_groups(const Difference& difference, const Group
   const bool is_sum = sum.sums.share() >= mean.sums.share();
   const Combined& best = is_sum ? sum : mean;
   description += std::log(best.size);  // each peer's values are a choice
+  if (best.equal) description += kEqualAddends;
   if (!best.convinces(difference.golden_size, description)) return std::nullopt;
   const char* what = is_sum ? "sum" : "mean";
   std::string declared;

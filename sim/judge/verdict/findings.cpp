@@ -16,6 +16,7 @@
 #include "sim/judge/explain/diagnose.h"
 #include "sim/judge/explain/wording.h"
 #include "sim/judge/verdict/absences.h"
+#include "sim/judge/verdict/first_gradient.h"
 #include "sim/judge/verdict/microbatches.h"
 
 namespace shardproof::sim::judge {
@@ -329,6 +330,9 @@ class Judge {
     out.microbatch_gradients = microbatch_gradients(microbatches_, rows);
     const ParallelSpec& parallel = parallel_at(spec_, step);
     if (parallel.pp > 1) out.chunks = parallel.pp_options.chunks;
+    if (rows.front()->kind == ObservationKind::kLoss) {
+      out.gradient_factor = factor_of_first_gradient(reports_, step);
+    }
     for (const RankReport& report : reports_) {
       for (const ResultRow& row : report.rows) {
         if (row.step != step) continue;

@@ -115,6 +115,50 @@ TEST_CASE("a factor that is a number of chunks, stages or holders is called so",
   CHECK(said_of_factor(3, Mesh({{"pp", 2}}), {0, 1}, 1).likely.find("chunk") == std::string::npos);
 }
 
+// A loss on two ranks of pp, each with its own value for the golden's 8.
+Explanation said_of_loss(double first, double second, double gradient_factor) {
+  const Mesh mesh({{"pp", 2}});
+  const at::Tensor golden = at::full({1}, 8, at::kDouble);
+  Piece pieces[2] = {piece_of(at::full({1}, first, at::kDouble), golden, "loss"),
+                     piece_of(at::full({1}, second, at::kDouble), golden, "loss")};
+  std::vector<ResultRow> rows(2, ResultRow(Outcome::kMismatch));
+  Symptoms symptoms{mesh, Precision::kFloat64, {&rows[0], &rows[1]}, {&pieces[0], &pieces[1]}};
+  for (int64_t rank : {0, 1}) {
+    ResultRow& row = rows[static_cast<size_t>(rank)];
+    row.kind = ObservationKind::kLoss;
+    row.name = "loss";
+    row.rank = pieces[rank].rank = rank;
+    row.count = row.bad_count = 1;
+    row.golden_scale = row.golden_value = 8;
+    row.actual_value = pieces[rank].actual[0];
+    row.factor = row.actual_value / 8;
+    row.allowance = 1e-10;
+  }
+  symptoms.chunks = 2;
+  symptoms.gradient_factor = gradient_factor;
+  return explain_values(symptoms);
+}
+
+TEST_CASE("what the gradients share with a loss says where it was wrong", "[microbatches]") {
+  const std::string of_chunks = "divided by a count that each chunk of a rank adds to";
+  // Right gradients: the sum over the stages, which comes behind the backward, may be a mean.
+  CHECK_THAT(said_of_loss(4, 4, 0).likely,
+             Catch::StartsWith("averaged over that axis where a sum belongs") &&
+                 Catch::Contains("; or " + of_chunks) &&
+                 Catch::EndsWith("; or the sum over pp is missing"));
+  const Explanation before = said_of_loss(4, 4, 0.5);
+  CHECK_THAT(before.likely, Catch::StartsWith(of_chunks) &&
+                                Catch::Contains("divided by a count that is summed once too often "
+                                                "over that axis") &&
+                                !Catch::Contains("averaged over that axis"));
+  CHECK_THAT(before.pattern,
+             Catch::Contains("2 is the number of chunks of a rank; 2 is the size of pp"));
+  // Another factor says nothing of the loss.
+  CHECK_THAT(said_of_loss(4, 4, 0.25).likely, Catch::StartsWith("averaged over that axis"));
+  // Addends that are not equal.
+  CHECK(said_of_loss(3, 5, 0).likely == "the sum over pp is missing");
+}
+
 TEST_CASE("a sum that is missing over some ranks of an axis names them", "[microbatches]") {
   const Mesh mesh({{"pp", 4}});
   const at::Tensor golden = numbered({5, 4}, 3), addend = numbered({5, 4}, 4);
