@@ -25,8 +25,8 @@ struct MadeCall {
 using CallsByRank = std::vector<std::vector<MadeCall>>;
 
 // Throws the error with which the case ended.
-void require_finished(const std::vector<RankEnding>& endings) {
-  const std::optional<judge::EndingVerdict> end = judge::judge_endings(endings);
+void require_finished(const std::vector<RankEnding>& endings, int64_t mesh_ranks) {
+  const std::optional<judge::EndingVerdict> end = judge::judge_endings(endings, mesh_ranks);
   if (!end) return;
   const ErrorKind kind = end->verdict == Verdict::kRefused    ? ErrorKind::kRefused
                          : end->verdict == Verdict::kBadInput ? ErrorKind::kBadInput
@@ -50,7 +50,8 @@ CallsByRank calls_of(CaseSpec spec, const world::WorkerFunctions& functions) {
     const auto number = static_cast<int64_t>(own.size());
     if (!line.waiting) own.push_back({line, number, steps[static_cast<size_t>(rank)]});
   };
-  require_finished(functions.make_world(setup).run(to_json(spec).dump(), -1));
+  require_finished(functions.make_world(setup).run(to_json(spec).dump(), -1),
+                   spec.parallel.ranks());
   return calls;
 }
 

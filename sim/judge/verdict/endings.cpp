@@ -46,13 +46,16 @@ std::string messages_of(const std::vector<RankEnding>& endings, ResultKind kind)
   return all;
 }
 
-// Judges a case in which some ranks refused: no other rank may have gone on.
-EndingVerdict judge_refusal(const std::vector<RankEnding>& endings) {
+// Judges a case in which some ranks refused: no other rank of what they refused may have gone on.
+EndingVerdict judge_refusal(const std::vector<RankEnding>& endings, int64_t mesh_ranks) {
   const auto refusal = std::find_if(endings.begin(), endings.end(), is_refusal);
+  const bool mesh_refused = std::all_of(
+      endings.begin(), endings.end(),
+      [&](const RankEnding& ending) { return ending.rank >= mesh_ranks || is_refusal(ending); });
   for (const RankEnding& ending : endings) {
     const bool went_on =
         !is_refusal(ending) && (ending.kind == ResultKind::kFinished || !ending.last_call.empty());
-    if (!went_on) continue;
+    if (!went_on || (mesh_refused && ending.rank >= mesh_ranks)) continue;
     return {Verdict::kFailed, ResultKind::kDisagreement,
             fmt::format("rank {} refused while rank {} went on{}\nrank {}: {}", refusal->rank,
                         ending.rank, call_clause(ending), refusal->rank, refusal->message)};
@@ -68,7 +71,8 @@ EndingVerdict judge_refusal(const std::vector<RankEnding>& endings) {
 
 }  // namespace
 
-std::optional<EndingVerdict> judge_endings(const std::vector<RankEnding>& endings) {
+std::optional<EndingVerdict> judge_endings(const std::vector<RankEnding>& endings,
+                                           int64_t mesh_ranks) {
   if (endings.empty()) {
     return EndingVerdict{Verdict::kInternal, ResultKind::kInternal, "the case has no rank endings"};
   }
@@ -94,7 +98,7 @@ std::optional<EndingVerdict> judge_endings(const std::vector<RankEnding>& ending
                ending.kind == ResultKind::kHung;
       });
   if (only_consequences && std::any_of(endings.begin(), endings.end(), is_refusal)) {
-    return judge_refusal(endings);
+    return judge_refusal(endings, mesh_ranks);
   }
   for (const ResultKind kind : kCauses) {
     if (!has(kind)) continue;

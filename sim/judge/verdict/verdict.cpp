@@ -128,7 +128,9 @@ std::optional<EndingVerdict> of_grounds(const CaseResult& result) {
 // The first non-empty verdict counts. The case matches only when all detectors return empty ones.
 constexpr std::optional<EndingVerdict> (*kDetectors[])(Judged& judged) = {
     // A world that ended early holds values of unfinished work, which prove nothing.
-    [](Judged& judged) { return judge_endings(judged.endings); },
+    [](Judged& judged) {
+      return judge_endings(judged.endings, judged.result.spec.parallel.ranks());
+    },
     // Without every rank's report no later detector sees the whole case.
     [](Judged& judged) { return judged.unreadable; },
     // A wrong tensor names its position in the computation and the call that altered it.

@@ -238,10 +238,15 @@ void World::on_exit(size_t worker, const std::string& how) {
 }
 
 // A rank that refused while another has gone on to a call with it: the other waits for nothing.
+// That a rank waits for weights says nothing of the mesh, whose other ranks may refuse later.
 bool World::refuser_is_awaited() const {
-  return matcher_ && std::any_of(endings_.begin(), endings_.end(), [this](const auto& ending) {
-           return ending && is_refusal(*ending) && matcher_->is_awaited(ending->rank);
-         });
+  if (!matcher_) return false;
+  const bool mesh_ended = std::all_of(endings_.begin(), endings_.begin() + limits_.mesh_ranks,
+                                      [](const auto& ending) { return ending.has_value(); });
+  const int64_t end = mesh_ended ? key_.world_size : limits_.mesh_ranks;
+  return std::any_of(endings_.begin(), endings_.end(), [&](const auto& ending) {
+    return ending && is_refusal(*ending) && matcher_->is_awaited(ending->rank, end);
+  });
 }
 
 void World::tick() {

@@ -39,6 +39,7 @@ struct WorldKey {
 struct CaseLimits {
   double hang_s = 2;
   double deadline_s = 120;
+  int64_t mesh_ranks = 0;  // those behind them only take weights
 };
 
 class World : public std::enable_shared_from_this<World> {

@@ -265,7 +265,9 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
   }
   impl_->busy_worlds.insert(world);
   world->run(to_json(spec).dump(), golden_fd,
-             {.hang_s = spec.world.hang_s, .deadline_s = spec.world.deadline_s},
+             {.hang_s = spec.world.hang_s,
+              .deadline_s = spec.world.deadline_s,
+              .mesh_ranks = spec.parallel.ranks()},
              [this, world, has_faults, done = std::move(done)](WorldRun run) {
                impl_->busy_worlds.erase(world);
                const bool reusable = run.reusable && !has_faults;

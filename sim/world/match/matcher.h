@@ -43,8 +43,11 @@ class Matcher {
   std::string wait_of(int64_t rank) const;
   // The reason why a rank that is no cause was stopped: its wait, if any, and the cause.
   std::string consequence(int64_t rank, const std::string& cause) const;
-  // Whether some rank waits for this one.
-  bool is_awaited(int64_t rank) const { return first_waiter(rank).has_value(); }
+  // Whether some rank below `end` waits for this one.
+  bool is_awaited(int64_t rank, int64_t end) const {
+    const std::optional<int64_t> waiter = first_waiter(rank);
+    return waiter && *waiter < end;
+  }
 
  private:
   using Line = std::shared_ptr<const Call>;

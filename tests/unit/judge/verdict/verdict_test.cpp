@@ -100,6 +100,26 @@ TEST_CASE("a rank that refuses alone while others communicate is a disagreement"
         ResultKind::kDisagreement);
 }
 
+TEST_CASE("ranks that take weights may wait where the whole mesh refuses", "[verdict]") {
+  CaseSpec spec = spec_of(1, 2);
+  spec.parallel.inference_tp = 1;
+  for (const std::string kind : {"aborted", "deadlock", "hung", "finished"}) {
+    const RankEnding taker = ended(2, kind, "", "broadcast refit");
+    CAPTURE(kind);
+    const CaseResult all =
+        judge::judge(spec, {ended(0, "refused", "no"), ended(1, "refused", "no"), taker});
+    CHECK(all.verdict == Verdict::kRefused);
+    CHECK(all.message == "no");
+    const CaseResult one = judge::judge(
+        spec, {ended(0, "aborted", "", "all_reduce x"), ended(1, "refused", "no"), taker});
+    CHECK(one.kind == ResultKind::kDisagreement);
+    CHECK_THAT(one.message, Catch::Contains("rank 1 refused while rank 0 went on"));
+  }
+  CHECK(judge::judge(spec, {ended(0, "refused", "no"), ended(1, "refused", "no"),
+                            ended(2, "died", "gone", "broadcast refit")})
+            .kind == ResultKind::kDied);
+}
+
 TEST_CASE("bad input is no verdict of a world, and outranks refusals", "[verdict]") {
   const CaseResult result =
       judge::judge(spec_of(1, 2), {ended(0, "refused", "r"), ended(1, "bad_input", "b")});
