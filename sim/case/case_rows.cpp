@@ -193,7 +193,7 @@ const OptionRows<DataSpec>& rows_of(const DataSpec&) {
       row<&Spec::dropped_samples>("data.dropped_samples", "Samples whose sample_mask is 0",
                                   Range{0, 1e6}),
       row<&Spec::uneven>("data.uneven", "Allow a global batch that dp does not divide",
-                         Golden::kIgnores, all_of(dp())),
+                         Golden::kIgnores, Effect::kOnlyAllows, all_of(dp())),
       row<&Spec::huge_advantage_sample>(
           "data.huge_advantage.sample",
           "Sample whose advantages are multiplied, for example to overflow float16; -1: none",

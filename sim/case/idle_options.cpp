@@ -37,7 +37,8 @@ std::string lack_of(const Way& way, const CaseSpec& spec) {
 std::vector<std::string> idle_options(const CaseSpec& spec) {
   std::vector<std::string> idle;
   for (const CaseOption& option : case_options()) {
-    if (!option.get || option.needs.empty() || option.default_value.is_null()) continue;
+    if (!option.get || option.only_allows || option.default_value.is_null()) continue;
+    if (option.needs.empty()) continue;
     const json value = option.get(spec, Extent::kAll);
     if (value == option.default_value) continue;
     std::vector<std::string> lacks;

@@ -34,6 +34,7 @@ struct NotPaired {
 };
 enum class Default { kFollows };  // without the key, the value follows from other options
 enum class Null { kAllowed };
+enum class Effect { kOnlyAllows };
 
 inline void add_to(Option& option, Range range) {
   option.low = range.low;
@@ -54,6 +55,7 @@ inline void add_to(Option& option, NotDrawn why) {
 inline void add_to(Option& option, NotPaired why) { option.not_paired = why.reason; }
 inline void add_to(Option& option, Default) { option.default_value = nullptr; }
 inline void add_to(Option& option, Null) { option.nullable = true; }
+inline void add_to(Option& option, Effect) { option.only_allows = true; }
 inline void add_to(Option& option, Golden golden) { option.golden = golden; }
 inline void add_to(Option& option, Flag flag) { option.flag = flag; }
 

@@ -356,6 +356,11 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
         for case in self.results(self.path("run"))["cases"]:
             self.assertEqual("match", case["verdict"])
 
+    def test_what_is_allowed_and_does_not_occur_is_no_warning(self):
+        allowed = self.write("allowed.yaml", SMALL.split("matrix")[0] + "matrix: {data.uneven: [true, false]}\n")
+        text = self.call("run", allowed, "--backend", "emulated", "--out", self.path("run"))
+        self.assertNotIn("warning", text)
+
     def test_rerun_failed_runs_what_was_not_as_expected(self):
         fault = self.write("f.yaml", TWO_FAULTS)
         self.call("run", fault, "--backend", "emulated", "--out", self.path("a"), status=3)
