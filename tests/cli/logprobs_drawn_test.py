@@ -17,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import logprobs_test  # noqa: E402
 from logprobs_test import Batch, named_right, planted, write_file  # noqa: E402
+from routes_test import write_routes  # noqa: E402
 
 LIMIT_S = 1500
 LEAST_RIGHT = 0.97
@@ -225,8 +226,8 @@ def noise_pair(draw):
     return name, {**tensors, "logprobs": (stored, a)}, {"logprobs": (stored, b)}, metadata
 
 
-def findings_of(program, pairs):
-    """The findings for pairs of (tensors, metadata) for A and B."""
+def findings_of(program, pairs, routes=()):
+    """The findings for pairs of (tensors, metadata) for A and B. `routes`: of some pairs, those of both sides."""
     if not pairs:
         return []
     with tempfile.TemporaryDirectory(prefix="logprobs-") as folder:
@@ -235,6 +236,9 @@ def findings_of(program, pairs):
         for i, sides in enumerate(pairs):
             for name, (tensors, metadata) in zip("ab", sides):
                 write_file(os.path.join(folder, name, f"{i:05d}.safetensors"), tensors, metadata)
+        for i, sides in enumerate(routes):
+            for name, one in zip("ab", sides or ()):
+                write_routes(os.path.join(folder, name, f"{i:05d}.routes.safetensors"), one)
         done = subprocess.run([program, "logprobs", "a", "b", "--json", "found.json"], cwd=folder, text=True,
                               timeout=LIMIT_S, stdin=subprocess.DEVNULL, capture_output=True)
         if done.returncode not in (0, 1):

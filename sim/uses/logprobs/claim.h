@@ -34,6 +34,7 @@ struct Claim {
   // Each row or segment has tokens inside and outside by the claim's definition, so that a place
   // that holds nearly all tokens says something, too.
   bool splits_each_unit = false;
+  bool grows_at_first = false;     // the difference may grow over the first tokens inside
   bool named_by_metadata = false;  // the metadata has the numbers of the claim
 
   double score() const { return gained - description; }

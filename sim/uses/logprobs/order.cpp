@@ -58,19 +58,19 @@ std::optional<Claim> judge_shift(const Comparison& comparison, int64_t by, bool 
        .description = std::log(2.0 * kMostShift * 2)});
 }
 
-// How far part `of_b` of b is from part `of_a` of a, from 0 to 1; parts are rows or chunks.
+// How far part `of_b` of b is from part `of_a` of a, from 0 to 1; parts are rows or chunks. Which
+// tokens count is known of the parts of a alone: those of b may have another length there.
 template <class Index>
 double distance(const Pair& pair, int64_t size, const Index& index, int64_t of_a, int64_t of_b) {
-  double sum = 0, count = 0, own = 0;
+  double sum = 0, count = 0;
   for (int64_t k = 0; k < size; ++k) {
-    const int64_t i = index(of_b, k), from = index(of_a, k);
-    if (pair.counts[i] == 0 || !std::isfinite(pair.b[i])) continue;
-    ++own;
-    if (pair.counts[from] == 0 || !std::isfinite(pair.a[from])) continue;
-    sum += std::min(1.0, std::abs(pair.b[i] - pair.a[from]) / (1 + std::abs(pair.b[i])));
+    const double a = pair.a[index(of_a, k)], b = pair.b[index(of_b, k)];
+    if (pair.counts[index(of_a, k)] == 0 || (a == 0 && b == 0)) continue;
+    if (!std::isfinite(a) || !std::isfinite(b)) continue;
+    sum += a == 0 || b == 0 ? 1 : std::min(1.0, std::abs(b - a) / (1 + std::abs(b)));
     ++count;
   }
-  return 2 * count >= own && count > 0 ? sum / count : 1;
+  return count > 0 ? sum / count : 1;
 }
 
 // For each part of b the part of a that it is nearest to; its own where no other is much nearer.

@@ -87,6 +87,35 @@ double nats_within(const Comparison& comparison, const std::set<int64_t>& rows,
          fit_mixture(sizes, classes, comparison.floor).nats;
 }
 
+// Whether tokens far into their segments differ about as much as those at positions 4 to 8: a few
+// keys are enough for wrong scores to show, but what accumulates along the row goes on growing.
+bool levels_off(const Comparison& comparison) {
+  constexpr int64_t kFew = 4, kSome = 8;
+  constexpr double kMostGrowth = 3;
+  double logs[2] = {}, counts[2] = {};
+  for (size_t i = 0; i < comparison.differences.size(); ++i) {
+    const int64_t position = comparison.pair.tokens[i].in_segment;
+    if (position < kFew) continue;
+    const double size = comparison.size_of(comparison.differences[i], i);
+    logs[position > kSome] += std::log(std::max(size, comparison.floor));
+    ++counts[position > kSome];
+  }
+  if (counts[0] == 0 || counts[1] == 0) return true;
+  return logs[1] / counts[1] - logs[0] / counts[0] < std::log(kMostGrowth);
+}
+
+// Position ranges of context ranks. A rank that holds positions 16 to 31 scores tokens 16 to 31,
+// or 17 to 32: the logprob of a token is computed at the position before it.
+struct Chunk {
+  Range range;
+  int64_t shift;
+  bool contains(int64_t position) const { return range.contains(position - shift); }
+  std::string text(int64_t length) const {
+    const int64_t begin = range.part * range.size + shift;
+    return fmt::format("{} to {}", begin, std::min(begin + range.size, length) - 1);
+  }
+};
+
 }  // namespace
 
 std::optional<Claim> propose_first_tokens(const Comparison& comparison) {
@@ -136,9 +165,10 @@ std::optional<Claim> propose_attention_scores(const Comparison& comparison) {
            "scale; position 1 does not show it, since attention over one key is always 1",
        .description = std::log(2),
        .limit = static_cast<double>(units.size()) * std::log(pair.length),
-       .splits_each_unit = true});
+       .splits_each_unit = true,
+       .grows_at_first = true});
   // Differences that grow along the row are small at position 1, but not noise.
-  return claim && claim->leaves_noise ? claim : std::nullopt;
+  return claim && claim->leaves_noise && levels_off(comparison) ? claim : std::nullopt;
 }
 
 std::optional<Claim> propose_pack_boundary(const Comparison& comparison) {
@@ -224,17 +254,19 @@ std::optional<Claim> propose_context_shard(const Comparison& comparison) {
   BestPlace best(comparison);
   for (const Range& range : equal_ranges(pair.length, {2, 3, 4, 6, 8, 16})) {
     if (pair.length % range.parts != 0) continue;
-    best.offer(tokens_where(comparison,
-                            [&](const Token& token) { return range.contains(token.position); }),
-               [&] {
-                 return Claim{
-                     .cause = "context_shard",
-                     .text = fmt::format("only positions {} differ, chunk {} of {} of each row",
-                                         range.text(), range.part, range.parts),
+    for (const Chunk& chunk : {Chunk{range, 0}, Chunk{range, 1}}) {
+      const auto inside = [&](const Token& token) { return chunk.contains(token.position); };
+      best.offer(tokens_where(comparison, inside), [&] {
+        return Claim{.cause = "context_shard",
+                     .text = fmt::format("only positions {} differ, {}chunk {} of {} of each row",
+                                         chunk.text(pair.length),
+                                         chunk.shift == 1 ? "which are scored from " : "",
+                                         range.part, range.parts),
                      .likely =
                          "one rank of context parallelism computes something else, or its "
                          "neighbors' keys and values do not reach it"};
-               });
+      });
+    }
   }
   return best.judge(static_cast<double>(pair.rows) * std::log(pair.length));
 }

@@ -84,7 +84,8 @@ class Sides {
 
 // Whether the sizes step at the borders within rows; true without such borders. Few tokens are
 // compared, so geometric means of open ones are taken, of sizes that are not far below the limit.
-bool steps_at_borders(const Comparison& comparison, const std::vector<char>& inside, double limit) {
+bool steps_at_borders(const Comparison& comparison, const std::vector<char>& inside, double limit,
+                      bool may_grow) {
   const std::vector<Token>& tokens = comparison.pair.tokens;
   const auto is_border = [&](size_t i) {
     return i > 0 && i < tokens.size() && tokens[i].row == tokens[i - 1].row &&
@@ -129,8 +130,8 @@ bool steps_at_borders(const Comparison& comparison, const std::vector<char>& ins
     return counts[from] > 0 && counts[to] > 0 ? std::max(mean(to) - mean(from), 0.0) : 0;
   };
   // A difference that grows before the border and goes on growing inside has none.
-  return mean(kInside) - mean(kOutside) >=
-         std::log(kLeastStep) + growth(kFarther, kOutside) + 2 * growth(kInside, kDeeper);
+  const double grown = growth(kFarther, kOutside) + 2 * growth(kInside, kDeeper);
+  return mean(kInside) - mean(kOutside) >= std::log(kLeastStep) + (may_grow ? 0 : grown);
 }
 
 }  // namespace
@@ -166,7 +167,7 @@ bool is_unlike(double observed, double count, double expected, double units) {
 }
 
 bool is_throughout(const Comparison& comparison, const std::vector<char>& inside,
-                   const PlaceCounts& counts) {
+                   const PlaceCounts& counts, bool may_grow) {
   const Sides sides(comparison, inside, counts);
   const double right = static_cast<double>(counts.right_outside);
   if (sides.inside().value() < kLeastWrong) return false;
@@ -177,7 +178,7 @@ bool is_throughout(const Comparison& comparison, const std::vector<char>& inside
              [&](size_t i) { return Unit(tokens[i].row, tokens[i].segment); }) &&
          sides.are_like_their_side([&](size_t i) { return Unit(sides.block_of(i), 0); }) &&
          sides.are_like_their_side([&](size_t i) { return Unit(tokens[i].id, 0); }) &&
-         steps_at_borders(comparison, inside, counts.limit);
+         steps_at_borders(comparison, inside, counts.limit, may_grow);
 }
 
 }  // namespace shardproof::sim::logprobs
