@@ -7,6 +7,7 @@
 
 #include "sim/case/record/magnitude.h"
 #include "sim/uses/recorded/placement.h"
+#include "sim/uses/recorded/state_rule.h"
 
 namespace shardproof::sim::recorded {
 namespace {
@@ -80,11 +81,18 @@ bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, c
   const GoldenTensor* grad = reference_.record.find(Phase::kStep, golden.step, grad_name);
   if (!grad || !golden.value.holds<double>()) return false;
   const bool moves = golden.kind == ObservationKind::kParameter;
-  const RecordedPiece* then = moves ? before(piece) : nullptr;
+  const RecordedPiece* then = moves ? own(piece, piece.step - 1, piece.name) : nullptr;
   const GoldenTensor* golden_before =
       moves ? reference_.record.find(Phase::kStep, golden.step - 1, golden.name) : nullptr;
   if (moves && (!then || !golden_before)) return false;
   if (moves && golden_before->value.sizes() != golden.value.sizes()) return false;
+  if (!moves && breaks_rule(piece, golden)) {
+    row.problem = fmt::format(
+        "it does not follow from what the rank had after step {} and its gradient of step {}: "
+        "states were lost, exchanged or changed between these steps",
+        piece.step - 1, piece.step);
+    return false;
+  }
   const Update update = update_of(piece, then, golden, golden_before);
   // Of a gradient that is 0 but for roundings, an update has any size.
   const bool has_gradient = grad->scale > kNoGradient * phase_scale_of(reference_, *grad);
@@ -108,19 +116,51 @@ bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, c
   return true;
 }
 
-const RecordedPiece* OwnSteps::before(const RecordedPiece& piece) {
-  if (parameters_.empty()) {
+const RecordedPiece* OwnSteps::own(const RecordedPiece& piece, int64_t step,
+                                   const std::string& name) {
+  if (stepped_.empty()) {
     for (const RecordedPiece& one : run_.pieces) {
-      if (one.kind == ObservationKind::kParameter)
-        parameters_[{one.rank, one.step, one.name}].push_back(&one);
+      if (one.kind == ObservationKind::kGradient || is_stepped(one.kind))
+        stepped_[{one.rank, one.step, one.name}].push_back(&one);
     }
   }
-  const auto found = parameters_.find({piece.rank, piece.step - 1, piece.name});
-  if (found == parameters_.end()) return nullptr;
+  const auto found = stepped_.find({piece.rank, step, name});
+  if (found == stepped_.end()) return nullptr;
   for (const RecordedPiece* one : found->second) {
     if (one->place == piece.place && one->shape == piece.shape) return one;
   }
   return nullptr;
+}
+
+// The share of the gradient may be another one, as clipping by an unresolved norm makes it.
+bool OwnSteps::breaks_rule(const RecordedPiece& piece, const GoldenTensor& golden) {
+  constexpr double kRoundingOfStep = 1e-7;  // of the state's largest value
+  const std::string gradient =
+      observed_name(ObservationKind::kGradient, parameter_of(golden.kind, golden.name));
+  const RecordedPiece* then = own(piece, piece.step - 1, piece.name);
+  const RecordedPiece* grad = own(piece, piece.step, gradient);
+  for (const RecordedPiece* one : {&piece, then, grad}) {
+    if (!one || !one->values.holds<double>() || !one->partial_axes.empty()) return false;
+  }
+  const std::optional<StateRule> rule = rule_of_state(reference_.record, golden);
+  if (!rule) return false;
+  const double* values = piece.values.data<double>();
+  const double *before = then->values.data<double>(), *gradients = grad->values.data<double>();
+  const int64_t size = piece.values.numel();
+  double both = 0, square = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    const double g = rule->of(gradients[i]);
+    both += (values[i] - rule->kept * before[i]) * g;
+    square += g * g;
+  }
+  double added = square > 0 ? both / square : rule->added;
+  if (!(added / rule->added > 0.5 && added / rule->added < 2)) added = rule->added;
+  double left = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    const double made = rule->kept * before[i] + added * rule->of(gradients[i]);
+    left = std::fmax(left, std::fabs(values[i] - made));
+  }
+  return left > kRoundingOfStep * golden.scale;
 }
 
 }  // namespace shardproof::sim::recorded

@@ -8,13 +8,15 @@
 
 #include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/placement.h"
+#include "sim/uses/recorded/state_rule.h"
 
 namespace shardproof::sim::recorded {
 namespace {
 
 constexpr double kMultiple = 1e-6;  // relative distance of a state from a multiple of a gradient
-constexpr double kRoundingOfState = 1e-9;  // of the tensor's largest value, in float64
-constexpr size_t kFewestOfState = 4;       // elements that tell
+// Of the tensor's largest value: its gradients may have gone through float32.
+constexpr double kRoundingOfState = 1e-6;
+constexpr size_t kFewestOfState = 4;  // elements that tell
 
 // The elements of a state's wrong pieces: their places in the whole tensor and their values.
 struct WrongPart {
@@ -62,20 +64,22 @@ std::string began_anew(const WrongPart& part, const GoldenTensor* gradient, int6
       is_first ? of_gradient : of_square, is_first ? "gradient" : "square of the gradient", step);
 }
 
-// Whether all values that have a place after the shift equal the reference there.
-bool is_shifted_by(const WrongPart& part, const double* whole, int64_t size, int64_t shift,
-                   double rounding) {
-  size_t seen = 0;
+// How many values equal the reference's after the shift. At the end of a flat buffer those of its
+// neighbors come in, so some need not.
+size_t count_shifted(const WrongPart& part, const double* whole, int64_t size, int64_t shift,
+                     double rounding) {
+  size_t equal = 0;
   for (size_t i = 0; i < part.values.size(); ++i) {
     const int64_t from = static_cast<int64_t>(part.places[i]) + shift;
     if (from < 0 || from >= size) continue;
-    if (!(std::fabs(part.values[i] - whole[from]) <= rounding)) return false;
-    ++seen;
+    equal += std::fabs(part.values[i] - whole[from]) <= rounding;
   }
-  return seen >= kFewestOfState && 2 * seen >= part.values.size();
+  return equal;
 }
 
-std::string at_another_place(const WrongPart& part, const GoldenTensor& golden) {
+// `step`: of which the reference's values are, where they are not those of the part's own step.
+std::string at_another_place(const WrongPart& part, const GoldenTensor& golden,
+                             const std::string& step) {
   if (part.values.size() < kFewestOfState) return "";
   const double* whole = golden.value.data<double>();
   const int64_t size = golden.value.numel();
@@ -84,13 +88,30 @@ std::string at_another_place(const WrongPart& part, const GoldenTensor& golden) 
   for (int64_t from = 0; from < size; ++from) {
     const int64_t shift = from - static_cast<int64_t>(part.places[middle]);
     if (shift == 0 || !(std::fabs(part.values[middle] - whole[from]) <= rounding)) continue;
-    if (!is_shifted_by(part, whole, size, shift, rounding)) continue;
+    const size_t equal = count_shifted(part, whole, size, shift, rounding);
+    if (equal < kFewestOfState || 4 * equal < 3 * part.values.size()) continue;
     return fmt::format(
-        "its values are those of the reference {} elements {} in row-major order: it was cut from "
-        "another place of a flat buffer, as where only one side counts the padding",
-        std::abs(shift), shift > 0 ? "further on" : "further back");
+        "its values are {}those of the reference {} elements {}{} in row-major order: it was cut "
+        "from another place of a flat buffer, as where only one side counts the padding ({} of {} "
+        "values)",
+        step.empty() ? "" : "what this step makes of ", std::abs(shift),
+        shift > 0 ? "further on" : "further back", step, equal, part.values.size());
   }
   return "";
+}
+
+// The state before the step, of which the rule makes what is there.
+std::string was_at_another_place(WrongPart part, const Reference& reference,
+                                 const GoldenTensor& golden, const GoldenTensor* gradient) {
+  const auto rule = rule_of_state(reference.record, golden);
+  const GoldenTensor* before = reference.record.find(Phase::kStep, golden.step - 1, golden.name);
+  if (!rule || !before || !gradient) return "";
+  const double* gradients = gradient->value.data<double>();
+  for (size_t i = 0; i < part.values.size(); ++i) {
+    part.values[i] -= rule->added * rule->of(gradients[part.places[i]]);
+    part.values[i] /= rule->kept;
+  }
+  return at_another_place(part, *before, fmt::format(" after step {}", before->step));
 }
 
 std::string other_count(const judge::ResultRow& row) {
@@ -113,9 +134,12 @@ std::string clue_of_state(const RecordedRun& run, const Reference& reference,
   if (pieces.empty()) return "";
   const std::string gradient =
       observed_name(ObservationKind::kGradient, parameter_of(found.worst.kind, found.tensor));
-  const std::string anew =
-      began_anew(part, reference.record.find(Phase::kStep, found.step, gradient), found.step);
-  return anew.empty() ? at_another_place(part, *pieces.front().golden) : anew;
+  const GoldenTensor* right = reference.record.find(Phase::kStep, found.step, gradient);
+  const GoldenTensor& golden = *pieces.front().golden;
+  std::string clue = began_anew(part, right, found.step);
+  if (clue.empty()) clue = at_another_place(part, golden, "");
+  if (clue.empty()) clue = was_at_another_place(part, reference, golden, right);
+  return clue;
 }
 
 }  // namespace shardproof::sim::recorded
