@@ -38,13 +38,14 @@ void write_results_of_ended(const std::string& folder) {
 void check_folder(const std::string& folder) {
   if (report::holds_journal(folder) && !report::has_final_results(folder)) {
     write_results_of_ended(folder);
-  } else if (!fs::is_regular_file(folder + "/results.json") &&
-             !fs::is_regular_file(folder + "/validation.json")) {
+  } else if (!fs::exists(folder + "/results.json") && !fs::exists(folder + "/validation.json")) {
     throw_bad_input(fmt::format("{} holds no results.json", folder),
                     "name the folder of a run or of `validate`");
   }
   for (const char* name : {"/results.json", "/timeline.json", "/validation.json"}) {
-    if (fs::exists(folder + name)) check_json_file(folder + name, report::kMaxResultsBytes);
+    if (!fs::exists(folder + name)) continue;
+    require_plain_file(folder + name);
+    check_json_file(folder + name, report::kMaxResultsBytes);
   }
 }
 

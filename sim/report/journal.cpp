@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <boost/crc.hpp>
@@ -54,6 +55,13 @@ std::optional<Head> head_of(const std::string& line) {
   return head;
 }
 
+// Where the path is a link, or another name of a file, that file is somebody's.
+void remove_other_name(const std::string& path) {
+  struct stat found {};
+  const bool is_there = ::lstat(path.c_str(), &found) == 0;
+  if (is_there && (S_ISLNK(found.st_mode) || found.st_nlink > 1)) ::unlink(path.c_str());
+}
+
 }  // namespace
 
 std::string journal_path(const std::string& folder) { return folder + "/journal"; }
@@ -67,6 +75,7 @@ std::string crc32_text(std::string_view bytes) {
 JournalWriter::JournalWriter(const std::string& folder, Earlier earlier)
     : path_(journal_path(folder)) {
   require_plain_file(path_);
+  if (earlier == Earlier::kDropped) remove_other_name(path_);
   const int create = earlier == Earlier::kDropped ? O_CREAT : 0;
   fd_ = ::open(path_.c_str(), O_RDWR | create | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) cannot_write_journal(path_, errno);

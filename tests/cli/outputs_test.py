@@ -12,6 +12,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import tempfile
 import xml.etree.ElementTree
 
 import cli_test
@@ -111,6 +112,23 @@ class Outputs(cli_test.CommandTest):
             self.refuses("or add --force", *words, "--out", "other")
             self.call(*words, "--out", "other", "--force")
             self.assertEqual("mine", (self.folder / "other/notes.txt").read_text())
+
+    def test_a_run_replaces_a_link_in_its_folder_and_not_what_it_leads_to(self):
+        self.make_case()
+        self.write("good.yaml", GOOD)
+        for words in (["check", self.case, "--mesh", "tp=2"], ["run", "good.yaml", "--backend", "emulated"]):
+            for make in (os.symlink, os.link):
+                for name in ("journal", "results.json", "junit.xml"):
+                    out = pathlib.Path(tempfile.mkdtemp(dir=self.scratch))
+                    self.write("notes.txt", "what took a week")
+                    make(self.folder / "notes.txt", out / name)
+                    self.call(*words, "--out", str(out), "--force")
+                    self.assertEqual("what took a week", (self.folder / "notes.txt").read_text(), (words, make, name))
+
+    def test_a_report_says_what_stands_where_the_results_belong(self):
+        out = pathlib.Path(tempfile.mkdtemp(dir=self.scratch))
+        (out / "results.json").mkdir()
+        self.refuses("results.json is a folder", "report", str(out))
 
 
 class StandardOutput(cli_test.CommandTest):
