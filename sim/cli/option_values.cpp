@@ -44,7 +44,10 @@ std::string bad_value(const CLI::App& command, const std::vector<std::string>& w
     if (value.empty()) {
       return fmt::format("{} is empty; give it a value, or leave it out", name);
     }
-    if (!joined && value.starts_with("--")) {
+    const bool is_option =
+        value.starts_with("--") ||
+        (value.starts_with('-') && command.get_option_no_throw(value) != nullptr);
+    if (!joined && is_option) {
       return fmt::format(
           "{0} needs a value, and {1} is an option; write {0}={1} if it is the value", name, value);
     }

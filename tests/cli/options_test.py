@@ -49,7 +49,8 @@ class Options(cli_test.CommandTest):
                 self.assertIn(f"shardproof: {option} needs a value, and --help is an option; ",
                               self.refused(command, option, "--help"))
         self.assertIn("--out needs a value, and --force is an option", self.refused("run", "--out", "--force"))
-        self.assertFalse((self.folder / "--force").exists())
+        self.assertIn("--out needs a value, and -q is an option", self.refused("run", "--out", "-q"))
+        self.assertFalse((self.folder / "--force").exists() or (self.folder / "-q").exists())
 
     def test_nan_is_refused_by_every_option_that_takes_a_number(self):
         numbers = {(command, option) for command, option, kind in self.options_with_values()
