@@ -5,6 +5,7 @@
 #include <iostream>
 #include <map>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "model/config.h"
 #include "sim/case/inputs/case_data.h"
@@ -27,10 +28,9 @@ std::string batch_line(const CaseSpec& spec) {
   if (!spec.data.file.empty()) return "batch      " + spec.data.file + "\n";
   const std::string lengths = fmt::format("{}", fmt::join(spec.data.lengths, ", "));
   const int64_t shares = spec.parallel.ranks(Share::kSamples);
-  return fmt::format("batch      [{}, {}] from seed {}{}, {} samples on rank 0\n",
-                     spec.data.batch_size, spec.data.seq_len, spec.seed,
-                     lengths.empty() ? "" : ", lengths " + lengths,
-                     (spec.data.batch_size + shares - 1) / shares);
+  return fmt::format("batch      [{}, {}] from seed {}{}, {} on rank 0\n", spec.data.batch_size,
+                     spec.data.seq_len, spec.seed, lengths.empty() ? "" : ", lengths " + lengths,
+                     count_of((spec.data.batch_size + shares - 1) / shares, "sample"));
 }
 
 // "in_features 5, bias true": the options of a registered workload.
@@ -64,17 +64,18 @@ std::string work_line(const CaseSpec& spec, const std::string& about) {
     return fmt::format("workload   logprobs in {}\n", spec.precision);
   if (spec.is(ModelWorkload::kPolicy)) return policy_line(spec);
   return fmt::format(
-      "workload   {} in {}: {} steps, {} loss, {} lr {}, clipped to {}\n", spec.workload,
-      spec.precision, spec.steps, spec.loss.kind, spec.optimizer.kind, spec.optimizer.lr,
+      "workload   {} in {}: {}, {} loss, {} lr {}, clipped to {}\n", spec.workload, spec.precision,
+      count_of(spec.steps, "step"), spec.loss.kind, spec.optimizer.kind, spec.optimizer.lr,
       spec.optimizer.max_norm > 0 ? fmt::format("{}", spec.optimizer.max_norm) : "nothing");
 }
 
 std::string model_line(const ModelConfig& config) {
   return fmt::format(
-      "model      {}: {} layers, hidden {}, MLP {}, {} heads of {}, {} kv heads, "
+      "model      {}: {}, hidden {}, MLP {}, {} of {}, {}, "
       "vocabulary {}{}\n",
-      config.family, config.num_hidden_layers, config.hidden_size, config.intermediate_size,
-      config.num_attention_heads, config.head_dim, config.num_key_value_heads, config.vocab_size,
+      config.family, count_of(config.num_hidden_layers, "layer"), config.hidden_size,
+      config.intermediate_size, count_of(config.num_attention_heads, "head"), config.head_dim,
+      count_of(config.num_key_value_heads, "kv head"), config.vocab_size,
       config.tie_word_embeddings ? ", tied" : "");
 }
 

@@ -3,6 +3,7 @@
 
 #include <iostream>
 
+#include "base/count_of.h"
 #include "sim/case/scenario/schema.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/selection.h"
@@ -29,7 +30,7 @@ int list_command(const RunArguments& arguments) {
   const Selection selection = select_cases(arguments);
   for (const CaseSpec& spec : selection.cases) print_case(spec);
   for (const CaseSpec& spec : selection.skipped) print_case(spec);
-  std::cout << fmt::format("{} cases, {} skipped\n", selection.cases.size(),
+  std::cout << fmt::format("{}, {} skipped\n", count_of(std::ssize(selection.cases), "case"),
                            selection.skipped.size());
   if (!selection.empty_share.empty()) std::cout << selection.empty_share << '\n';
   const bool none = selection.cases.empty() && selection.skipped.empty();

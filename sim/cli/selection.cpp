@@ -156,11 +156,11 @@ std::string wrong_size(const RunArguments& arguments, const CaseSpec& spec) {
   const auto wrong = [&](int64_t size) { return size != *arguments.world_size; };
   const int64_t size = spec.parallel.world_size();
   if (wrong(size))
-    return fmt::format("needs {} ranks, {} were started", size, *arguments.world_size);
+    return fmt::format("needs {}, {} were started", count_of(size, "rank"), *arguments.world_size);
   if (!spec.reference.is_set()) return "";
   const int64_t of_reference = reference_layout(spec.reference).world_size();
   if (!wrong(of_reference)) return "";
-  return fmt::format("its reference needs {} ranks, {} were started", of_reference,
+  return fmt::format("its reference needs {}, {} were started", count_of(of_reference, "rank"),
                      *arguments.world_size);
 }
 

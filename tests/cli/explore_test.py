@@ -108,7 +108,7 @@ class Explore(cli_test.CommandTest):
         for left_out in ("data_parallel", "activation_checkpointing", "run.loss", "run.optimizer", "world.nodes"):
             self.assertNotIn(left_out, small)
         self.assertIn("parallel.tensor_parallel_size: 2", small)
-        self.assertRegex(described, r"model +llama: 1 layers")
+        self.assertRegex(described, r"model +llama: 1 layer,")
         self.assertRegex(done.stdout, r"(?m)^shrunk from \d+ ranks and \d+ settings to 2 ranks and \d+ settings in [\d.]+ s: "
                                       r"\d+ smaller cases were tried in \d+ rounds?$")
         kept = done.stdout[done.stdout.index("not smaller:\n"):].splitlines()[1:-1]

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/count_of.h"
 #include "sim/case/policy_stages.h"
 #include "sim/case/reference.h"
 #include "sim/judge/explain/diagnose.h"
@@ -135,8 +136,8 @@ std::string divergence_text(const CaseResult& result) {
 
 std::string matched_line(const CaseResult& result) {
   std::string text = result.spec.judged
-                         ? fmt::format("{} tensors, {} elements", result.tensors_compared,
-                                       result.elements_compared)
+                         ? fmt::format("{}, {}", count_of(result.tensors_compared, "tensor"),
+                                       count_of(result.elements_compared, "element"))
                          : std::string("not judged");
   const std::string grounds = grounds_text(result.account.grounds);
   if (!grounds.empty()) text += ", " + grounds;

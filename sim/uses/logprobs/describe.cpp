@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/count_of.h"
 #include "sim/uses/logprobs/compare.h"
 
 namespace shardproof::sim::logprobs {
@@ -160,8 +161,8 @@ std::string describe(const Finding& finding, bool color) {
   const Words words = words_of(finding.verdict);
   std::string text = fmt::format("{:<9}", words.word);
   if (color) text = fmt::format("\033[{}m{}\033[0m", words.paint, text);
-  text +=
-      fmt::format(" {}: {} tokens compared, {}", finding.name, finding.compared, headline(finding));
+  text += fmt::format(" {}: {} compared, {}", finding.name, count_of(finding.compared, "token"),
+                      headline(finding));
   text += line("size", size_text(finding));
   text += line("first", first_text(finding));
   text += line("finite", finding.non_finite);

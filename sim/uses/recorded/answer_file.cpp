@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "base/utf8.h"
 #include "sim/case/record/expected_names.h"
@@ -102,7 +103,8 @@ RecordedRun read_answers(const std::string& path, const CaseSpec& spec) {
                   "step<k>.grad_norm and step<k>.param.<parameter>");
     }
     if (answer->step > std::max<int64_t>(spec.steps, 1)) {
-      bad_answers(path, fmt::format("'{}', and the case has {} steps", name, spec.steps),
+      bad_answers(path,
+                  fmt::format("'{}', and the case has {}", name, count_of(spec.steps, "step")),
                   "leave it out, or correct case.json");
     }
     RecordedPiece piece = piece_of(*answer, file.view(name));

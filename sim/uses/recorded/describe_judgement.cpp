@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "base/count_of.h"
 #include "sim/uses/recorded/recorded_judgement.h"
 
 namespace shardproof::sim::recorded {
@@ -53,8 +54,8 @@ std::string worst_line(const judge::Divergence& found, const Mesh& mesh) {
 
 std::string matched_line(const RecordedJudgement& judgement) {
   const judge::CaseResult& result = judgement.result;
-  std::string text =
-      fmt::format("{} tensors, {} elements", result.tensors_compared, result.elements_compared);
+  std::string text = fmt::format("{}, {}", count_of(result.tensors_compared, "tensor"),
+                                 count_of(result.elements_compared, "element"));
   if (!result.worst_tensor.empty()) {
     text += fmt::format(", at most {:.3g}% of an allowance used ({})", 100 * result.worst_ratio,
                         result.worst_tensor);
