@@ -633,8 +633,7 @@ MISLEADING = [
     ("run: {optimizer: {kwargs: {betas: [-1, 0.9]}}}", ["betas"], ["write two", "1 numbers"]),
     ("run.step: 2", ["run.steps"], ["faults[].step"]), ("run: {step: 2}", ["steps"], ["faults[].step"]),
     ("parallel.expert_parallel: 2", ["expert_parallel_size"], ["did you mean tensor_parallel_size"]),
-    ("model.num_layers: 2", ["num_hidden_layers"], []), ("precision: fp64", ["float64"], []),
-    ("parallel.replicate_size: 2", ["replicate_size"], []), ("world: {deadline_s: .nan}", ["deadline_s"], []),
+    ("model.num_layers: 2", ["num_hidden_layers"], []), ("precision: fp64", ["float64"], []), ("world: {deadline_s: .nan}", ["deadline_s"], []),
     ("run: {max_grad_norm: .nan}", ["max_grad_norm"], []), ("run: {temperature: 0}", ["temperature"], []),
     ("data.batch_size: 0", ["batch_size"], []), ("sample_rows: -1", ["sample_rows"], []), ("run: {steps: 0}", ["steps"], []),
     ("tags: smoke", ["tags"], []), ("seed: -1", ["seed"], []), ("seed: 1.5", ["seed"], []), ("name: ''", ["name"], []),
@@ -647,7 +646,7 @@ def misleading(draw):
     command = draw.rng.choice(["lint", "run"])
     key = line.split(":")[0]
     text = PLAIN
-    if key in {"name", "model.num_layers", "parallel.expert_parallel", "parallel.replicate_size", "data.batch_size"}:
+    if key in {"name", "model.num_layers", "parallel.expert_parallel", "data.batch_size"}:
         group, _, rest = line.partition(".")
         if rest:
             text = text.replace(f"{group}: {{", f"{group}: {{{rest}, ")
