@@ -156,20 +156,31 @@ const char* narrow_dtype(const Values& values, Precision precision) {
   return only_narrow_values(values, is_float32, 0x1p-24, 1024) ? "float32" : "";
 }
 
+// Whether a value has at most so many bits from the first to the last that is set.
+bool has_bits(double value, int most) {
+  int exponent = 0;
+  const double scaled = std::ldexp(std::frexp(value, &exponent), most);
+  return scaled == std::trunc(scaled);
+}
+
 // The narrow dtype through which the addends of the sums went, by the size of the error; "" for
-// none. Nearly all sums of a few short numbers are float32 values, unlike sums of float64 values.
+// none. Nearly all sums of a few short numbers are float32 values, unlike sums of float64 values,
+// and most have fewer bits than these: numbers that were float32 before use them all.
 const char* dtype_of_addends(const Values& values) {
   constexpr size_t kFewest = 8;
-  size_t short_ones = 0;
+  constexpr int kBitsOfSums = 21;  // one in eight float32 values has as few
+  size_t short_ones = 0, shorter = 0;
   double error = 0, size = 0;
   for (size_t i = 0; i < values.actual.size(); ++i) {
     const double actual = values.actual[i], golden = values.golden[i];
     if (!std::isfinite(actual)) return "";
     short_ones += is_float32(actual) && !is_float32(golden);
+    shorter += has_bits(actual, kBitsOfSums);
     error += (actual - golden) * (actual - golden);
     size += golden * golden;
   }
   if (short_ones < kFewest || 100 * short_ones < 99 * values.actual.size()) return "";
+  if (3 * shorter < 2 * values.actual.size()) return "";
   const double relative = std::sqrt(error / size);  // one rounding is at most 2^-9, 2^-12
   if (relative > 0x1p-12 && relative < 0x1p-8) return "bfloat16";
   return relative > 0x1p-16 && relative < 0x1p-12 ? "float16" : "";

@@ -40,6 +40,16 @@ TEST_CASE("a mean of narrow values is no narrow value, and tells of them all the
   CHECK_THAT(through(at::kFloat), !Catch::Contains("went through"));
 }
 
+TEST_CASE("float32 values from before an update are no sums of narrow ones", "[explanations]") {
+  const at::Tensor stored = numbered({40}, 5).to(at::kFloat).to(at::kDouble);
+  for (const double update : {1e-3, 1e-4}) {
+    const JudgedWorld judged(spec_of(1, 2), {seen("grad.g", stored + update * numbered({40}, 6))});
+    const Divergence stale =
+        found(judged, in("grad.g", [=](int64_t, const at::Tensor&) { return stored; }));
+    CHECK_THAT(stale.pattern + stale.likely, !Catch::Contains("float16"));
+  }
+}
+
 TEST_CASE("logprobs of a bfloat16 run are due in float32", "[explanations]") {
   at::Tensor logprobs = -1 - numbered({3, 7}).abs();
   logprobs.select(1, 0).zero_();
