@@ -83,8 +83,10 @@ void measure(WorldPool& pool, const std::string& backend, int64_t ranks, int64_t
     without = round == 0 ? untold : std::min(without, untold);
     with = round == 0 ? told : std::min(with, told);
   }
-  fmt::print("{:<9} {} ranks   {:8.2f} us a call told and matched   {:8.2f} untold   {:+7.2f}\n",
-             backend, ranks, with, without, with - without);
+  fmt::print(
+      "{:<9} {} ranks   {:8.2f} us a call announced and matched   {:8.2f} not announced   "
+      "{:+7.2f}\n",
+      backend, ranks, with, without, with - without);
   std::fflush(stdout);
 }
 

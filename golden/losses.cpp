@@ -161,7 +161,7 @@ std::vector<Metric> dense_metrics(const at::Tensor& logprobs, const Batch& batch
     for (const Pair& pair : preference_pairs(logprobs.detach(), batch, mask, loss)) {
       if (!pair.counts) continue;
       margin += pair.margin.item<double>();
-      // A margin that differs from 0 only by the rounding of the sums is no win.
+      // A margin that differs from 0 only by the rounding of the sums is not a win.
       won += pair.margin.item<double>() > 1e-9 * std::abs(loss.kl_beta) ? 1 : 0;
       ++count;
     }

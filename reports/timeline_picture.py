@@ -40,7 +40,7 @@ def is_virtual(lanes):
 
 
 def action_of(name):
-    """("forward 1", 3) of "F3.1", whose chunk is 1; None of what is no action."""
+    """("forward 1", 3) of "F3.1", whose chunk is 1; None of what is not an action."""
     match = ACTION_NAME.fullmatch(name)
     if not match:
         return None

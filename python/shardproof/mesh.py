@@ -113,7 +113,7 @@ class Mesh:
             for subset in itertools.combinations(names, count):
                 if self.peers(subset) == group:
                     return subset
-        raise Error(f"The ranks {group} form a group that is no set of axes of the mesh {self}",
+        raise Error(f"The ranks {group} form a group that is not a set of axes of the mesh {self}",
                     'Name the axes, outer to inner: shardproof.record(.., mesh={"dp": 2, "tp": 2})')
 
     def known(self, axes: Iterable[str]) -> tuple[str, ...]:

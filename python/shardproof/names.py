@@ -23,7 +23,7 @@ WRAPPERS = {
 
 
 def wrapped(module: torch.nn.Module) -> str | None:
-    """The attribute under which a wrapper keeps its module, or None if this module is no wrapper."""
+    """The attribute under which a wrapper keeps its module, or None if this module is not a wrapper."""
     for kind in type(module).__mro__:
         attribute = WRAPPERS.get(kind.__name__)
         if attribute and attribute in module._modules:

@@ -130,7 +130,7 @@ def layout_of(item) -> Layout | None:
         return None
     found = getattr(getattr(item, "callspec", None), "params", {}).get("layout")
     if not isinstance(found, Layout):
-        raise pytest.UsageError(f"{item.nodeid} has the marker layouts, but is no test function of pytest. "
+        raise pytest.UsageError(f"{item.nodeid} has the marker layouts, but is not a test function of pytest. "
                                 "Write it as a function, or as a method of a plain class.")
     return found
 
@@ -193,7 +193,7 @@ class LayoutTests:
 
     def _golden(self, item) -> Run:
         """The run on one rank, once for all layouts of a test."""
-        # Before pytest 8, the parameters that are no fixtures' are in funcargs.
+        # Before pytest 8, the parameters that are not fixtures' are in funcargs.
         parameters = {**getattr(item.callspec, "funcargs", {}), **item.callspec.params, "layout": None}
         key = (item.parent.nodeid, item.originalname, *sorted((name, id(value)) for name, value in parameters.items()))
         if key not in self._goldens:

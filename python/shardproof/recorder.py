@@ -365,7 +365,7 @@ class Recorder:
         return [part for piece in pieces if (part := of_first_rows(piece, self._rows)) is not None]
 
     def _pieces_of(self, name, tensor, kind, offset, global_shape) -> list[Piece]:
-        """Where the elements lie of a tensor that is no parameter's."""
+        """Where the elements lie of a tensor that is not a parameter's."""
         if offset is not None:
             if global_shape is None or not len(offset) == len(global_shape) == tensor.ndim:
                 raise Error(f'"{name}" has {tensor.ndim} dims, the offset {offset} and the global shape {global_shape}',

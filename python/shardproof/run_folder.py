@@ -26,7 +26,7 @@ def claim(folder: Path, rank: int, world_size: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     foreign = sorted(path.name for path in folder.iterdir() if not OURS.fullmatch(path.name))
     if foreign:
-        raise Error(f'The folder "{folder}" holds {len(foreign)} files that are no part of a run, such as '
+        raise Error(f'The folder "{folder}" holds {len(foreign)} files that are not part of a run, such as '
                     f'"{foreign[0]}"', "Give record an out= folder that is empty or holds an earlier run")
     for path in sorted(folder.iterdir()):
         number = OURS.fullmatch(path.name)[2]

@@ -10,8 +10,8 @@ namespace shardproof::sim::cli {
 
 // On rank 0, calls `run`, which returns the exit status, and says what it throws and which
 // connections were refused. The other ranks serve, and leave with the same status: they do not
-// return. What there is to say is said before, because a launcher may end rank 0 as soon as another
-// rank has exited.
+// return. Prints everything before they leave: a launcher may kill rank 0 once another rank has
+// exited.
 int run_on_external_ranks(const world::ExternalPlace& place, Backend backend, DeviceKind device,
                           const world::WorkerFunctions& functions,
                           const std::function<int(world::WorldPool&)>& run);

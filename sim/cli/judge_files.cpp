@@ -103,7 +103,7 @@ std::optional<int> judge_files(const CheckArguments& arguments) {
   }
   const bool has_golden = !arguments.golden.empty();
   if (has_golden && !looks_like_case_folder(arguments.case_path)) {
-    throw_bad_input(arguments.case_path + " is no recorded run: it has no run.json",
+    throw_bad_input(arguments.case_path + " is not a recorded run: it has no run.json",
                     "name the folder of a run that was closed (docs/recorded_runs.md)");
   }
   if (!has_golden && (arguments.reference || arguments.no_unresolved)) {

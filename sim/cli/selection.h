@@ -16,7 +16,7 @@ struct Selection {
   std::string empty_share = {};
 };
 
-// Throws Error(kBadInput) with the problems of all files, for a path that is no scenario, and
+// Throws Error(kBadInput) with the problems of all files, for a path that is not a scenario, and
 // when nothing is selected.
 Selection select_cases(const RunArguments& arguments);
 

@@ -27,7 +27,7 @@ CaseSpec read_replay(const std::string& path) {
   try {
     return case_spec_from_json(parsed.contains("spec") ? parsed["spec"] : parsed);
   } catch (const nlohmann::json::exception& error) {
-    throw_bad_input(fmt::format("{} is no expanded case ({})", path, json_problem(error)),
+    throw_bad_input(fmt::format("{} is not an expanded case ({})", path, json_problem(error)),
                     "name a scenario, or a file that a run left in its replay folder");
   }
 }

@@ -29,7 +29,7 @@ std::string find_in_repository(const std::string& relative_path);
 std::string own_scenario(const std::string& path);
 
 // The scenario files of `paths`, sorted: files themselves, and *.yaml below folders. Without paths
-// those of the repository. Throws Error(kBadInput) for a path that is no scenario.
+// those of the repository. Throws Error(kBadInput) for a path that is not a scenario.
 std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths);
 
 }  // namespace shardproof::sim::lint

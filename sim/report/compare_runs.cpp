@@ -29,7 +29,7 @@ json results_of(const std::string& given) {
   json results = read_json_object(path, kMaxResultsBytes);
   if (results.value("format", json()) != kResultsFormat ||
       !results.value("cases", json()).is_array()) {
-    throw_bad_input(path + " is no results.json of this shardproof", "run it again");
+    throw_bad_input(path + " was not written by this version of shardproof", "run it again");
   }
   return results;
 }

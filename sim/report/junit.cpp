@@ -106,7 +106,7 @@ void add_part(std::vector<Suite>& suites, const std::string& part) {
   } catch (const nlohmann::json::exception& error) {
     not_whole(json_problem(error));
   } catch (const Error&) {
-    not_whole("it is no JSON object");
+    not_whole("it is not a JSON object");
   }
 }
 

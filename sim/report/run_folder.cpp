@@ -160,7 +160,7 @@ void point_latest_at(const fs::path& folder) {
   if (!error) return;
   fs::remove(part, error);
   std::cerr << fmt::format(
-      "shardproof: {} is no link and stays as it is; this run is in {}, and `report` without a "
+      "shardproof: {} is not a link and stays as it is; this run is in {}, and `report` without a "
       "folder reads {}\n",
       link.string(), folder.string(), link.string());
 }

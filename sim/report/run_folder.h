@@ -31,8 +31,8 @@ struct RunInfo {
   std::string started;                      // UTC, "2026-01-31T12:00:00Z"; "": now
   double seconds = 0;                       // of the whole run, wall time
   bool interrupted = false;                 // ended by a signal: not all cases ran
-  // What was said of a run that another program recorded, which is no case that can be replayed; ""
-  // for cases.
+  // What was said of a run that another program recorded, which is not a case that can be replayed;
+  // "" for cases.
   std::string recorded = {};
   // Whether cases that ended as expected are kept without rows of tensors, timelines and logs.
   bool compact = false;

@@ -15,7 +15,7 @@ namespace shardproof::sim::run {
 namespace {
 
 // Times the allowance: 1e-6 of a tensor's scale, or 1e-10 of what it was computed from, where sums
-// cancelled. A larger error is no rounding that the model amplified.
+// cancelled. A larger error is not a rounding that the model amplified.
 constexpr double kMostAmplified = 1e4;
 
 using Clock = std::chrono::steady_clock;
@@ -94,7 +94,7 @@ void check_copies(const CaseSpec& spec) {
 
 }  // namespace
 
-struct CaseRunner::Under {
+struct CaseRunner::RunningCase {
   CaseSpec spec;
   Done done;
   Clock::time_point start = Clock::now();
@@ -111,8 +111,9 @@ struct CaseRunner::Under {
 void CaseRunner::start(const CaseSpec& spec, Done done) {
   ++under_way_;
   ranks_under_way_ += spec.parallel.world_size();
-  const auto under = std::make_shared<Under>(Under{.spec = spec, .done = std::move(done)});
-  if (expects_errors(spec)) under->members = GoldenStore::Members::kDue;
+  const auto running =
+      std::make_shared<RunningCase>(RunningCase{.spec = spec, .done = std::move(done)});
+  if (expects_errors(spec)) running->members = GoldenStore::Members::kDue;
   try {
     check_case(spec);
     check_copies(spec);
@@ -121,90 +122,91 @@ void CaseRunner::start(const CaseSpec& spec, Done done) {
       check_process_memory(spec.world.backend, spec.parallel.world_size(), *limits_);
     }
   } catch (const Error& error) {
-    finish(under, {ending_of(spec, error)});
+    finish(running, {ending_of(spec, error)});
     return;
   }
   if (!spec.judged) {
-    start_world(under, GoldenStore::Golden{});
+    start_world(running, GoldenStore::Golden{});
     return;
   }
-  get_golden(under);
+  get_golden(running);
 }
 
-void CaseRunner::get_golden(const std::shared_ptr<Under>& under) {
-  const auto ready = [this, under](std::shared_ptr<const GoldenStore::Golden> golden) {
-    under->golden = golden;
-    under->golden_seconds = seconds_since(under->start);
+void CaseRunner::get_golden(const std::shared_ptr<RunningCase>& running) {
+  const auto ready = [this, running](std::shared_ptr<const GoldenStore::Golden> golden) {
+    running->golden = golden;
+    running->golden_seconds = seconds_since(running->start);
     if (golden->outcome.ok) {
-      start_world(under, *golden);
+      start_world(running, *golden);
     } else {
-      finish(under, {ending_of(under->spec, golden->outcome)});
+      finish(running, {ending_of(running->spec, golden->outcome)});
     }
   };
-  goldens_.get(under->spec, ready, under->members);
+  goldens_.get(running->spec, ready, running->members);
 }
 
-void CaseRunner::start_world(const std::shared_ptr<Under>& under,
+void CaseRunner::start_world(const std::shared_ptr<RunningCase>& running,
                              const GoldenStore::Golden& golden) {
-  pool_.start_case(under->spec, golden.fd.get(), fresh_, [this, under](world::WorldRun run) {
-    finish(under, run.endings);
-    return under->leaves_world_whole;
+  pool_.start_case(running->spec, golden.fd.get(), fresh_, [this, running](world::WorldRun run) {
+    finish(running, run.endings);
+    return running->leaves_world_whole;
   });
 }
 
-void CaseRunner::get_microbatches(const std::shared_ptr<Under>& under,
+void CaseRunner::get_microbatches(const std::shared_ptr<RunningCase>& running,
                                   const std::vector<RankEnding>& endings, size_t next) {
-  if (next == under->microbatches->size()) return finish(under, endings);
-  judge::MicrobatchGolden& one = (*under->microbatches)[next];
-  const auto ready = [this, under, endings, next,
+  if (next == running->microbatches->size()) return finish(running, endings);
+  judge::MicrobatchGolden& one = (*running->microbatches)[next];
+  const auto ready = [this, running, endings, next,
                       &one](const std::shared_ptr<const GoldenStore::Golden>& golden) {
     if (!golden->outcome.ok) {  // nothing counts in its samples
-      under->microbatches->clear();
-      return finish(under, endings);
+      running->microbatches->clear();
+      return finish(running, endings);
     }
     one.golden = std::make_shared<const GoldenRecord>(GoldenRecord::from_fd(golden->fd.get()));
-    get_microbatches(under, endings, next + 1);
+    get_microbatches(running, endings, next + 1);
   };
-  goldens_.get(judge::case_of_samples(under->spec, one.samples), ready);
+  goldens_.get(judge::case_of_samples(running->spec, one.samples), ready);
 }
 
-void CaseRunner::finish(const std::shared_ptr<Under>& under,
+void CaseRunner::finish(const std::shared_ptr<RunningCase>& running,
                         const std::vector<RankEnding>& endings) {
-  judge::CaseResult result = judge::judge(
-      under->spec, endings, under->microbatches.value_or(std::vector<judge::MicrobatchGolden>()));
+  judge::CaseResult result =
+      judge::judge(running->spec, endings,
+                   running->microbatches.value_or(std::vector<judge::MicrobatchGolden>()));
   using enum GoldenStore::Members;
-  const bool amplified = under->members != kMeasured && may_be_amplified(result);
-  const bool open = under->golden && under->golden->has_few && is_open(result);
-  if (under->golden && (amplified || open)) {
-    under->members = amplified ? kMeasured : kDue;
-    under->leaves_world_whole = leaves_world_whole(result);
-    pool_.post([this, under] { get_golden(under); });  // when the world is idle again
+  const bool amplified = running->members != kMeasured && may_be_amplified(result);
+  const bool open = running->golden && running->golden->has_few && is_open(result);
+  if (running->golden && (amplified || open)) {
+    running->members = amplified ? kMeasured : kDue;
+    running->leaves_world_whole = leaves_world_whole(result);
+    pool_.post([this, running] { get_golden(running); });  // when the world is idle again
     return;
   }
-  if (under->golden && !under->microbatches) {
-    under->microbatches = judge::microbatches_to_try(result);
-    if (!under->microbatches->empty()) {
-      under->leaves_world_whole = leaves_world_whole(result);
-      pool_.post([this, under, endings] { get_microbatches(under, endings, 0); });
+  if (running->golden && !running->microbatches) {
+    running->microbatches = judge::microbatches_to_try(result);
+    if (!running->microbatches->empty()) {
+      running->leaves_world_whole = leaves_world_whole(result);
+      pool_.post([this, running, endings] { get_microbatches(running, endings, 0); });
       return;
     }
   }
-  if (under->members == kMeasured && result.verdict == Verdict::kMatch) {
+  if (running->members == kMeasured && result.verdict == Verdict::kMatch) {
     result.message =
         "the model amplifies roundings: correct runs of one layout differ by more than the rule of "
         "float64 allows, so allowances were measured (docs/judge.md)";
   }
   // A scenario expects what happens to its ranks.
-  if (under->golden && (was_ended(under->golden->outcome) || under->reference_failed())) {
+  if (running->golden && (was_ended(running->golden->outcome) || running->reference_failed())) {
     result.as_expected = false;
     result.unexpected = result.message;
   }
-  result.golden_seconds = under->golden_seconds;
-  result.seconds = seconds_since(under->start);
-  under->leaves_world_whole = leaves_world_whole(result);
+  result.golden_seconds = running->golden_seconds;
+  result.seconds = seconds_since(running->start);
+  running->leaves_world_whole = leaves_world_whole(result);
   --under_way_;
-  ranks_under_way_ -= under->spec.parallel.world_size();
-  under->done(std::move(result));
+  ranks_under_way_ -= running->spec.parallel.world_size();
+  running->done(std::move(result));
 }
 
 void CaseRunner::wait_until_at_most(int64_t count) {

@@ -36,13 +36,13 @@ class CaseRunner {
   judge::CaseResult run(const CaseSpec& spec);
 
  private:
-  struct Under;  // a running case
-  void get_golden(const std::shared_ptr<Under>& under);
-  void start_world(const std::shared_ptr<Under>& under, const GoldenStore::Golden& golden);
+  struct RunningCase;
+  void get_golden(const std::shared_ptr<RunningCase>& running);
+  void start_world(const std::shared_ptr<RunningCase>& running, const GoldenStore::Golden& golden);
   // Gets the goldens of single microbatches, from number `next` on, then judges again.
-  void get_microbatches(const std::shared_ptr<Under>& under, const std::vector<RankEnding>& endings,
-                        size_t next);
-  void finish(const std::shared_ptr<Under>& under, const std::vector<RankEnding>& endings);
+  void get_microbatches(const std::shared_ptr<RunningCase>& running,
+                        const std::vector<RankEnding>& endings, size_t next);
+  void finish(const std::shared_ptr<RunningCase>& running, const std::vector<RankEnding>& endings);
 
   world::WorldPool& pool_;
   GoldenStore& goldens_;

@@ -43,7 +43,7 @@ double number_in(const std::string& path, const std::string& key, double otherwi
 double number_in(const std::string& path) {
   std::ifstream stream(path);
   double number = 0;
-  return stream >> number ? number : kNoLimit;  // "max" is no number
+  return stream >> number ? number : kNoLimit;  // "max" is not a number
 }
 
 // The smallest limit of a file of this process's control group and of the groups around it.

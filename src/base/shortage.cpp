@@ -62,7 +62,7 @@ std::string shortage_text(const std::exception& error) {
     const size_t start = what.find(before);
     const size_t end = what.find(" bytes", start);
     if (start == std::string::npos || end == std::string::npos) return memory_text("");
-    return memory_text(" and asked for " +
+    return memory_text(" and requested " +
                        what.substr(start + before.size(), end - start - before.size()) +
                        " bytes more");
   }

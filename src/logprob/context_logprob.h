@@ -54,7 +54,7 @@ at::Tensor context_next_token_logprobs(const at::Tensor& logits, const at::Tenso
 
 // The same with `seq_index` [T_cp * cp], which gives the position of each local entry: rank r holds
 // seq_index[r * T_cp], seq_index[r * T_cp + 1], ... Positions from S on are padding. Also throws
-// Error(kBadInput) when seq_index is no permutation.
+// Error(kBadInput) when seq_index is not a permutation.
 // Source    NeMo-RL model_utils.py, dtensor_from_parallel_logits_to_logprobs.
 at::Tensor indexed_next_token_logprobs(const at::Tensor& logits, const at::Tensor& target,
                                        const at::Tensor& seq_index, const LogprobAxes& axes,

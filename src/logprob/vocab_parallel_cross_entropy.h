@@ -22,8 +22,8 @@ struct CrossEntropyOptions {
   int64_t block_rows = 0;               // as LogprobOptions::block_rows
 };
 
-//   logits    [.., V_tp]   any float, any strides   this rank's columns; with all V of them there
-//                                                   is no communication
+//   logits    [.., V_tp]   any float, any strides   this rank's columns; nothing is sent if it
+//                                                   holds all V
 //   target    [..]         int64                    global token ids, equal on every tp rank
 //   returns   [..]         float32, or float64 for float64 logits; equal on every tp rank
 //

@@ -67,7 +67,7 @@ int64_t parse_size(std::string_view axis, std::string_view text) {
     refuse_mesh(fmt::format("mesh size '{}={}' is larger than any world", axis, text));
   }
   if (text.empty() || status != std::errc{} || end != text.data() + text.size()) {
-    refuse_mesh(fmt::format("mesh size '{}={}' is no whole number", axis, text));
+    refuse_mesh(fmt::format("mesh size '{}={}' is not a whole number", axis, text));
   }
   return size;
 }

@@ -48,7 +48,7 @@ class Mesh {
   // divide the ranks of a stage.
   static Mesh training(const AxisSizes& sizes);
   // Parses "dp=1,cp=2,tp=2,ep=4" in any order; missing sizes are 1. Throws Error(kBadInput) for an
-  // unknown name (with the nearest known one), a repeated name, and a size that is no positive
+  // unknown name (with the nearest known one), a repeated name, and a size that is not a positive
   // integer.
   static Mesh parse(std::string_view text);
 

@@ -44,7 +44,7 @@ inline constexpr TrainingAxis kTrainingAxes[] = {
     {"tp", &AxisSizes::tp, "tensor_parallel_size", Share::kModel},
 };
 
-// A part of the mesh: another view of the ranks that hold the same layers, which is no factor of
+// A part of the mesh: another view of the ranks that hold the same layers, which is not a factor of
 // the world.
 struct ExpertPart {
   const char* name;

@@ -88,7 +88,7 @@ void check_options(const ConfigFields& config, const FamilyTraits& family) {
   }
   const auto only_elsewhere = [&](const char* key, bool known) {
     if (known || !config.flag_or(key, false)) return;
-    config.refuse({key}, fmt::format("{} is no option of {}", key, family.name),
+    config.refuse({key}, fmt::format("{} is not an option of {}", key, family.name),
                   "remove it, or name the family that is meant");
   };
   only_elsewhere("attention_bias", family.attention_bias_option);
@@ -96,7 +96,7 @@ void check_options(const ConfigFields& config, const FamilyTraits& family) {
   only_elsewhere("qkv_bias", family.qkv_bias_option || family.experts == ExpertLayers::kNone);
   const auto number_elsewhere = [&](const char* key, bool known) {
     if (known || !config.has(key)) return;
-    config.refuse({key}, fmt::format("{} is no option of {}", key, family.name),
+    config.refuse({key}, fmt::format("{} is not an option of {}", key, family.name),
                   "set it to null, or name the family that is meant");
   };
   number_elsewhere("query_pre_attn_scalar", family.own_score_scale);
@@ -162,7 +162,7 @@ int64_t read_head_dim(const ConfigFields& config, const ModelConfig& model) {
   if (config.has("head_dim") || of_family > 0) return config.size_or("head_dim", of_family);
   if (model.hidden_size % model.num_attention_heads != 0) {
     config.bad({"hidden_size", "num_attention_heads"},
-               fmt::format("hidden_size={} is no multiple of num_attention_heads={}",
+               fmt::format("hidden_size={} is not a multiple of num_attention_heads={}",
                            model.hidden_size, model.num_attention_heads),
                "change one of them, or give head_dim");
   }
@@ -178,7 +178,7 @@ void read_heads(const ConfigFields& config, ModelConfig& model) {
       "num_key_value_heads", as_many ? model.num_attention_heads : family.num_key_value_heads);
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
     config.bad({"num_attention_heads", "num_key_value_heads"},
-               fmt::format("num_attention_heads={} is no multiple of num_key_value_heads={}",
+               fmt::format("num_attention_heads={} is not a multiple of num_key_value_heads={}",
                            model.num_attention_heads, model.num_key_value_heads),
                "each kv head serves the same number of query heads");
   }

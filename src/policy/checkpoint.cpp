@@ -191,7 +191,7 @@ json read_state(const fs::path& folder) {
   if (!file.is_open() || !state.is_object() || state.value("format", json()) != kFormat ||
       !state.value("files", json()).is_object() ||
       !state.value("step", json()).is_number_integer()) {
-    throw_bad_input(fmt::format("{} is no checkpoint of format {}", folder.string(), kFormat),
+    throw_bad_input(fmt::format("{} is not a checkpoint of format {}", folder.string(), kFormat),
                     "name a folder that a save has made");
   }
   for (const auto& [name, bytes] : state["files"].items()) {

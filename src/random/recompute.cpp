@@ -54,7 +54,7 @@ void refuse_grad_call() {
   if (torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) return;
   throw_refused(
       "a checkpoint in the backward of grad(): its recomputation would give "
-      "gradients to parameters that were not asked for",
+      "gradients to parameters that were not requested",
       "call backward() and read the gradients of the leaves");
 }
 

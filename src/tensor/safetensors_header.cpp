@@ -32,7 +32,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   explicit HeaderReader(const std::string& file_name) : file_name_(file_name) {}
 
   SafetensorsHeader take() {
-    if (!closed_) fail("the header is no JSON object");
+    if (!closed_) fail("the header is not a JSON object");
     return std::move(header_);
   }
 

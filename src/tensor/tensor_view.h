@@ -74,7 +74,7 @@ decltype(auto) with_floating_dtype(Dtype dtype, const Use& use) {
     case Dtype::kFloat16:
       return use(Float16{});
     default:
-      SHARDPROOF_ASSERT(false, dtype_name(dtype) + " elements are no floating-point numbers");
+      SHARDPROOF_ASSERT(false, dtype_name(dtype) + " elements are not floating-point numbers");
   }
 }
 

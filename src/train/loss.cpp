@@ -123,7 +123,7 @@ std::vector<LossMetric> loss_metrics(const LossInputs& inputs, const LossCounts&
   } else if (options.kind == LossKind::kPreference) {
     const Margins margins = margins_of(inputs, counted, logprobs, options);
     const double weight = weight_of(counts.pairs);
-    // A margin that differs from 0 only by the rounding of the sums is no win.
+    // A margin that differs from 0 only by the rounding of the sums is not a win.
     const double rounding = 1e-9 * std::abs(options.kl_beta);
     const at::Tensor won = (margins.values > rounding).to(mask.scalar_type());
     metrics.push_back({"margin", counted_only(margins.values, margins.counted).sum() * weight});

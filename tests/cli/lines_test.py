@@ -31,7 +31,7 @@ class Lines(cli_test.CommandTest):
         self.write("runs/latest/notes", "mine")
         done = self.run_program("run", "s.yaml", "--backend", "emulated")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stderr, r"^shardproof: runs/latest is no link and stays as it is; this run is in runs/\S+, ")
+        self.assertRegex(done.stderr, r"^shardproof: runs/latest is not a link and stays as it is; this run is in runs/\S+, ")
         self.assertEqual(os.listdir(self.path("runs/latest")), ["notes"])
         shutil.rmtree(self.path("runs"))
         self.assertEqual(self.run_program("run", "s.yaml", "--backend", "emulated").stderr, "")

@@ -40,7 +40,7 @@ SCHEMA = json.loads((keys_in_use.ROOT / "scenarios/schema.json").read_text())
 LEDGER = pathlib.Path(__file__).with_name("pairs_not_combined.yaml")
 BLOCKS = ("model", "parallel", "data", "run")
 ALONE = ("workload", "precision", "world.backend")
-# Values that are no part of a pair.
+# Values that are not part of a pair.
 NO_VALUE = {("model.family", family) for family in  # most keys of models are not theirs: scenarios/ep, and `fuzz`
             ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v3")}
 WORKLOADS = {"train", "logprobs", "policy"}

@@ -159,7 +159,7 @@ class ExpertsTest(cli_test.CommandTest):
 
     def test_bad_parts_are_refused(self):
         for part, message in (({"axis": "ep", "stride": 1, "size": 3}, "does not divide"), ({"axis": "ep", "size": 2}, "stride"),
-                              ({"axis": "", "stride": 1, "size": 2}, "which is no name"),
+                              ({"axis": "", "stride": 1, "size": 2}, "which is not a name"),
                               ({"axis": "dp", "stride": 1, "size": 2}, "named twice")):
             run = recorded((("dp", 2), ("tp", 2)))
             run.head |= {"version": 3, "parts": [part]}

@@ -820,7 +820,7 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.run_program("judge", self.golden), 2, "--golden")
         self.expect(self.run_program("judge", self.golden, "file.safetensors", "--golden", self.golden), 2,
                     "takes no result file")
-        self.expect(self.run_program("judge", self.scratch, "--golden", self.golden), 2, "no recorded run")
+        self.expect(self.run_program("judge", self.scratch, "--golden", self.golden), 2, "not a recorded run")
         self.expect(self.run_program("judge", self.scratch), 2, "needs a result file")
 
 

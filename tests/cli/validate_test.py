@@ -262,7 +262,7 @@ class Validate(cli_test.CommandTest):
 
     def test_bad_input_is_a_sentence(self):
         for text, words, said in (
-                ("sead: 1\n", [], r"suite\.yaml:1:1: 'sead' is no key here; did you mean seed\?"),
+                ("sead: 1\n", [], r"suite\.yaml:1:1: 'sead' is not a key here; did you mean seed\?"),
                 ("# nothing\n", [], "the file is empty; write `key: value` lines"),
                 ("sizes: []\n", [], "sizes is an empty list; write a list of at least one value"),
                 ("mesh: {tp: 3}\n", [], "is for 3 ranks, there are 4"),

@@ -318,12 +318,12 @@ TEST_CASE("a place that makes no sense is a sentence", "[external]") {
   };
   const Change changes[] = {
       {"RANK", {}, "no launcher"},
-      {"RANK", "4", "RANK='4' is no number from 0 to 3"},
+      {"RANK", "4", "RANK='4' is not a number from 0 to 3"},
       {"RANK", "two", "RANK='two'"},
       {"WORLD_SIZE", "0", "WORLD_SIZE"},
       {"MASTER_PORT", {}, "export MASTER_ADDR"},
       {"MASTER_PORT", "70000", "MASTER_PORT"},
-      {"SHARDPROOF_MEETING_S", "0", "SHARDPROOF_MEETING_S='0' is no number from 1 to 86400"},
+      {"SHARDPROOF_MEETING_S", "0", "SHARDPROOF_MEETING_S='0' is not a number from 1 to 86400"},
       {"MASTER_ADDR", "", "MASTER_ADDR"},
   };
   for (const Change& change : changes) {

@@ -213,7 +213,7 @@ class Scratch:
         options = [*([f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"] if launcher else []),
                    f"-DSHARDPROOF_TORCH={_torch(self.tree)}", "-DSHARDPROOF_TESTS=OFF",
                    "-DSHARDPROOF_NCCL=OFF", "-DSHARDPROOF_CUDA_KERNELS=OFF"]
-        if self._file_by_file:  # what a bug leaves unused is no error of the row
+        if self._file_by_file:  # what a bug leaves unused is not an error of the row
             self._run(["cmake", "-S", str(self.tree), "-B", str(self.build), "-G", "Ninja",
                        "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1 -fpch-preprocess",
                        "-DCMAKE_UNITY_BUILD=ON", "-DSHARDPROOF_SRC_FILE_BY_FILE=ON",

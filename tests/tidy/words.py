@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Refuses words that comments and pages used with private meanings, and numbers of sources ("seed 004").
 
-It reads comments of C++, texts of the option table (sim/case) and Markdown pages. Code, and text in backticks or double
-quotes, may use any word.
+It reads comments of C++, messages and other texts of the program, and Markdown pages. Code, and in comments and pages
+text in backticks or double quotes, may use any word.
 
   words.py [ROOT]
 """
@@ -30,6 +30,7 @@ WORDS = {
     r"alike": "equally, the same",
     r"put right": "corrected",
     r"seeds? 00\d": "the name of the repository (docs/sources.md)",
+    r"(?<!there\s)(?<!there\s\s)(?:is|are) no(?! longer| more| such| other| further| less| better| launcher but)": "is not a",
 }
 # An option's text is printed without its neighbors.
 WORDS_OF_OPTIONS = WORDS | {
@@ -66,7 +67,7 @@ def comments(text):
         yield start, "\n".join(lines)
 
 
-def texts_of_options(text):
+def texts_of_program(text):
     """(line, text) of each literal with a space, adjacent ones joined."""
     code = TOKEN.sub(lambda found: found[0] if found[0][0] == '"' else blank(found), text)
     for found in LITERALS.finditer(code):
@@ -97,9 +98,9 @@ def findings(root):
         for start, comment in comments(text):
             for line, word, instead in found_in(QUOTED.sub(blank, comment), WORDS):
                 yield path, start + line, word, instead
-        if path in OPTIONS:
-            for start, words in texts_of_options(text):
-                for _, word, instead in found_in(words, WORDS_OF_OPTIONS):
+        if not path.startswith("tests/"):
+            for start, words in texts_of_program(text):
+                for _, word, instead in found_in(words, WORDS_OF_OPTIONS if path in OPTIONS else WORDS):
                     yield path, start, word, instead
     for page in sorted(page for pattern in PAGES for page in root.glob(pattern)):
         text = QUOTED.sub(blank, BLOCK_OF_CODE.sub(blank, page.read_text(encoding="utf-8")))

@@ -12,7 +12,7 @@ SENTENCES = {
     "lives": "It lives in the pool.", "came home": "The gradient came home.", "beyond": "Values beyond the allowance.",
     "where it stands": "It is cut where it stands.", "by itself": "Each is cut by itself.",
     "at first": "It is wrong at first.", "alike": "All ranks hold it alike.", "put right": "It is put right.",
-    "seed 004": "See seed 004, layers.py."}
+    "seed 004": "See seed 004, layers.py.", "is no": "The text is no number."}
 OPTION_SENTENCES = {"without it": "Ranks; without it 1", "The same": "The same of tp",
                     "By this": "By this the loss is divided"}
 
@@ -49,15 +49,21 @@ class EachWordIsFound(unittest.TestCase):
         for word, sentence in SENTENCES.items():
             self.only("docs/a.md", f"# A\n\n{sentence}\n", 3, word)
 
+    def test_in_a_message(self):
+        for word, sentence in SENTENCES.items():
+            self.only("sim/a.cpp", f'int a;\nthrow_bad_input("{sentence}");\n', 2, word)
+
     def test_in_a_text_of_an_option(self):
         for word, sentence in (SENTENCES | OPTION_SENTENCES).items():
             first, _, second = sentence.partition(" ")
             self.only("sim/case/run_rows.cpp", f'// A.\nrow("{first} "\n    "{second}");\n', 2, word)
 
-    def test_names_code_and_quotations_may_use_them(self):
+    def test_names_code_quotations_and_expected_messages_may_use_them(self):
         self.assertEqual(found_in({
+            "src/b.h": "// There is no such rank, and it is no longer one.\n",
+            "tests/a.cpp": 'CHECK(text == "is told of it");\n',
             "src/a.cpp": '// `told`, draw_alike, run.lives, kAlike, "at first", aliked, lives.h\n'
-                         'const char* told = "// beyond"; auto lives = beyond(1, R"(// asked)"); // x\n',
+                         'const char* told = "//beyond"; auto lives = beyond(1, R"(// asked)"); // x\n',
             "sim/case/run_rows.cpp": 'row("run.lives", "Times");\n',
             "docs/a.md": '`run.lives: 2`, "a case beyond" and\n```\nlives: 2   # told\n```\n   ```diff\n+ beyond\n   ```\n'}), [])
 

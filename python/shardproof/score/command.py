@@ -48,7 +48,7 @@ def kinds_of(text: str) -> list[str]:
     kinds = text.split(",")
     for kind in kinds:
         if kind not in KINDS:
-            raise argparse.ArgumentTypeError(f"{kind!r} is no kind; choose of {', '.join(KINDS)}")
+            raise argparse.ArgumentTypeError(f"{kind!r} is not a kind; choose one of {', '.join(KINDS)}")
     return kinds
 
 

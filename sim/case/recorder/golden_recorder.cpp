@@ -103,7 +103,7 @@ void GoldenRecorder::add_member(const GoldenRecorder& member) {
     const auto found = member.by_key_.find(record_key(tensor.phase, tensor.step, tensor.name));
     const TensorView value = view_of(tensor.value.to(at::kDouble));
     const bool is_there = found != member.by_key_.end();
-    // What is not finite in a row that is not drawn spreads where ranks pack rows together.
+    // NaN in a row that is not drawn reaches drawn rows if ranks pack both into one.
     if (!is_there || (tensor.finite && !member.tensors_[found->second].finite)) {
       sim::add_member(value, nullptr, tensor);
       continue;

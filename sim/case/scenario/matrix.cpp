@@ -69,7 +69,7 @@ class MatrixReader {
     const Option& key = *schema_.find(entry.key);
     if (key.path == "name" || key.path == "world.backend") {
       fail_at(file_, entry.line, entry.column, fmt::format("{} is not swept", key.path),
-              "each scenario runs on every backend by itself");
+              "each scenario already runs on every backend");
     }
     YamlNode map;
     map.kind = YamlNode::Kind::kMap;

@@ -101,7 +101,7 @@ struct Checked {
     return list(node, "a list of names", [this](const YamlNode& item) { return name(item); });
   }
   json pair(const YamlNode& node) const {
-    // An error of one number has the place of the pair, which is no pair without it.
+    // An error of one number has the place of the pair, which is not a pair without it.
     const json two = list(node, "two numbers", [&](YamlNode item) {
       item.line = node.line;
       item.column = node.column;

@@ -45,7 +45,7 @@ std::map<int64_t, AddendGroup> groups_of(const Mesh& mesh, const TensorAddends& 
   for (ResultRow* row : tensor.rows) {
     if (row->rank >= mesh.world_size()) {
       row->outcome = Outcome::kNotJudged;
-      row->reason = fmt::format("rank {} holds an addend and is no rank of the mesh", row->rank);
+      row->reason = fmt::format("rank {} holds an addend and is not a rank of the mesh", row->rank);
       continue;
     }
     const std::vector<int64_t> peers = mesh.peers_along(row->partial_axes, row->rank);

@@ -8,8 +8,7 @@ namespace {
 
 std::string words(const EqualsStep& found) {
   return fmt::format("equals the golden of step {}: {}", found.step,
-                     found.is_later ? "ahead of its time, it was moved on too early"
-                                    : "stale, it was not updated");
+                     found.is_later ? "it was advanced too early" : "stale, it was not updated");
 }
 
 std::string words(const PartEqualsStep& found) {

@@ -89,7 +89,7 @@ enum class KnownGradients {
 class FreeRunningAllowance {
  public:
   // `rates` are those of its group of parameters, by step; without them the golden's "lr" counts.
-  // Nothing when `tensor` is no parameter or optimizer state, or the golden has no gradients.
+  // Nothing when `tensor` is not a parameter or optimizer state, or the golden has no gradients.
   static std::optional<FreeRunningAllowance> of(const CaseSpec& spec, const GoldenRecord& golden,
                                                 const GoldenTensor& tensor,
                                                 KnownGradients known = KnownGradients::kEveryStep,

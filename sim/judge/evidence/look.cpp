@@ -56,7 +56,7 @@ Values values_of(const DiffTask& task) {
 bool are_told_apart(const Values& now, const std::vector<double>& other) {
   size_t apart = 0;
   for (size_t i = 0; i < now.golden.size(); ++i) {
-    apart += !(std::fabs(other[i] - now.golden[i]) <= kToldApart * now.allowance);
+    apart += !(std::fabs(other[i] - now.golden[i]) <= kDistinctAllowances * now.allowance);
   }
   return apart >= std::min<size_t>(2, now.golden.size());
 }
@@ -76,7 +76,7 @@ bool wrong_part_equals(const Values& now, const std::vector<double>& then) {
   for (size_t i = 0; i < now.actual.size(); ++i) {
     if (std::fabs(now.actual[i] - now.golden[i]) <= now.allowance) continue;
     if (!(std::fabs(now.actual[i] - then[i]) <= now.allowance)) return false;
-    apart += std::fabs(then[i] - now.golden[i]) > kToldApart * now.allowance;
+    apart += std::fabs(then[i] - now.golden[i]) > kDistinctAllowances * now.allowance;
   }
   return apart >= 2;
 }
@@ -87,7 +87,7 @@ bool is_sum_with(const Values& now, const std::vector<double>& then) {
   for (size_t i = 0; i < now.actual.size(); ++i) {
     const double beside = now.actual[i] - now.golden[i];
     if (!(std::fabs(beside - then[i]) <= 2 * now.allowance)) return false;
-    apart += std::fabs(beside) > kToldApart * now.allowance;
+    apart += std::fabs(beside) > kDistinctAllowances * now.allowance;
   }
   return apart >= 2;
 }
@@ -301,7 +301,7 @@ std::optional<Evidence> look_at_experts(const DiffTask& task, const Values& now)
       const double* const other = full + source * size;
       const auto is_apart = [&](const auto& place) {
         const double value = task.scale * other[place.second];
-        return value != 0 && !is_near(value, now.golden[place.first], kToldApart);
+        return value != 0 && !is_near(value, now.golden[place.first], kDistinctAllowances);
       };
       const auto is_its = [&](const auto& place) {
         return is_near(now.actual[place.first], task.scale * other[place.second], 1);

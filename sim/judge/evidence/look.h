@@ -10,10 +10,10 @@
 namespace shardproof::sim::judge {
 
 // Compares only with golden tensors of the same shape. Another tensor counts only when it differs
-// from the golden by more than kToldApart allowances. In a low precision two steps may be nearer to
-// each other than that; then nothing is found.
+// from the golden by more than kDistinctAllowances allowances. In a low precision two steps may be
+// nearer to each other than that; then nothing is found.
 std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& golden,
                                   Precision precision);
-inline constexpr double kToldApart = 4;
+inline constexpr double kDistinctAllowances = 4;
 
 }  // namespace shardproof::sim::judge

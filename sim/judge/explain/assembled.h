@@ -29,7 +29,7 @@ struct Assembled {
 
   bool is_wrong(size_t element) const;
   bool has_experts() const;  // at each index of dim 0
-  // Whether the element is zero by definition, so that its value is no evidence of its origin.
+  // Whether the element is zero by definition, so that its value is not evidence of its origin.
   bool is_dropped(size_t element) const { return zeros_are_exact && golden[element] == 0; }
 };
 
@@ -70,7 +70,7 @@ class Fit {
   // `difference` is the squared difference of the part on which the proposal is tried.
   Fit(const Assembled& tensor, double difference)
       : tensor_(tensor), most_left_((1 - kLeastExplained) * difference) {}
-  // Returns false when too much is left: the proposal is no explanation.
+  // Returns false when too much is left: the proposal is not an explanation.
   bool add(int64_t element, int64_t source);
   const Explained& sums() const { return sums_; }
   // Whether it may be claimed of the whole tensor, as one of e^`choice_nats` proposals.

@@ -47,7 +47,9 @@ Proposal of_seed(const DrawPair& pair, const Pieces& pieces) {
                                  stream_name(pair.actual[kDrawStream]), pair.actual[kDrawSeed],
                                  pair.golden[kDrawSeed],
                                  anothers ? ", which another rank's stream began with" : ""),
-          .likely = "the ranks of an axis seeded alike that must differ, or apart that must agree"};
+          .likely =
+              "the ranks of an axis have equal seeds where they must differ, or different ones "
+              "where they must agree"};
 }
 
 Proposal of_place(const DrawPair& pair) {

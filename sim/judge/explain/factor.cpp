@@ -328,7 +328,7 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
   Proposal out{
       .pattern = fmt::format("{} is {}{} x golden", all_scalar ? "the value" : "every element",
                              found.exact ? "" : "about ", factor_text(found.factor)),
-      .detail = "; a scale is wrong that is no size of the mesh",
+      .detail = "; the factor matches no size of the mesh",
       .description = kFreeNumber,
       .ranks = difference.ranks,
       .share = all_scalar ? -1 : found.share,
@@ -337,7 +337,8 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
     const auto counts = counts_of(difference, found);
     if (!counts) return out;
     if (counts->due > 1 && counts->taken > 1) {
-      out.detail = fmt::format("; {}/{}, which is no size of the mesh", counts->due, counts->taken);
+      out.detail =
+          fmt::format("; {}/{}, which is not a size of the mesh", counts->due, counts->taken);
     }
     out.likely = words_for(*counts);
     return out;

@@ -103,7 +103,7 @@ std::optional<Proposal> propose_read_order(const Difference& difference);
 // The hypotheses below look at one copy of each element. Two dims of one size are exchanged.
 std::optional<Proposal> propose_transposition(const Assembled& tensor, const Mesh& mesh);
 // The golden is shifted by at most 16 along a dim. Elements that enter at the border, padding and
-// dropped positions are no evidence for or against it.
+// dropped positions are not evidence for or against it.
 std::optional<Proposal> propose_shift(const Assembled& tensor, const Mesh& mesh);
 // The golden's chunks along a dim are in another order: shards were assembled wrongly, zigzag was
 // confused with contiguous, or one rank's part stands in place of others.

@@ -223,7 +223,7 @@ class Judge {
     found.ranks = ranks_in(addends);
     Symptoms seen = symptoms(wrong, pieces, found.step);
     const std::vector<const Piece*> held = pieces_of(*addends.front(), true);
-    if (!sums.is_mean) seen.addends = held;  // terms that are equal are no sums counted twice
+    if (!sums.is_mean) seen.addends = held;  // terms that are equal are not sums counted twice
     seen.summed_axes = addends.front()->partial_axes;
     Explanation why = explain_values(seen);
     why.pattern =

@@ -148,7 +148,7 @@ constexpr std::optional<EndingVerdict> (*kDetectors[])(Judged& judged) = {
     [](Judged& judged) { return of_grounds(judged.result); },
 };
 
-EndingVerdict first_said(Judged& judged) {
+EndingVerdict first_verdict(Judged& judged) {
   for (const auto detector : kDetectors) {
     if (const auto verdict = detector(judged)) return *verdict;
   }
@@ -196,7 +196,7 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings,
   result.replay = replay_command(spec);
   Judged judged{endings, read_reports(endings, result), result, microbatches};
   find_altered_calls(endings, result);
-  take(result, first_said(judged));
+  take(result, first_verdict(judged));
   if (!judged.compares_values) {
     add_totals(result);
     result.account.not_judged.clear();  // a world that ended early claims nothing

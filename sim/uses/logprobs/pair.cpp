@@ -256,7 +256,7 @@ Pair read_pair(const std::string& path_a, const std::string& path_b) {
     const auto counting = std::count(pair.counts.begin(), pair.counts.end(), 1);
     throw_bad_input(
         fmt::format("{} and {} have no scored token to compare: all {} logprobs that count are 0, "
-                    "or infinite alike, in both",
+                    "or infinite and equal, in both",
                     path_a, path_b, counting),
         "write the logprobs of the scored tokens, or correct the mask");
   }

@@ -123,7 +123,7 @@ std::string rule_of(const File& a, const File& b) {
     const double share = share_of_rule(a, b, place);
     if (share < best) return;
     best = share;
-    text = fmt::format("{} in {:.4g}% of the routes; {:.4g}% are equal where they stand", rule,
+    text = fmt::format("{} in {:.4g}% of the routes; {:.4g}% are equal in their own places", rule,
                        100 * share, 100 * equal);
   };
   for (int64_t k = -kFarthestRule; k <= kFarthestRule; ++k) {

@@ -2,7 +2,7 @@
 //
 // Without a cause each sign is a coin's throw. Under a cause, a token whose difference is possible
 // and would be impossible with the other sign gains log(2 * 0.99); an impossible one is one of 1%
-// outliers and loses log(50). A token that is possible with both signs is no evidence. A token
+// outliers and loses log(50). A token that is possible with both signs is not evidence. A token
 // whose value is the same in both files, but must not be under a cause, is an outlier too.
 #pragma once
 
@@ -31,7 +31,7 @@ struct Signs {
 
 // Tolerances as shares of the noise of the dtype: the noise of two files is often below it.
 inline constexpr double kTolerances[] = {0.125, 0.25, 0.5, 1};
-// Differences of fewer tolerances are no evidence.
+// Differences of fewer tolerances are not evidence.
 inline constexpr double kClear = 3;
 
 // Counts the clear differences of each `step`-th token. possible(i, b, allowed) returns whether
@@ -51,7 +51,7 @@ Signs count_signs(const Comparison& comparison, double tolerance, const Possible
       continue;
     }
     signs.squared_possible += difference * difference;
-    // A value above 0 is no logprob, so it is no evidence that a cause excludes it.
+    // A value above 0 is not a logprob, so it is not evidence that a cause excludes it.
     const double mirror = a - difference;
     const bool is_free = mirror > allowed || possible(i, mirror, allowed);
     (is_free ? signs.free : signs.fitting) += 1;

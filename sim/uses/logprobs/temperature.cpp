@@ -150,7 +150,7 @@ class TemperatureFit {
       return bounds.low - allowed <= b && b <= bounds.high + allowed;
     };
     Signs signs = count_signs(comparison_, tolerance, possible, step);
-    // Where the signs alone allow no claim, what stands still need not be counted.
+    // The unchanged tokens count only if the signs do not rule this cause out.
     if (signs.nats() > kChanceNats)
       signs.still = count_still(comparison_, tolerance, possible, step);
     return signs;

@@ -36,7 +36,7 @@ void Workloads::add(Workload workload) {
                     "give all three functions");
   }
   if (!workload.options.is_object()) {
-    throw_bad_input(fmt::format("the options of workload '{}' are no map", name),
+    throw_bad_input(fmt::format("the options of workload '{}' are not a map", name),
                     "write {{\"name\", default}}");
   }
   workload.options.emplace(kStridedInputs, false);

@@ -98,7 +98,7 @@ RecordedRun read_answers(const std::string& path, const CaseSpec& spec) {
   for (const std::string& name : file.names()) {
     const std::optional<Answer> answer = answer_of(name);
     if (!answer || !is_printable(name)) {
-      bad_answers(path, "'" + printable(name, 120) + "' is no name of an answer",
+      bad_answers(path, "'" + printable(name, 120) + "' is not a name of an answer",
                   "known are logprobs, loss, grad_norm, grad.<parameter>, step<k>.loss, "
                   "step<k>.grad_norm and step<k>.param.<parameter>");
     }

@@ -27,7 +27,7 @@ struct Row {
 
   bool is_empty() const { return actual == 0 && expected != 0; }
   bool is_new() const { return actual != 0 && expected == 0; }
-  // Unset for a row that is no multiple of the reference's.
+  // Unset for a row that is not a multiple of the reference's.
   std::optional<double> factor() const {
     if (expected == 0 || actual == 0 || columns < kFewestColumns) return std::nullopt;
     const double factor = product / expected;
@@ -166,7 +166,8 @@ std::string unequal_weights(const std::string& name, const Rows& rows) {
   if (is_mean || std::fabs(inverses - 1) <= kSame) {
     return fmt::format(
         "each part of the batch, such as a rank's rows or a microbatch, is a mean over its own "
-        "tokens{}, where each token of the whole batch should count alike: {}, as parts with {} of "
+        "tokens{}, where each token of the whole batch should count equally: {}, as parts with {} "
+        "of "
         "the tokens give",
         is_mean ? "" : ", and these means are added", evidence, fmt::join(shares, " and "));
   }

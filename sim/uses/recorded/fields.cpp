@@ -59,7 +59,7 @@ std::vector<int64_t> Fields::counts(const std::string& name) const {
   std::vector<int64_t> read;
   for (const json& one : list(name)) {
     if (!one.is_number_integer() || one < 0 || one > (int64_t{1} << 48)) {
-      fail(name, "has " + shown(one) + ", which is no size");
+      fail(name, "has " + shown(one) + ", which is not a size");
     }
     read.push_back(one.get<int64_t>());
   }
@@ -71,7 +71,7 @@ std::vector<double> Fields::numbers(const std::string& name) const {
   if (!has(name)) return read;
   const json& given = value(name);
   for (const json& one : given.is_array() ? given : json::array({given})) {
-    if (!one.is_number()) fail(name, "has " + shown(one) + ", which is no number");
+    if (!one.is_number()) fail(name, "has " + shown(one) + ", which is not a number");
     read.push_back(one.get<double>());
   }
   return read;
@@ -86,7 +86,7 @@ std::vector<std::string> Fields::names() const {
 std::vector<std::string> Fields::texts(const std::string& name) const {
   std::vector<std::string> read;
   for (const json& one : list(name)) {
-    if (!one.is_string()) fail(name, "has " + shown(one) + ", which is no text");
+    if (!one.is_string()) fail(name, "has " + shown(one) + ", which is not text");
     read.push_back(printable(one.get<std::string>()));
   }
   return read;

@@ -20,7 +20,7 @@ constexpr int64_t kMostIterations = 100;
 std::string name_of_axis(const Fields& axis) {
   std::string name = axis.text("axis");
   if (name.empty() || name.find_first_of("+%/ ") != std::string::npos) {
-    axis.fail("axis", fmt::format("is '{}', which is no name of an axis", name));
+    axis.fail("axis", fmt::format("is '{}', which is not a name of an axis", name));
   }
   return name;
 }

@@ -25,7 +25,7 @@ struct Relation {
   // above. Tensors that say nothing leave both.
   void (*back)(const Variant& first, const Variant& second, Values& a, Values& b) = nullptr;
   bool same_norm = true;         // grad_norm is compared
-  bool changes_first = false;    // the case itself is no member of the pair
+  bool changes_first = false;    // the case itself is not a member of the pair
   bool exact = false;            // equal to the bit
   bool every_precision = false;  // not in float64 alone
   bool beside_experts = false;   // holds for layers with experts, too

@@ -19,8 +19,8 @@ constexpr int64_t kSectorBytes = 32;
 // A claim is made when chance would bear it out in less than one of 2^10 cases.
 constexpr int kBitsOfDoubt = 10;
 
-// Whether so many elements tell one of `claims` claims from chance. Of no code if one is no
-// integer.
+// Whether so many elements tell one of `claims` claims from chance. Never true if one is not
+// an integer.
 bool tells(const std::vector<WrongElement>& wrong, int bits, int64_t claims) {
   const bool are_codes = std::all_of(wrong.begin(), wrong.end(), [](const WrongElement& element) {
     return element.received == std::floor(element.received);

@@ -28,11 +28,11 @@ Hosts Hosts::of_processes(const std::vector<int64_t>& processes) const {
   return part;
 }
 
-Hosts hosts_of(const std::vector<std::pair<std::string, std::string>>& said,
+Hosts hosts_of(const std::vector<std::pair<std::string, std::string>>& machines,
                int64_t ranks_per_host) {
   Hosts hosts;
   if (ranks_per_host > 0) {
-    for (size_t rank = 0; rank < said.size(); ++rank) {
+    for (size_t rank = 0; rank < machines.size(); ++rank) {
       const auto host = static_cast<int64_t>(rank) / ranks_per_host;
       if (host == hosts.count()) hosts.names.push_back(fmt::format("host{}", host));
       hosts.of_rank.push_back(host);
@@ -40,7 +40,7 @@ Hosts hosts_of(const std::vector<std::pair<std::string, std::string>>& said,
     return hosts;
   }
   std::vector<std::pair<std::string, std::string>> known;
-  for (const auto& one : said) {
+  for (const auto& one : machines) {
     const auto found = std::find(known.begin(), known.end(), one);
     hosts.of_rank.push_back(found - known.begin());
     if (found == known.end()) known.push_back(one);

@@ -23,10 +23,10 @@ struct Hosts {
   Hosts of_processes(const std::vector<int64_t>& processes) const;
 };
 
-// `said`: the name and the kernel's boot of each rank's host; two machines of one name are
+// `machines`: the name and the boot id of each rank's host. Machines with equal names become
 // "name (1)" and "name (2)". With `ranks_per_host` > 0 that many ranks in a row are a host:
 // "host0".
-Hosts hosts_of(const std::vector<std::pair<std::string, std::string>>& said,
+Hosts hosts_of(const std::vector<std::pair<std::string, std::string>>& machines,
                int64_t ranks_per_host);
 
 }  // namespace shardproof::sim::validate

@@ -89,7 +89,7 @@ class SuiteMap {
     for (const YamlEntry& entry : node_.entries) {
       if (std::find(known_.begin(), known_.end(), entry.key) != known_.end()) continue;
       const std::string nearest = nearest_name(entry.key, known_);
-      fail_at(file_, entry.line, entry.column, fmt::format("'{}' is no key here", entry.key),
+      fail_at(file_, entry.line, entry.column, fmt::format("'{}' is not a key here", entry.key),
               nearest.empty() ? fmt::format("known are {}", fmt::join(known_, ", "))
                               : fmt::format("did you mean {}?", nearest));
     }
@@ -134,7 +134,7 @@ PlantedFault read_fault(const std::string& file, const YamlNode& node) {
   map.integers("link", fault.link, 0, 65535);
   map.with("stage", [&](const YamlNode& stage) {
     if (!find_enum<Stage>(stage.text)) {
-      map.fail(stage, fmt::format("'{}' is no stage", stage.text),
+      map.fail(stage, fmt::format("'{}' is not a stage", stage.text),
                fmt::format("known are {}", fmt::join(all_names<Stage>(), ", ")));
     }
     fault.stage = stage.text;

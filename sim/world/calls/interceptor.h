@@ -22,7 +22,7 @@ struct CallInProgress {
   bool in_place = false;              // they are the same memory, which the communicator owns
   CallSide sent = {}, received = {};  // both are empty where no two members hold the same values
   std::optional<Call> call = {};      // none: it was made past the communicators
-  bool skip = false;                  // it returns at once; outputs that are no inputs are zeros
+  bool skip = false;                  // it returns at once; outputs that are not inputs are zeros
   std::function<void()> again = {};   // called before the call is made for the second time
 };
 

@@ -14,7 +14,7 @@ namespace {
 // RecordFunction's callbacks are plain functions, so they find the meter of their thread here.
 thread_local OpMeter* meter_of_thread = nullptr;
 
-// The index of a product's first factor among its arguments; -1: the op is no product.
+// The index of a product's first factor among its arguments; -1: the op is not a product.
 int first_factor(const char* name) {
   if (std::strncmp(name, "aten::", 6) != 0) return -1;
   name += 6;

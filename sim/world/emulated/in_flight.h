@@ -31,7 +31,7 @@ class InFlight {
   // The buffers of a call before its start. `outputs` has only those that the caller can access.
   struct Buffers {
     std::vector<at::Tensor> inputs, outputs;
-    bool copied = false;  // the inputs are copied, so freeing them is no error
+    bool copied = false;  // the inputs are copied, so freeing them is not an error
   };
 
   // The error of a new call that uses memory of a call in flight.

@@ -32,7 +32,8 @@ Sum multiply(Sum a, Sum b) {
   }
 }
 
-// Reads all inputs of a block before it writes an output. `divisor` 1: the result is no average.
+// Reads all inputs of a block before it writes an output. `divisor` 1: the result is not an
+// average.
 template <class Element, class Sum, class Combine>
 void reduce_blocks(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
                    int64_t numel, Sum divisor, Combine combine) {

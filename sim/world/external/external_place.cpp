@@ -41,7 +41,7 @@ int64_t number(const GetVariable& variable, const std::string& name, int64_t lea
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size() || value < least || value > most) {
-    throw_bad_input(fmt::format("{}='{}' is no number from {} to {}", name, *text, least, most),
+    throw_bad_input(fmt::format("{}='{}' is not a number from {} to {}", name, *text, least, most),
                     "correct it");
   }
   return value;

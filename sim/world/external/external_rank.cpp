@@ -273,7 +273,7 @@ class ExternalRank {
     }
   }
 
-  // This thread itself is running while it looks: one runnable thread is no sign of work.
+  // The observing thread is itself runnable, so work means two runnable threads.
   static bool others_runnable() { return runnable_threads(::getpid()) > 1; }
 
   ExternalPlace place_;

@@ -53,7 +53,7 @@ class ControlHandshake {
 class RankHandshake {
  public:
   RankHandshake(std::string secret, int64_t rank, int64_t world_size);
-  // "": this is no greeting of control.
+  // "": this is not a greeting of control.
   std::string answer(const std::string& greeting);
   // Nothing unless control made the reply to this answer with the secret.
   std::optional<Seals> check(const std::string& reply) const;

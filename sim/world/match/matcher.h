@@ -41,7 +41,7 @@ class Matcher {
   std::string last_call(int64_t rank) const;
   // The call in which the rank waits, and the ranks for which it waits; "": it does not wait.
   std::string wait_of(int64_t rank) const;
-  // The reason why a rank that is no cause was stopped: its wait, if any, and the cause.
+  // The reason why a rank that is not a cause was stopped: its wait, if any, and the cause.
   std::string consequence(int64_t rank, const std::string& cause) const;
   // Whether some rank below `end` waits for this one.
   bool is_awaited(int64_t rank, int64_t end) const {

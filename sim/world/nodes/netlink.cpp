@@ -12,7 +12,7 @@ namespace shardproof::sim::world {
 namespace {
 
 constexpr size_t kLargestAnswer = 256 * 1024;
-// The kernel answers at once; more than this is no answer.
+// The kernel answers at once; more than this is not an answer.
 constexpr timeval kPatience{5, 0};
 
 void pad(std::string& bytes) { bytes.resize(NLMSG_ALIGN(bytes.size())); }

@@ -110,9 +110,9 @@ struct TensorParallelOptions {
 // The style of a role in the architecture's plan.
 TpStyle style_of(SlotRole role, bool sequence_parallel);
 
-// The style of every slot. Throws Error(kBadInput) when a custom plan is no {pattern: style}, names
-// an unknown style, has a pattern that matches no slot, or two that count equally and disagree;
-// Error(kRefused) when styles do not fit their slots or each other.
+// The style of every slot. Throws Error(kBadInput) when a custom plan is not a {pattern: style},
+// names an unknown style, has a pattern that matches no slot, or two that count equally and
+// disagree; Error(kRefused) when styles do not fit their slots or each other.
 std::vector<SlotStyle> resolve_plan(const ModelConfig& config,
                                     const TensorParallelOptions& options);
 

@@ -155,5 +155,5 @@ TEST_CASE("An expanded case of an earlier run is a case of its own", "[cli]") {
   CHECK(selection.cases[0].name == spec.name);
   CHECK(selection.cases[0].world.backend == Backend::kGloo);
   scenarios.write("replay.json", "{\"name\": 3}");
-  CHECK_THAT(refusal(run), Contains("is no expanded case"));
+  CHECK_THAT(refusal(run), Contains("is not an expanded case"));
 }

@@ -167,9 +167,9 @@ TEST_CASE("a mesh that no model could run is refused with a sentence", "[mesh]")
   CHECK_THAT(parse_refusal("dp=2,etp=4294967296,ep=4294967296"), Contains("does not divide"));
   CHECK_THAT(parse_refusal("tp=-3"), Contains("tp=-3 is below 1"));
   CHECK_THAT(parse_refusal("tp=2,tp=2"), Contains("named twice"));
-  CHECK_THAT(parse_refusal("tp=two"), Contains("no whole number"));
-  CHECK_THAT(parse_refusal("tp=2.5"), Contains("no whole number"));
-  CHECK_THAT(parse_refusal("tp="), Contains("no whole number"));
+  CHECK_THAT(parse_refusal("tp=two"), Contains("not a whole number"));
+  CHECK_THAT(parse_refusal("tp=2.5"), Contains("not a whole number"));
+  CHECK_THAT(parse_refusal("tp="), Contains("not a whole number"));
   CHECK_THAT(parse_refusal("tp"), Contains("not axis=size"));
   CHECK_THAT(parse_refusal(""), Contains("not axis=size"));
   CHECK_THAT(parse_refusal("tp=2,"), Contains("not axis=size"));

@@ -56,9 +56,9 @@ TEST_CASE("Qwen2-MoE and GPT-OSS are read, with their defaults", "[model][FM-3][
   CHECK_THAT(complaint(family("qwen2_moe", R"({"use_sliding_window": true})")),
              Contains("sliding windows of qwen2_moe are not supported"));
   CHECK_THAT(complaint(family("qwen3_moe", R"({"shared_expert_intermediate_size": 4})")),
-             Contains("shared_expert_intermediate_size is no option of qwen3_moe"));
+             Contains("shared_expert_intermediate_size is not an option of qwen3_moe"));
   CHECK_THAT(complaint(family("qwen3_moe", R"({"qkv_bias": true})")),
-             Contains("qkv_bias is no option of qwen3_moe"));
+             Contains("qkv_bias is not an option of qwen3_moe"));
 
   const ModelConfig oss = ModelConfig::from_json(family("gpt_oss", "{}"));
   CHECK(oss.router.num_experts == 128);
@@ -102,7 +102,7 @@ TEST_CASE("Qwen2-MoE and GPT-OSS are read, with their defaults", "[model][FM-3][
   CHECK_THAT(complaint(family("gpt_oss", R"({"hidden_act": "gelu_pytorch_tanh"})")),
              Contains("supported: silu"));
   CHECK_THAT(complaint(family("mixtral", R"({"swiglu_limit": 7.0})")),
-             Contains("swiglu_limit is no option of mixtral"));
+             Contains("swiglu_limit is not an option of mixtral"));
   CHECK_THAT(complaint(family("gpt_oss", R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0,
     "beta_fast": 1.0, "beta_slow": 2.0, "original_max_position_embeddings": 32}})")),
              Contains("is not between 0 and beta_fast=1"));

@@ -216,7 +216,7 @@ TEST_CASE("All problems of a config are said at once, and none that follow from 
   Json config = small();
   config.erase("intermediate_size");
   config["hidden_size"] = "32";       // no heads of 32 / 4 are missed
-  config["num_attention_heads"] = 0;  // nor that 0 is no multiple of the kv heads
+  config["num_attention_heads"] = 0;  // nor that 0 is not a multiple of the kv heads
   config["rms_norm_eps"] = -1.0;
   config["vocab_size"] = 3;
   config["pad_token_id"] = 7;
@@ -257,7 +257,7 @@ TEST_CASE("A valid config of what is not supported is refused, with the nearest 
       {with("no_rope_layers", {1, 0}), "no_rope_layers"},
       {with("clip_qkv", 8), "clip_qkv"},
       {with("qk_layernorm", true), "qk_layernorm"},
-      {with("sliding_window", 4), "sliding_window is no option of llama"},
+      {with("sliding_window", 4), "sliding_window is not an option of llama"},
       {with("layer_types", {"full_attention", "sliding_attention"}), "sliding layers"},
       {with("query_pre_attn_scalar", 64), "query_pre_attn_scalar"},
       {with("rope_local_base_freq", 100.0), "rope_local_base_freq"},

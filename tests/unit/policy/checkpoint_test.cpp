@@ -54,7 +54,7 @@ TEST_CASE("what is broken or of another model is refused with a sentence", "[pol
   CHECK_THROWS_WITH(go_on(other, saved, ""), Catch::Contains("has another shape"));
   fs::resize_file(fs::path(saved) / "optimizer.safetensors", 100);
   CHECK_THROWS_WITH(go_on(trial, saved, ""), Catch::Contains("has not the"));
-  CHECK_THROWS_WITH(go_on(trial, root.path(), ""), Catch::Contains("no checkpoint of format 1"));
+  CHECK_THROWS_WITH(go_on(trial, root.path(), ""), Catch::Contains("not a checkpoint of format 1"));
   CHECK_THROWS_WITH(go_on(trial, "", "/proc/nowhere"), Catch::Contains("was not written"));
 }
 
@@ -127,7 +127,7 @@ TEST_CASE("a newest folder that is not whole is passed over for the one before",
     std::ofstream(newest / "state.json") << state;
     CHECK(chosen() == "step_00000001");
     CHECK_THROWS_WITH(go_on(trial, newest.string(), ""),
-                      Catch::Contains("no checkpoint of format"));
+                      Catch::Contains("not a checkpoint of format"));
   }
   fs::copy_file(root.path() + "/step_00000001/state.json", newest / "state.json",
                 fs::copy_options::overwrite_existing);

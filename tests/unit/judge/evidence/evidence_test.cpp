@@ -82,7 +82,7 @@ TEST_CASE("float32 values that are off as bfloat16 rounds were computed in it", 
     row.factor_residual = 1;
     return explain_values({Mesh({{"tp", 2}}), Precision::kBFloat16, {&row}, {&piece}}).likely;
   };
-  // Logarithms of rounded sums are no bfloat16 numbers, but their errors have bfloat16's size.
+  // Logarithms of rounded sums are not bfloat16 numbers, but their errors have bfloat16's size.
   const at::Tensor sums = 3 + 2 * numbered({3, 7}, 8);
   const at::Tensor of_sums = sums.to(at::kBFloat16).to(at::kDouble).log() - sums.log();
   CHECK_THAT(off_by(of_sums), Catch::Contains("off by as much as bfloat16 rounds"));
@@ -111,10 +111,11 @@ TEST_CASE("a learning rate that is ahead of its schedule is the golden's next on
         .pattern;
   };
   CHECK_THAT(at_step(2, "lr", 0.5),
-             Catch::StartsWith("equals the golden of step 6: ahead of its time"));
+             Catch::StartsWith("equals the golden of step 6: it was advanced too early"));
   // Steps of one rate lie between the two.
-  CHECK_THAT(at_step(1, "lr", 0.5), Catch::StartsWith("equals the golden of step 6: ahead"));
-  CHECK_THAT(at_step(2, "lr", 1.0), !Catch::Contains("ahead"));  // of the next one but one
+  CHECK_THAT(at_step(1, "lr", 0.5),
+             Catch::StartsWith("equals the golden of step 6: it was advanced"));
+  CHECK_THAT(at_step(2, "lr", 1.0), !Catch::Contains("advanced"));  // of the next one but one
   CHECK_THAT(at_step(2, "metric.size", 6.0), Catch::Contains("2 is the size of dp"));
 }
 
@@ -130,7 +131,7 @@ TEST_CASE("a tensor that is ahead by a step is told from a stale one", "[explana
         .pattern;
   };
   CHECK_THAT(with(1), Catch::Contains("equals the golden of step 1: stale"));
-  CHECK_THAT(with(3), Catch::Contains("equals the golden of step 3: ahead of its time"));
+  CHECK_THAT(with(3), Catch::Contains("equals the golden of step 3: it was advanced too early"));
 }
 
 TEST_CASE("what one rank found out is claimed of that rank alone", "[explanations]") {

@@ -51,7 +51,7 @@ TEST_CASE("a factor is the square of a size, where no size fits", "[diagnose]") 
 TEST_CASE("a factor that is a quotient of counts names them", "[diagnose]") {
   const Divergence neighbors = found(judge::world(), times(15.0 / 16));
   CHECK_THAT(neighbors.pattern, Catch::Contains("every element is 0.9375 x golden on all ranks; "
-                                                "15/16, which is no size of the mesh"));
+                                                "15/16, which is not a size of the mesh"));
   CHECK_THAT(neighbors.likely, Catch::Contains("divided by 16 where 15 are due") &&
                                    Catch::Contains("one in 16 is too many"));
   CHECK_THAT(found(judge::world(), times(4095.0 / 4096)).likely,
@@ -89,7 +89,7 @@ TEST_CASE("ranks with a factor of their own are listed with it", "[diagnose]") {
 TEST_CASE("a factor that only looks like a quotient of counts names none", "[diagnose]") {
   for (const double factor : {7 + 1e-9, 15.0 / 16 + 1e-9, 101.0 / 103, -15.0 / 16}) {
     const Divergence other = found(judge::world(), times(factor));
-    CHECK_THAT(other.pattern, Catch::Contains("a scale is wrong that is no size of the mesh"));
+    CHECK_THAT(other.pattern, Catch::Contains("the factor matches no size of the mesh"));
     CHECK(other.likely.empty());
   }
   const Divergence rounded =

@@ -45,7 +45,7 @@ TEST_CASE("a factor that is nearly right is claimed with its share, a rough one 
                                Catch::Contains("; explains 99.9"));
   CHECK_THAT(near.likely, Catch::Contains("summed once too often"));
   CHECK_THAT(planted(1.0 / 3, 1e-3).pattern, Catch::Contains("3 is the size of tp"));
-  precision = Precision::kFloat64;  // where the rest is no rounding
+  precision = Precision::kFloat64;  // where the rest is not a rounding
   const Divergence rest = planted(2, 1e-2);
   CHECK_THAT(rest.pattern, Catch::StartsWith("every element is about 2.00 x golden") &&
                                Catch::EndsWith("what rounding may leave: not the cause alone"));

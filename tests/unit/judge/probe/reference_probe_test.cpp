@@ -118,7 +118,7 @@ TEST_CASE("a reference's huge values count for its scale, unless a mask put them
   at::Tensor others = numbered({8, 4});
   others[0][0] = others[7][3] = 0;
   CHECK(scale_with(-1e38, -1e38) == others.abs().max().item<double>());
-  // A copy is no second element.
+  // A copy is not a second element.
   others[0][0] = 1e40;
   Reference copies(2);
   copies.gives(0, {seen(kWeight, others)}).gives(1, {seen(kWeight, others)});

@@ -138,7 +138,7 @@ TEST_CASE("deferred products without a buffer are summed in the wider type and r
 }
 
 // A backward that adds to the main gradient leaves a stand-in in .grad, if the weight is marked.
-// What another use of the weight adds to .grad is lost if the stand-in is no number.
+// What another use of the weight adds to .grad is lost if the stand-in is not a number.
 TEST_CASE("a hook adds to the main gradient what others gave, but no stand-in", "[tp][TP-4]") {
   run_emulated_ranks(Mesh({{"tp", 2}}), [&](MeshComm& comm, int64_t) {
     const auto check = [](bool holds, const char* what) {

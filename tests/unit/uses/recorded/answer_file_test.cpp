@@ -88,9 +88,9 @@ TEST_CASE("what is no answer of the case is refused by name", "[answers]") {
   for (const char* name :
        {"w", "exp_avg.w", "step0.loss", "step.loss", "step1.grad.w", "step1", "stepx.loss"}) {
     CHECK_THAT(files.refusal({{name, number(1)}}),
-               Contains(std::string("'") + name + "' is no name"));
+               Contains(std::string("'") + name + "' is not a name"));
   }
-  CHECK_THAT(files.refusal({{"grad.\033[31mw", number(1)}}), Contains("is no name"));
+  CHECK_THAT(files.refusal({{"grad.\033[31mw", number(1)}}), Contains("is not a name"));
   CHECK_THAT(files.refusal({{"step4.loss", number(1)}}), Contains("the case has 3 steps"));
   CHECK_THAT(files.refusal({}), Contains("it holds no tensor"));
 }

@@ -52,7 +52,7 @@ world: {nodes: 2}
 }
 
 TEST_CASE("what is wrong in a suite is said with line and column", "[validate]") {
-  CHECK(complaint("sead: 4\n") == "s.yaml:1:1: 'sead' is no key here; did you mean seed?");
+  CHECK(complaint("sead: 4\n") == "s.yaml:1:1: 'sead' is not a key here; did you mean seed?");
   CHECK(complaint("rounds: 0\n").find("s.yaml:1:9: rounds is 0; write an integer from 1") == 0);
   CHECK(complaint("stages: [pears]\n").find("'pears' is unknown; known are environment") !=
         std::string::npos);
@@ -60,7 +60,7 @@ TEST_CASE("what is wrong in a suite is said with line and column", "[validate]")
         std::string::npos);
   CHECK(complaint("faults: [{kind: kill, link: [0, 1]}]\n").find("does not act on a link") !=
         std::string::npos);
-  CHECK(complaint("faults: [{kind: corrupt, host: 1, stage: pear}]\n").find("no stage") !=
+  CHECK(complaint("faults: [{kind: corrupt, host: 1, stage: pear}]\n").find("not a stage") !=
         std::string::npos);
   CHECK(complaint("hosts: 3\n").find("hosts is 3; write a map") != std::string::npos);
   CHECK(complaint("[1, 2]\n").find("the suite is a list; write a map") != std::string::npos);
