@@ -246,12 +246,4 @@ std::vector<StageParts> split_model(int64_t layers, const Placement& placement,
   return stages;
 }
 
-int64_t stage_of_layer(const std::vector<StageParts>& stages, int64_t layer) {
-  for (size_t i = 0; i < stages.size(); ++i) {
-    const int64_t first = stages[i].first_layer;
-    if (layer >= first && layer < first + stages[i].layers) return static_cast<int64_t>(i);
-  }
-  SHARDPROOF_ASSERT(false, fmt::format("no stage holds layer {}", layer));
-}
-
 }  // namespace shardproof

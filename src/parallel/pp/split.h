@@ -50,9 +50,6 @@ struct StageParts {
 std::vector<StageParts> split_model(int64_t layers, const Placement& placement,
                                     const SplitRules& rules, int64_t extra_heads = 0);
 
-// The stage that holds the layer with this number.
-int64_t stage_of_layer(const std::vector<StageParts>& stages, int64_t layer);
-
 // The entries of a layout with repetitions written out: "Et|(t|)*2L" is {"Et", "t", "t", "L"}.
 // Throws Error(kBadInput) with the position if the text cannot be read.
 std::vector<std::string> read_layout(const std::string& layout);
