@@ -13,6 +13,7 @@
 #include "base/count_of.h"
 #include "base/error.h"
 #include "model/config.h"
+#include "model/weights.h"
 #include "parallel/tp/describe.h"
 #include "sim/case/names.h"
 #include "sim/world/launch/deadline.h"
@@ -131,34 +132,19 @@ double least_tokens(const CaseSpec& spec) {
   return static_cast<double>(count) * static_cast<double>(sizes.length) / parts;
 }
 
-// In layers with experts; in their place in others, and beside them.
-struct MlpCounts {
-  double experts, dense;
+// Elements of the model's weights; fewer ranks hold those of experts.
+struct ParameterCounts {
+  double experts = 0, others = 0;
+  double all() const { return experts + others; }
 };
 
-MlpCounts mlp_counts(const ModelConfig& config) {
-  const auto with_experts = static_cast<double>(
-      std::count(config.expert_layers.begin(), config.expert_layers.end(), true));
-  const double of_width = 3.0 * static_cast<double>(config.hidden_size);
-  return {with_experts * of_width * static_cast<double>(config.expert_width) *
-              static_cast<double>(config.router.num_experts),
-          of_width * ((static_cast<double>(config.layers_with_heads()) - with_experts) *
-                          static_cast<double>(config.intermediate_size) +
-                      with_experts * static_cast<double>(config.shared_width))};
-}
-
-double parameter_count(const ModelConfig& config) {
-  const auto hidden = static_cast<double>(config.hidden_size);
-  const auto head_dim = static_cast<double>(config.head_dim);
-  const double attention =
-      2.0 * hidden * head_dim *
-      static_cast<double>(config.num_attention_heads + config.num_key_value_heads);
-  const MlpCounts mlps = mlp_counts(config);
-  const double embeddings =
-      hidden * static_cast<double>(config.vocab_size) * (config.tie_word_embeddings ? 1 : 2);
-  const double joins = 2 * hidden * hidden * static_cast<double>(config.extra_heads);
-  return static_cast<double>(config.layers_with_heads()) * (attention + 2 * hidden) + joins +
-         mlps.experts + mlps.dense + embeddings;
+ParameterCounts parameter_counts(const ModelConfig& config) {
+  ParameterCounts counts;
+  for (const auto& [name, shape] : weight_shapes(config)) {
+    double& count = name.find(".experts.") != std::string::npos ? counts.experts : counts.others;
+    count += static_cast<double>(c10::multiply_integers(shape));
+  }
+  return counts;
 }
 
 double wide_bytes(const CaseSpec& spec) {  // of an element that the optimizer updates
@@ -229,9 +215,9 @@ double world_bytes(const CaseSpec& spec, const ModelConfig& config) {
   const double wide = wide_bytes(spec);
   const double held = sharded ? wide : element_bytes(spec);
   // Parameters of all ranks.
-  const double experts = mlp_counts(config).experts;
-  const double all = ranks / parts * (parameter_count(config) - experts) +
-                     experts * expert_copies(spec.parallel, ranks / parts);
+  const ParameterCounts counts = parameter_counts(config);
+  const double all =
+      ranks / parts * counts.others + counts.experts * expert_copies(spec.parallel, ranks / parts);
   if (spec.is(ModelWorkload::kPolicy)) return all * held;
   const auto shares = static_cast<double>(spec.parallel.ranks(Share::kSamples));
   const double together = sharded ? ranks : ranks / shares;
@@ -248,7 +234,7 @@ double golden_bytes(const CaseSpec& spec, const ModelConfig& config) {
   constexpr double kFloat64 = 8;
   const double states = spec.optimizer.kind != OptimizerKind::kSgd ? 2 : 0;
   const double copies = spec.is(ModelWorkload::kTrain) ? 2 + states : 1;
-  const double parameters = parameter_count(config) * kFloat64 * copies;
+  const double parameters = parameter_counts(config).all() * kFloat64 * copies;
   if (spec.is(ModelWorkload::kPolicy)) return parameters;
   CaseSpec alone = spec;
   alone.parallel = {};
@@ -387,13 +373,14 @@ double report_bytes(const CaseSpec&) { return 2048; }
 
 double dump_bytes(const CaseSpec& spec) {
   const double copies = spec.is(ModelWorkload::kLogprobs) ? 0 : 2 * 8;  // gradients and parameters
-  return of_model(spec,
-                  [&](const ModelConfig& config) { return copies * parameter_count(config); });
+  return of_model(
+      spec, [&](const ModelConfig& config) { return copies * parameter_counts(config).all(); });
 }
 
 double save_bytes(const CaseSpec& spec) {
   const double width = spec.precision == Precision::kFloat64 ? 8 : 4;
-  return of_model(spec, [&](const ModelConfig& config) { return width * parameter_count(config); });
+  return of_model(
+      spec, [&](const ModelConfig& config) { return width * parameter_counts(config).all(); });
 }
 
 }  // namespace shardproof::sim::run
