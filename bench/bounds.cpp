@@ -39,7 +39,6 @@ struct Bare {
 };
 
 Bare run_bare(const sim::CaseSpec& spec, sim::world::CaseInputsCache& inputs) {
-  const std::string request = to_json(spec).dump();
   const int64_t world_size = spec.parallel.world_size();
   Bare bare;
   const Clock::time_point start = Clock::now();
@@ -50,7 +49,7 @@ Bare run_bare(const sim::CaseSpec& spec, sim::world::CaseInputsCache& inputs) {
     env.make_backend = local_copies(rank);
     env.inputs = &inputs;
     env.on_call = [&](const Call&) { bare.calls += rank == 0 ? 1 : 0; };
-    sim::world::rank_main(request, env);
+    sim::world::rank_main(spec, env);
   }
   bare.seconds = seconds_since(start);
   return bare;

@@ -133,11 +133,10 @@ void run_measured(const sim::CaseSpec& spec, const CaseData& data, const sim::Ke
 // Larger goldens return their memory before the next request.
 constexpr int64_t kKeptBytes = int64_t{64} << 20;
 
-std::string run(const std::string& request, int golden_fd, const std::string& dump_path) {
+std::string run(const sim::CaseSpec& spec, Members members, int golden_fd,
+                const std::string& dump_path) {
   const auto start = std::chrono::steady_clock::now();
   at::set_num_threads(1);  // the same sums in every run, and cores for the ranks
-  const nlohmann::json given = nlohmann::json::parse(request);
-  const sim::CaseSpec spec = sim::case_spec_from_json(given);
   const at::ScalarType dtype = dtype_of_precision(name_of(spec.precision));
   CaseData data = load_case_data(spec);
   // A dump has whole tensors.
@@ -146,12 +145,12 @@ std::string run(const std::string& request, int golden_fd, const std::string& du
 
   sim::GoldenRecorder recorder(spec.record_activations, last_step_of(spec), rows);
   std::vector<int64_t> parted;
-  if (dtype == at::kDouble && given.contains(kMeasured)) {
+  if (dtype == at::kDouble && members == Members::kMeasured) {
     run_measured(spec, data, rows, recorder);
   } else if (dtype == at::kDouble) {
     run_single_device(spec, data, {.dtype = at::kDouble}, recorder);
   } else {
-    parted = run_ensemble(spec, data, dtype, rows, given.contains(kFew), recorder);
+    parted = run_ensemble(spec, data, dtype, rows, members == Members::kFew, recorder);
   }
   if (golden_fd >= 0) {
     if (!parted.empty()) metadata[sim::kPartedSkips] = fmt::format("{}", fmt::join(parted, " "));
@@ -177,9 +176,10 @@ std::string run(const std::string& request, int golden_fd, const std::string& du
 
 }  // namespace
 
-std::string golden_main(const std::string& request, int golden_fd, const std::string& dump_path) {
+std::string golden_main(const sim::CaseSpec& spec, Members members, int golden_fd,
+                        const std::string& dump_path) {
   keep_freed_memory();
-  std::string result = run(request, golden_fd, dump_path);
+  std::string result = run(spec, members, golden_fd, dump_path);
   return_freed_memory(kKeptBytes);
   return result;
 }

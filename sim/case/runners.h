@@ -5,19 +5,21 @@
 
 #include <string>
 
+#include "sim/case/case_spec.h"
+
 namespace shardproof::golden {
 
-// A key of a request beside those of the CaseSpec: in float64 too, members show how far this case
-// carries a rounding (sim/run/case_runner.cpp).
-inline constexpr const char* kMeasured = "measured";
-// Another: only the first kFewMembers run (sim/case/record/magnitude.h), where the precision is
-// below float64.
-inline constexpr const char* kFew = "few_members";
+// The members of an ensemble (sim/case/record/magnitude.h) that a golden runs.
+enum class Members {
+  kDue,       // all below float64, none in float64
+  kFew,       // below float64 kFewMembers are enough
+  kMeasured,  // all, in float64 too: they show how far this case carries a rounding
+};
 
-// `request` is a CaseSpec as JSON text. Writes the golden blob (sim/case/record/golden_record.h) to
-// `golden_fd`, and to `dump_path`, unless empty, the values under the names of
-// expected.safetensors. Returns a small JSON: {"seconds": .., "tensors": .., "bytes": ..}.
-std::string golden_main(const std::string& request, int golden_fd,
+// Writes the golden blob (sim/case/record/golden_record.h) to `golden_fd`, and to `dump_path`,
+// unless empty, the values under the names of expected.safetensors. Returns a small JSON:
+// {"seconds": .., "tensors": .., "bytes": ..}.
+std::string golden_main(const sim::CaseSpec& spec, Members members, int golden_fd,
                         const std::string& dump_path = "");
 
 }  // namespace shardproof::golden

@@ -44,14 +44,15 @@ CallsByRank calls_of(CaseSpec spec, const world::WorkerFunctions& functions) {
   CallsByRank calls(static_cast<size_t>(world_size));
   std::vector<int64_t> steps(calls.size(), 0);
   world::WorldSetup setup{.world_size = world_size};
-  setup.on_step = [&](int64_t rank, int64_t step) { steps[static_cast<size_t>(rank)] = step; };
-  setup.on_call = [&](int64_t rank, const world::CallLine& line) {
+  setup.hooks.on_step = [&](int64_t rank, int64_t step) {
+    steps[static_cast<size_t>(rank)] = step;
+  };
+  setup.hooks.on_call = [&](int64_t rank, const world::CallLine& line) {
     auto& own = calls[static_cast<size_t>(rank)];  // of this thread alone
     const auto number = static_cast<int64_t>(own.size());
     if (!line.waiting) own.push_back({line, number, steps[static_cast<size_t>(rank)]});
   };
-  require_finished(functions.make_world(setup).run(to_json(spec).dump(), -1),
-                   spec.parallel.ranks());
+  require_finished(functions.make_world(setup).run(spec, -1), spec.parallel.ranks());
   return calls;
 }
 

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "sim/case/names.h"
@@ -24,20 +23,6 @@
 
 namespace shardproof::sim::program {
 namespace {
-
-// The workload of a request and its case; null for a whole model.
-struct ParsedRequest {
-  ParsedRequest(const std::string& request, const proofs::Workloads& workloads) {
-    nlohmann::json json = nlohmann::json::parse(request);
-    const auto name = json.at("workload").get<std::string>();
-    validates = name == validate::kValidateWorkload;
-    workload = workloads.find(name);
-    if (workload != nullptr) spec = case_spec_from_json(json);
-  }
-  bool validates;  // a stage of `validate`
-  const proofs::Workload* workload;
-  CaseSpec spec;
-};
 
 // LibTorch's libraries allocate before main: where they could not, nobody would catch it. This runs
 // before their constructors, with plain system calls.
@@ -81,31 +66,27 @@ BeforeConstructors before_constructors[] = {require_address_space, require_curre
 }  // namespace
 
 int run_program(int argc, char** argv, const proofs::Workloads& workloads) {
-  const auto golden = [&workloads](const std::string& request, int golden_fd,
+  const auto golden = [&workloads](const CaseSpec& spec, golden::Members members, int golden_fd,
                                    const std::string& dump_path) {
-    const ParsedRequest parsed(request, workloads);
-    return parsed.workload == nullptr
-               ? golden::golden_main(request, golden_fd, dump_path)
-               : proofs::run_plain(*parsed.workload, parsed.spec, golden_fd, dump_path);
+    const proofs::Workload* workload = workloads.find(spec.workload);
+    return workload == nullptr ? golden::golden_main(spec, members, golden_fd, dump_path)
+                               : proofs::run_plain(*workload, spec, golden_fd, dump_path);
   };
-  const auto run_parsed = [](const ParsedRequest& parsed, const std::string& request,
-                             const world::RankEnv& env) {
-    return parsed.workload == nullptr ? world::rank_main(request, env)
-                                      : proofs::run_sharded(*parsed.workload, parsed.spec, env);
+  const auto run_case = [&workloads](const CaseSpec& spec, const world::RankEnv& env) {
+    const proofs::Workload* workload = workloads.find(spec.workload);
+    return workload == nullptr ? world::rank_main(spec, env)
+                               : proofs::run_sharded(*workload, spec, env);
   };
-  const auto rank = [&workloads, run_parsed](const std::string& request,
-                                             const world::RankEnv& env) {
-    const ParsedRequest parsed(request, workloads);
-    if (!parsed.validates) return run_parsed(parsed, request, env);
-    return validate::validate_rank(
-        request, env, [&](const std::string& inner, const world::RankEnv& other) {
-          return run_parsed(ParsedRequest(inner, workloads), inner, other);
-        });
+  const auto rank = [run_case](const CaseSpec& spec, const world::RankEnv& env) {
+    return spec.workload == validate::kValidateWorkload
+               ? validate::validate_rank(spec, env, run_case)
+               : run_case(spec, env);
   };
   return cli::run_cli(
       argc, argv,
       {.golden_main = golden,
-       .make_world = [rank](world::WorldSetup setup) { return run::make_world(setup, rank); },
+       .make_world =
+           [rank](const world::WorldSetup& setup) { return run::make_world(setup, rank); },
        .enter_node = world::enter_node,
        .exchange = world::exchange_text},
       workloads.known());

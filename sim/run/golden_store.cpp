@@ -18,6 +18,9 @@ namespace {
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
 constexpr int64_t kMaxGoldens = 16;  // each is an open file
 
+// What the keys of goldens with other members than are due end with.
+constexpr const char *kMeasuredKey = "measured", *kFewKey = "few_members";
+
 world::OwnedFd make_memory_file() {
   const int fd = ::memfd_create("golden", MFD_CLOEXEC);
   if (fd < 0) throw_shortage("no shared memory is left for a golden", errno);
@@ -77,7 +80,7 @@ bool GoldenStore::give_known(const std::string& key, const std::string& full_key
   }
   auto cached = from_cache(full_key);
   if (!cached) return false;
-  cached->has_few = key.ends_with(golden::kFew);
+  cached->has_few = key.ends_with(kFewKey);
   const auto entry = std::make_shared<Entry>();
   entry->key = key;
   entry->golden = cached;
@@ -98,10 +101,10 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, Members members) {
     return keeps ? GoldenCache::full_key(key) : std::string();
   };
   std::string key = golden_key(spec) + (of_ranks ? reference_key(spec) : "");
-  if (members == Members::kMeasured) key += std::string("\n") + golden::kMeasured;
+  if (members == Members::kMeasured) key += std::string("\n") + kMeasuredKey;
   if (give_known(key, full(key), ready)) return;
   if (few) {
-    key += std::string("\n") + golden::kFew;
+    key += std::string("\n") + kFewKey;
     if (give_known(key, full(key), ready)) return;
   }
   const auto entry = std::make_shared<Entry>();
@@ -111,13 +114,10 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, Members members) {
   entry->golden = std::make_shared<Golden>();
   entry->golden->fd = make_memory_file();
   entry->golden->has_few = few;
-  if (of_ranks) return run_reference(entry, spec, few ? Members::kFew : members);
+  if (of_ranks) return run_reference(entry, spec, members);
   const std::string full_key = full(key);
   if (auto outcome = too_large(spec)) return settle(entry, full_key, std::move(*outcome));
-  nlohmann::json request = to_json(spec);
-  if (members == Members::kMeasured) request[golden::kMeasured] = true;
-  if (few) request[golden::kFew] = true;
-  pool_.start_golden(request.dump(), entry->golden->fd.get(), "",
+  pool_.start_golden(spec, members, entry->golden->fd.get(), "",
                      [this, entry, full_key](world::TaskOutcome outcome) {
                        settle(entry, full_key, std::move(outcome));
                      });
@@ -192,9 +192,7 @@ std::shared_ptr<const GoldenStore::Golden> GoldenStore::make(const CaseSpec& spe
     return golden;
   }
   golden->fd = make_memory_file();
-  nlohmann::json request = to_json(spec);
-  request[golden::kFew] = true;  // only its values are needed
-  golden->outcome = pool_.run_golden(request.dump(), golden->fd.get(), dump_path);
+  golden->outcome = pool_.run_golden(spec, Members::kFew, golden->fd.get(), dump_path);
   return golden;
 }
 

@@ -34,11 +34,7 @@ class GoldenStore {
   GoldenStore(const GoldenStore&) = delete;
   GoldenStore& operator=(const GoldenStore&) = delete;
 
-  enum class Members {
-    kDue,       // all below float64, none in float64
-    kFew,       // below float64 kFewMembers are enough (sim/case/record/magnitude.h)
-    kMeasured,  // all, in float64 too
-  };
+  using Members = golden::Members;
   // Calls `ready` once, now or later in the pool's wait_until.
   void get(const CaseSpec& spec, Ready ready, Members members = Members::kDue);
   // Computes the golden anew, waits for it, and writes its tensors to `dump_path` unless that is

@@ -7,7 +7,7 @@
 namespace shardproof::sim::run {
 
 // With `setup.rank` -1 an emulated world with all ranks, else one rank. Each rank runs `main`.
-world::WorldSession make_world(world::WorldSetup setup,
+world::WorldSession make_world(const world::WorldSetup& setup,
                                const world::RankMain& main = world::rank_main);
 
 }  // namespace shardproof::sim::run

@@ -7,12 +7,9 @@
 #include <csignal>
 #include <memory>
 #include <stdexcept>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <tuple>
 
 #include "comm/mesh_comm.h"
-#include "sim/world/process/asked_store.h"
-#include "sim/world/process/page_store.h"
 #include "sim/world/rank/emulated_world_main.h"
 #include "sim/world/rank/launcher_store.h"
 #include "sim/world/rank/process_rank_main.h"
@@ -66,8 +63,7 @@ bool act_out(const std::string& act, MeshComm& comm, int64_t rank, const at::Ten
 }
 
 // "<pid>": this rank checked every sum.
-std::string small_rank_main(const std::string& request, const RankEnv& env) {
-  const CaseSpec spec = case_spec_from_json(nlohmann::json::parse(request));
+std::string small_rank_main(const CaseSpec& spec, const RankEnv& env) {
   const std::string act = spec.options.value(fmt::format("rank {}", env.rank), "");
   CallForwarder listener(env);
   const Mesh mesh({{"dp", env.world_size}});
@@ -94,28 +90,17 @@ std::string small_rank_main(const std::string& request, const RankEnv& env) {
 WorkerFunctions small_workers() {
   WorkerFunctions functions;
   functions.make_world = [](const WorldSetup& setup) {
-    const RankHooks hooks{.on_start = setup.on_start,
-                          .on_call = setup.on_call,
-                          .before_kill = setup.before_kill,
-                          .on_fault = setup.on_fault};
     WorldSession session;
     if (setup.rank < 0) {
-      const auto world = std::make_shared<EmulatedWorldMain>(setup.world_size, setup.device, hooks,
-                                                             small_rank_main);
-      session.run = [world](const std::string& request, int fd) { return world->run(request, fd); };
+      const auto world = std::make_shared<EmulatedWorldMain>(setup.world_size, setup.device,
+                                                             setup.hooks, small_rank_main);
+      session.run = [world](const CaseSpec& spec, int fd) { return world->run(spec, fd); };
       session.abort = [world](const std::string& why) { world->abort(why); };
       return session;
     }
-    const auto join = [place = setup.store] {
-      return place.pages >= 0 ? make_page_store(place.pages) : make_asked_store(place.ask);
-    };
-    ProcessRankSetup place;
-    place.backend = setup.backend;
-    place.rank = setup.rank;
-    place.world_size = setup.world_size;
-    const auto rank = std::make_shared<ProcessRankMain>(place, join, hooks, small_rank_main);
-    session.run = [rank](const std::string& request, int fd) -> std::vector<RankEnding> {
-      return {rank->run(request, fd)};
+    const auto rank = std::make_shared<ProcessRankMain>(setup, small_rank_main);
+    session.run = [rank](const CaseSpec& spec, int fd) -> std::vector<RankEnding> {
+      return {rank->run(spec, fd)};
     };
     return session;
   };

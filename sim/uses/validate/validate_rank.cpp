@@ -44,8 +44,7 @@ std::optional<std::vector<RankPair>> pairs_from(const nlohmann::json& json) {
   return json.get<std::vector<RankPair>>();
 }
 
-StageRequest request_of(const nlohmann::json& json) {
-  const nlohmann::json& options = json.at("options");
+StageRequest request_of(const nlohmann::json& options) {
   return {.stage = options.at("stage").get<Stage>(),
           .round = options.at("round"),
           .suite = suite_from_json(options.at("suite")),
@@ -264,7 +263,7 @@ class StageRun {
       return true;
     };
     StageReport report;
-    report.case_report = run_case(request_.training.dump(), env);
+    report.case_report = run_case(case_spec_from_json(request_.training), env);
     report.json = {{"rank", env.rank}, {"digests", digests}};
     return report;
   }
@@ -318,9 +317,9 @@ StageReport decode_stage_report(const std::string& bytes) {
           .case_report = bytes.substr(line + 1 + size)};
 }
 
-std::string validate_rank(const std::string& request, const world::RankEnv& env,
+std::string validate_rank(const CaseSpec& spec, const world::RankEnv& env,
                           const world::RankMain& run_case) {
-  StageRun run(request_of(nlohmann::json::parse(request)), env);
+  StageRun run(request_of(spec.options), env);
   return run.run(run_case);
 }
 

@@ -51,7 +51,7 @@ std::string encode(const StageReport& report);
 StageReport decode_stage_report(const std::string& bytes);
 
 // As RankMain; `run_case` runs a case of another workload.
-std::string validate_rank(const std::string& request, const world::RankEnv& env,
+std::string validate_rank(const CaseSpec& spec, const world::RankEnv& env,
                           const world::RankMain& run_case);
 
 }  // namespace shardproof::sim::validate

@@ -205,7 +205,8 @@ class ExternalRank {
       }
       std::vector<RankEnding> endings;
       try {
-        endings = session_.run(frame.payload, golden.get());
+        endings =
+            session_.run(case_spec_from_json(nlohmann::json::parse(frame.payload)), golden.get());
       } catch (...) {
         endings = endings_of_exception(place_.rank, place_.world_size);
       }
@@ -227,11 +228,11 @@ class ExternalRank {
     setup.store.ask = [this](nlohmann::json request, std::chrono::milliseconds timeout) {
       return questions_.ask(std::move(request), timeout);
     };
-    setup.on_start = [](int64_t) {};
-    setup.on_call = [this](int64_t, const CallLine& line) {
+    setup.hooks.on_start = [](int64_t) {};
+    setup.hooks.on_call = [this](int64_t, const CallLine& line) {
       send(FrameType::kCallLine, encode_line(line));
     };
-    setup.on_fault = [this](int64_t rank, const FaultNote& note) {
+    setup.hooks.on_fault = [this](int64_t rank, const FaultNote& note) {
       send(FrameType::kFault, encode(rank, note));
     };
     return setup;

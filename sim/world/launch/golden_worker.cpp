@@ -50,12 +50,15 @@ void GoldenWorker::run(const GoldenTask& task, std::function<void(TaskOutcome)> 
   if (!fds[0].valid()) throw_shortage("no descriptor is left for the golden", errno);
   done_ = std::move(done);
   worker_->forget_output();
-  const nlohmann::json request = {{"request", task.request}, {"dump", task.dump_path}};
+  const nlohmann::json request = {{"case", to_json(task.spec)},
+                                  {"members", static_cast<int>(task.members)},
+                                  {"dump", task.dump_path}};
   worker_->send(FrameType::kRequest, request.dump(), std::move(fds));
-  Watch watched{.idle = HangRule(task.hang_s),
-                .deadline = Deadline(task.deadline_s, 1),  // it computes on one core
-                .hang_s = task.hang_s,
-                .deadline_s = task.deadline_s,
+  const double hang_s = task.spec.world.hang_s, deadline_s = task.spec.world.deadline_s;
+  Watch watched{.idle = HangRule(hang_s),
+                .deadline = Deadline(deadline_s, 1),  // it computes on one core
+                .hang_s = hang_s,
+                .deadline_s = deadline_s,
                 .start = std::chrono::steady_clock::now()};
   watched.deadline.sample(0, {worker_->cpu_seconds()});
   watch(std::move(watched));

@@ -14,11 +14,10 @@
 namespace shardproof::sim::world {
 
 struct GoldenTask {
-  std::string request;    // CaseSpec as JSON
+  const CaseSpec& spec;
+  golden::Members members = {};
   int golden_fd = -1;     // where the blob goes; borrowed until the task is done
   std::string dump_path;  // "" none
-  double hang_s = 2;
-  double deadline_s = 120;
 };
 
 class GoldenWorker : public std::enable_shared_from_this<GoldenWorker> {

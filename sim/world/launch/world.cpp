@@ -115,23 +115,25 @@ bool World::all_gone() const {
                      [](const auto& worker) { return worker->ended(); });
 }
 
-void World::run(const std::string& request, int golden_fd, CaseLimits limits,
-                std::function<void(WorldRun)> done) {
+void World::run(const CaseSpec& spec, int golden_fd, std::function<void(WorldRun)> done) {
   SHARDPROOF_ASSERT(!running_ && !broken_, "a world that is busy or broken was given a case");
   ++case_number_;
   running_ = true;
   settling_ = abort_sent_ = false;
   done_ = std::move(done);
-  limits_ = limits;
-  hang_rule_ = HangRule(limits.hang_s);
+  hang_s_ = spec.world.hang_s;
+  deadline_s_ = spec.world.deadline_s;
+  mesh_ranks_ = std::min(spec.parallel.ranks(), key_.world_size);
+  hang_rule_ = HangRule(hang_s_);
   if (in_processes()) matcher_.emplace(key_.world_size);
   endings_.assign(static_cast<size_t>(key_.world_size), std::nullopt);
   faults_.clear();
   board_.clear();
   if (lines_) lines_->clear();
   started_ = steady_clock::now();
-  deadline_ = Deadline(limits.deadline_s, usable_cores());
+  deadline_ = Deadline(deadline_s_, usable_cores());
   deadline_.sample(0, cpu_seconds());
+  const std::string request = to_json(spec).dump();
   try {
     for (const auto& worker : workers_) {
       worker->forget_output();
@@ -241,9 +243,9 @@ void World::on_exit(size_t worker, const std::string& how) {
 // That a rank waits for weights says nothing of the mesh, whose other ranks may refuse later.
 bool World::refuser_is_awaited() const {
   if (!matcher_) return false;
-  const bool mesh_ended = std::all_of(endings_.begin(), endings_.begin() + limits_.mesh_ranks,
+  const bool mesh_ended = std::all_of(endings_.begin(), endings_.begin() + mesh_ranks_,
                                       [](const auto& ending) { return ending.has_value(); });
-  const int64_t end = mesh_ended ? key_.world_size : limits_.mesh_ranks;
+  const int64_t end = mesh_ended ? key_.world_size : mesh_ranks_;
   return std::any_of(endings_.begin(), endings_.end(), [&](const auto& ending) {
     return ending && is_refusal(*ending) && matcher_->is_awaited(ending->rank, end);
   });
@@ -260,10 +262,10 @@ void World::tick() {
   for (const auto& worker : workers_) done += worker->ops();
   if (deadline_.sample(sample.now_s, sample.cpu_s, done)) {
     hung(fmt::format("the case did not end within its deadline of {:g} s after its last call or op",
-                     limits_.deadline_s));
+                     deadline_s_));
   } else if (looks_hung(sample)) {
     hung(fmt::format("for {:g} s no rank entered a collective or used more than {:.0f}% of a core",
-                     limits_.hang_s, HangRule::kIdleShare * 100));
+                     hang_s_, HangRule::kIdleShare * 100));
   }
   if (deadline_.is_near()) {
     for (const auto& worker : workers_) worker->ask_ops();

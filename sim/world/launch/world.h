@@ -36,12 +36,6 @@ struct WorldKey {
   auto operator<=>(const WorldKey&) const = default;
 };
 
-struct CaseLimits {
-  double hang_s = 2;
-  double deadline_s = 120;
-  int64_t mesh_ranks = 0;  // those behind them only take weights
-};
-
 class World : public std::enable_shared_from_this<World> {
  public:
   // Starts its workers. Throws InternalError when they cannot be started, Error(kBadInput) when
@@ -51,10 +45,8 @@ class World : public std::enable_shared_from_this<World> {
   static std::shared_ptr<World> of(boost::asio::io_context& io, WorldKey key,
                                    std::vector<std::shared_ptr<WorkerProcess>> ranks);
 
-  // `done` is called once, from the io_context. `request` is a CaseSpec as JSON; golden_fd is
-  // borrowed, -1 for none.
-  void run(const std::string& request, int golden_fd, CaseLimits limits,
-           std::function<void(WorldRun)> done);
+  // `done` is called once, from the io_context. golden_fd is borrowed, -1 for none.
+  void run(const CaseSpec& spec, int golden_fd, std::function<void(WorldRun)> done);
   // Tells remote ranks to end and to start again for another world.
   void end_ranks();
   // Tells remote ranks to exit with this status; the world is broken afterwards.
@@ -117,7 +109,8 @@ class World : public std::enable_shared_from_this<World> {
   std::function<void(WorldRun)> done_;
   std::vector<std::optional<RankEnding>> endings_;
   std::vector<std::pair<int64_t, FaultNote>> faults_;  // that have acted, by rank
-  CaseLimits limits_;
+  double hang_s_ = 2, deadline_s_ = 120;
+  int64_t mesh_ranks_ = 0;  // those behind them only take weights
   HangRule hang_rule_{2};
   Deadline deadline_{120, 1};
   std::optional<Matcher> matcher_;  // of process worlds

@@ -33,14 +33,6 @@ constexpr double kRemakePatience_s = 10;
 constexpr double kDismissPatience_s = 3;
 constexpr std::chrono::seconds kFirstWord{1}, kNextWord{10};
 
-// A number of a request's world.
-double seconds_of(const std::string& request, const std::string& key, double otherwise) {
-  const nlohmann::json spec = nlohmann::json::parse(request, nullptr, false);
-  const auto path = nlohmann::json::json_pointer("/world/" + key);
-  if (spec.is_object() && spec.contains(path) && spec[path].is_number()) return spec[path];
-  return otherwise;
-}
-
 // The run of a case that no rank began.
 WorldRun not_begun(const CaseSpec& spec, ResultKind kind, const std::string& message) {
   WorldRun run;
@@ -215,7 +207,7 @@ void WorldPool::wait_until(const std::function<bool()>& satisfied) {
   while (!satisfied()) impl_->io.run_one();
 }
 
-void WorldPool::start_golden(const std::string& request, int golden_fd,
+void WorldPool::start_golden(const CaseSpec& spec, golden::Members members, int golden_fd,
                              const std::string& dump_path, std::function<void(TaskOutcome)> done) {
   const auto end_at_once = [&](ResultKind kind, const std::string& why) {
     post([kind, why, done] { done({.kind = kind, .message = why}); });
@@ -223,11 +215,7 @@ void WorldPool::start_golden(const std::string& request, int golden_fd,
   std::shared_ptr<GoldenWorker> golden;
   try {
     golden = impl_->take_golden();
-    golden->run({.request = request,
-                 .golden_fd = golden_fd,
-                 .dump_path = dump_path,
-                 .hang_s = seconds_of(request, "hang_s", WorldSpec().hang_s),
-                 .deadline_s = seconds_of(request, "deadline_s", WorldSpec().deadline_s)},
+    golden->run({.spec = spec, .members = members, .golden_fd = golden_fd, .dump_path = dump_path},
                 [this, golden, done](TaskOutcome outcome) {
                   impl_->busy_goldens.erase(golden);
                   if (!golden->broken()) impl_->idle_goldens.push_back(golden);
@@ -264,29 +252,25 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
     return end_at_once(ResultKind::kBadInput, error.what());
   }
   impl_->busy_worlds.insert(world);
-  world->run(to_json(spec).dump(), golden_fd,
-             {.hang_s = spec.world.hang_s,
-              .deadline_s = spec.world.deadline_s,
-              .mesh_ranks = spec.parallel.ranks()},
-             [this, world, has_faults, done = std::move(done)](WorldRun run) {
-               impl_->busy_worlds.erase(world);
-               const bool reusable = run.reusable && !has_faults;
-               const bool keep = done(std::move(run)) && reusable;
-               if (impl_->external_world) {
-                 impl_->external_spent = !keep;
-               } else if (keep) {
-                 impl_->keep_world(world);
-               }
-             });
+  world->run(spec, golden_fd, [this, world, has_faults, done = std::move(done)](WorldRun run) {
+    impl_->busy_worlds.erase(world);
+    const bool reusable = run.reusable && !has_faults;
+    const bool keep = done(std::move(run)) && reusable;
+    if (impl_->external_world) {
+      impl_->external_spent = !keep;
+    } else if (keep) {
+      impl_->keep_world(world);
+    }
+  });
   if (impl_->interrupted) impl_->end_all();
 }
 
 void WorldPool::post(std::function<void()> work) { boost::asio::post(impl_->io, std::move(work)); }
 
-TaskOutcome WorldPool::run_golden(const std::string& request, int golden_fd,
+TaskOutcome WorldPool::run_golden(const CaseSpec& spec, golden::Members members, int golden_fd,
                                   const std::string& dump_path) {
   std::optional<TaskOutcome> result;
-  start_golden(request, golden_fd, dump_path,
+  start_golden(spec, members, golden_fd, dump_path,
                [&result](TaskOutcome outcome) { result = std::move(outcome); });
   wait_until([&result] { return result.has_value(); });
   return *result;

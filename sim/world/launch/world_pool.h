@@ -37,7 +37,8 @@ class WorldPool {
   WorldPool& operator=(const WorldPool&) = delete;
 
   // Runs the golden in a worker of its own; the blob is written to `golden_fd` (a memfd or file).
-  TaskOutcome run_golden(const std::string& request, int golden_fd, const std::string& dump_path);
+  TaskOutcome run_golden(const CaseSpec& spec, golden::Members members, int golden_fd,
+                         const std::string& dump_path);
   // Runs a case on a world of spec.parallel.world_size() ranks, warm unless `fresh`. One ending per
   // rank, in rank order.
   std::vector<RankEnding> run_case(const CaseSpec& spec, int golden_fd, bool fresh);
@@ -47,8 +48,8 @@ class WorldPool {
   // The same without waiting, several at a time. `done` is called once from wait_until, on the
   // calling thread; a case's `done` says whether its world may be used again, should it be
   // reusable.
-  void start_golden(const std::string& request, int golden_fd, const std::string& dump_path,
-                    std::function<void(TaskOutcome)> done);
+  void start_golden(const CaseSpec& spec, golden::Members members, int golden_fd,
+                    const std::string& dump_path, std::function<void(TaskOutcome)> done);
   void start_case(const CaseSpec& spec, int golden_fd, bool fresh,
                   std::function<bool(WorldRun)> done);
   // Calls `work` from wait_until, after what calls this has returned.

@@ -9,6 +9,7 @@
 
 #include "sim/case/case_spec.h"
 #include "sim/case/rank_ending.h"
+#include "sim/case/runners.h"
 #include "sim/world/match/call_line.h"
 #include "sim/world/process/control_store.h"
 
@@ -32,6 +33,18 @@ struct NodePlace {
   double gb_per_s = 0;  // of the node's link; 0: as fast as it can be
 };
 
+// Called on the rank's own thread.
+struct RankHooks {
+  std::function<void(int64_t rank)> on_start = {};  // a case starts
+  // Called before each call and, with line.waiting, before a wait for an asynchronous one.
+  std::function<void(int64_t rank, const CallLine& line)> on_call = {};
+  std::function<void(int64_t rank)> before_kill = {};  // a planted fault will kill the process
+  std::function<void(int64_t rank, const FaultNote& note)> on_fault = {};  // a planted fault acts
+  std::function<void(int64_t rank, int64_t step)> on_step = {};  // a training step begins, from 1
+  // Does what a planted fault does to the link of this rank's node. Empty: no node has a link.
+  ChangeLink change_link = {};
+};
+
 // A world (or one rank of it) that is to be made in a worker process.
 struct WorldSetup {
   Backend backend = Backend::kEmulated;  // all ranks here, as threads; else one rank
@@ -41,25 +54,13 @@ struct WorldSetup {
   int64_t local_rank = 0;                 // on this host: picks the GPU
   StorePlace store = {};                  // of process ranks
   std::string listen_host = "127.0.0.1";  // of process ranks: where Gloo listens
-  // Called on the rank's own thread: when a case starts, before each collective, and (line.waiting)
-  // before it waits for an asynchronous one.
-  std::function<void(int64_t rank)> on_start = {};
-  std::function<void(int64_t rank, const CallLine& line)> on_call = {};
-  // A fault that the scenario planted is about to kill the process, on this rank's thread.
-  std::function<void(int64_t rank)> before_kill = {};
-  // A training step begins, from 1.
-  std::function<void(int64_t rank, int64_t step)> on_step = {};
-  // A planted fault acts.
-  std::function<void(int64_t rank, const FaultNote& note)> on_fault = {};
-  // Does what a planted fault does to the link of this rank's node. Empty: no node has a link.
-  ChangeLink change_link = {};
+  RankHooks hooks = {};
 };
 
 // A world that stays warm between cases.
 struct WorldSession {
-  // Runs a case (CaseSpec as JSON) to its end. One ending per rank of this process; never
-  // throws for what a rank did.
-  std::function<std::vector<RankEnding>(const std::string& request, int golden_fd)> run;
+  // Runs a case to its end. One ending per rank of this process; never throws for what a rank did.
+  std::function<std::vector<RankEnding>(const CaseSpec& spec, int golden_fd)> run;
   // From another thread, while run() is under way: ranks that wait for others stop waiting; run()
   // returns soon, with `hung` for those that did not stop. Empty: not supported, the worker is
   // killed.
@@ -75,10 +76,10 @@ struct LauncherStore {
 
 struct WorkerFunctions {
   // As golden::golden_main.
-  std::function<std::string(const std::string& request, int golden_fd,
+  std::function<std::string(const CaseSpec& spec, golden::Members members, int golden_fd,
                             const std::string& dump_path)>
       golden_main;
-  std::function<WorldSession(WorldSetup setup)> make_world;
+  std::function<WorldSession(const WorldSetup& setup)> make_world;
   // Moves this process into its node, while it has one thread.
   std::function<ChangeLink(const NodePlace& place)> enter_node = {};
   // Writes a text to a launcher's store (`value` not empty), or waits until somebody has and

@@ -71,9 +71,9 @@ class Sender {
     const nlohmann::json task = nlohmann::json::parse(frame.payload);
     TaskOutcome outcome;
     try {
-      outcome.result =
-          functions.golden_main(task.at("request").get<std::string>(), frame.fds.at(0).get(),
-                                task.at("dump").get<std::string>());
+      outcome.result = functions.golden_main(
+          case_spec_from_json(task.at("case")), static_cast<golden::Members>(task.at("members")),
+          frame.fds.at(0).get(), task.at("dump").get<std::string>());
       outcome.ok = true;
     } catch (...) {
       outcome = outcome_of_exception();
@@ -142,23 +142,23 @@ namespace {
                    .local_rank = setup.rank,
                    .listen_host = setup.listen_host};
   if (setup.node >= 0) {
-    world.change_link = functions.enter_node({.node = setup.node,
-                                              .network = fds.node_network.get(),
-                                              .network_of_switch = fds.switch_network.get(),
-                                              .user = fds.node_user.get(),
-                                              .relay = fds.relay.get(),
-                                              .gb_per_s = setup.gb_per_s});
+    world.hooks.change_link = functions.enter_node({.node = setup.node,
+                                                    .network = fds.node_network.get(),
+                                                    .network_of_switch = fds.switch_network.get(),
+                                                    .user = fds.node_user.get(),
+                                                    .relay = fds.relay.get(),
+                                                    .gb_per_s = setup.gb_per_s});
   }
   world.store.pages = fds.store.get();
-  world.before_kill = [&board](int64_t) { board.crashing(); };
-  world.on_start = [&board](int64_t rank) { board.started(rank); };
-  world.on_fault = [&send](int64_t rank, const FaultNote& note) {
+  world.hooks.before_kill = [&board](int64_t) { board.crashing(); };
+  world.hooks.on_start = [&board](int64_t rank) { board.started(rank); };
+  world.hooks.on_fault = [&send](int64_t rank, const FaultNote& note) {
     send(FrameType::kFault, encode(rank, note));
   };
   std::optional<CallLines> lines;  // an emulated world matches its own calls
   if (fds.lines.valid()) lines.emplace(std::move(fds.lines), setup.world_size);
   Mutex lines_mutex;
-  world.on_call = [&](int64_t rank, const CallLine& line) {
+  world.hooks.on_call = [&](int64_t rank, const CallLine& line) {
     if (!line.waiting) board.entered(rank, describe(line));
     if (!lines) return;
     const Lock lock(lines_mutex);
@@ -181,7 +181,8 @@ namespace {
         const Lock lock(session_mutex);
         session = std::move(made);
       }
-      endings = session.run(frame.payload, frame.fds.empty() ? -1 : frame.fds[0].get());
+      endings = session.run(case_spec_from_json(nlohmann::json::parse(frame.payload)),
+                            frame.fds.empty() ? -1 : frame.fds[0].get());
     } catch (...) {
       endings = endings_of_exception(setup.rank, setup.world_size);
     }

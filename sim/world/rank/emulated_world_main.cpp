@@ -60,7 +60,7 @@ struct EmulatedWorldMain::Impl {
     env.golden_fd = golden_fd;
     env.inputs = &inputs;
     env.clock = &world.clock(rank);
-    RankEnding ending = run_rank(main, request, std::move(env), spec, hooks);
+    RankEnding ending = run_rank(main, spec, std::move(env), hooks);
     // Ranks that do not need one that refused go on: they are to refuse too.
     const ResultKind kind = ending.kind;
     if (kind == ResultKind::kFinished || kind == ResultKind::kRefused ||
@@ -90,7 +90,6 @@ struct EmulatedWorldMain::Impl {
   bool closing SHARDPROOF_GUARDED_BY(mutex) = false;
   uint64_t case_number SHARDPROOF_GUARDED_BY(mutex) = 0;
   // Of the case; ranks only read them.
-  std::string request;
   int golden_fd = -1;
   CaseSpec spec;
   std::vector<std::optional<RankEnding>> endings SHARDPROOF_GUARDED_BY(mutex);
@@ -125,15 +124,14 @@ EmulatedWorldMain::~EmulatedWorldMain() {
   }
 }
 
-std::vector<RankEnding> EmulatedWorldMain::run(const std::string& request, int golden_fd) {
+std::vector<RankEnding> EmulatedWorldMain::run(const CaseSpec& spec, int golden_fd) {
   Impl& impl = *impl_;
   const Lock lock(impl.mutex);
   SHARDPROOF_ASSERT(impl.case_number == 0 || impl.all_ended(),
                     "a world with a hung rank was reused");
   if (impl.case_number > 0) impl.world.reset();
-  impl.request = request;
-  impl.spec = case_of(request);
-  impl.world.configure(impl.spec.world);
+  impl.spec = spec;
+  impl.world.configure(spec.world);
   impl.golden_fd = golden_fd;
   std::fill(impl.endings.begin(), impl.endings.end(), std::nullopt);
   impl.ended = 0;

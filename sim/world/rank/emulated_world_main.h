@@ -21,7 +21,7 @@ class EmulatedWorldMain {
   // Runs a case to its end on all ranks. Returns each rank's ending: ranks that failed have their
   // own kind, those that were stopped are `aborted`. A rank that does not react to an abort is
   // `hung`, and run() must not be called again.
-  std::vector<RankEnding> run(const std::string& request, int golden_fd);
+  std::vector<RankEnding> run(const CaseSpec& spec, int golden_fd);
   // Called on another thread during run(): stops the ranks that are in a collective or enter one.
   void abort(const std::string& why);
 

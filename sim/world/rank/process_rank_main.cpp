@@ -14,6 +14,8 @@
 #include "comm/cuda_device.h"
 #include "comm/gloo_backend.h"
 #include "comm/nccl_backend.h"
+#include "sim/world/process/asked_store.h"
+#include "sim/world/process/page_store.h"
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/member_noise.h"
 
@@ -32,6 +34,12 @@ namespace {
 // The memory of one case that a rank keeps for the next.
 constexpr int64_t kKeptBytes = int64_t{64} << 20;
 
+constexpr std::chrono::milliseconds kTimeout = std::chrono::hours(1);  // a watchdog decides earlier
+
+StorePtr store_of(const StorePlace& place) {
+  return place.pages >= 0 ? make_page_store(place.pages) : make_asked_store(place.ask);
+}
+
 // Making a group waits for its members as a call does, so it has a line as well.
 CallLine making_group(const std::string& name, const std::vector<int64_t>& ranks, int64_t rank) {
   CallLine line;
@@ -49,12 +57,8 @@ CallLine making_group(const std::string& name, const std::vector<int64_t>& ranks
 
 }  // namespace
 
-ProcessRankMain::ProcessRankMain(ProcessRankSetup setup, std::function<StorePtr()> make_store,
-                                 RankHooks hooks, RankMain main)
-    : setup_(std::move(setup)),
-      make_store_(std::move(make_store)),
-      hooks_(std::move(hooks)),
-      main_(std::move(main)) {
+ProcessRankMain::ProcessRankMain(WorldSetup setup, RankMain main)
+    : setup_(std::move(setup)), main_(std::move(main)) {
   keep_freed_memory();
 }
 
@@ -71,9 +75,8 @@ int64_t ProcessRankMain::own_gpu() const {
   return setup_.local_rank % gpu_count();
 }
 
-RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
+RankEnding ProcessRankMain::run(const CaseSpec& spec, int golden_fd) {
   prepare_rank_thread();
-  const CaseSpec spec = case_of(request);
   if (draws_own_shards(spec)) {
     return_memory_when_freed();
   } else {
@@ -90,20 +93,20 @@ RankEnding ProcessRankMain::run(const std::string& request, int golden_fd) {
   env.make_backend = [this](const std::string& name, const std::vector<int64_t>& ranks) {
     auto& backend = groups_->open[fmt::format("{}[{}]", name, fmt::join(ranks, ","))];
     if (backend) return backend;
-    if (hooks_.on_call) hooks_.on_call(setup_.rank, making_group(name, ranks, setup_.rank));
+    const auto& on_call = setup_.hooks.on_call;
+    if (on_call) on_call(setup_.rank, making_group(name, ranks, setup_.rank));
     if (!groups_->make) {
-      const StorePtr store = make_store_();
-      groups_->make = setup_.backend == Backend::kNccl
-                          ? nccl_factory(store, setup_.rank,
-                                         {.timeout = setup_.timeout,
-                                          .device_index = static_cast<int>(own_gpu())})
-                          : gloo_factory(store, setup_.rank,
-                                         {.timeout = setup_.timeout, .host = setup_.listen_host});
+      const StorePtr store = store_of(setup_.store);
+      groups_->make =
+          setup_.backend == Backend::kNccl
+              ? nccl_factory(store, setup_.rank,
+                             {.timeout = kTimeout, .device_index = static_cast<int>(own_gpu())})
+              : gloo_factory(store, setup_.rank, {.timeout = kTimeout, .host = setup_.listen_host});
     }
     backend = groups_->make(name, ranks);
     return backend;
   };
-  const RankEnding ending = run_rank(main_, request, std::move(env), spec, hooks_);
+  const RankEnding ending = run_rank(main_, spec, std::move(env), setup_.hooks);
   return_freed_memory(kKeptBytes);
   return ending;
 }

@@ -309,11 +309,10 @@ class CaseRun {
 
 }  // namespace
 
-std::string rank_main(const std::string& request, const RankEnv& env) {
-  CaseSpec spec = case_spec_from_json(nlohmann::json::parse(request));
+std::string rank_main(const CaseSpec& spec, const RankEnv& env) {
   if (env.rank >= spec.parallel.mesh().world_size())
     return judge::encode(run_inference_rank(spec, env));
-  CaseRun run(std::move(spec), env);
+  CaseRun run(spec, env);
   return judge::encode(run.run());
 }
 

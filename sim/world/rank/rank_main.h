@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/mesh_comm.h"
+#include "sim/case/case_spec.h"
 
 namespace shardproof {
 struct Observation;
@@ -36,8 +37,8 @@ struct RankEnv {
   std::function<bool(const Observation&)> on_tensor = {};
 };
 
-// `request` is a CaseSpec as JSON text. Returns an encoded RankReport. Throws Error(kRefused or
-// kBadInput) before the first collective, and Error(kFailed) when the world is aborted.
-std::string rank_main(const std::string& request, const RankEnv& env);
+// Returns an encoded RankReport. Throws Error(kRefused or kBadInput) before the first collective,
+// and Error(kFailed) when the world is aborted.
+std::string rank_main(const CaseSpec& spec, const RankEnv& env);
 
 }  // namespace shardproof::sim::world

@@ -16,14 +16,6 @@ void prepare_rank_thread() {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 
-CaseSpec case_of(const std::string& request) {
-  try {
-    return case_spec_from_json(nlohmann::json::parse(request));
-  } catch (const nlohmann::json::exception&) {
-    return {};
-  }
-}
-
 namespace {
 
 // Planted faults change the number of calls: `skip` leaves one out, `repeat` makes one twice. This
@@ -50,8 +42,8 @@ class CallNumbers {
 
 }  // namespace
 
-RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv env,
-                    const CaseSpec& spec, const RankHooks& hooks) {
+RankEnding run_rank(const RankMain& main, const CaseSpec& spec, RankEnv env,
+                    const RankHooks& hooks) {
   const int64_t rank = env.rank;
   RankEnding ending;
   ending.rank = rank;
@@ -105,7 +97,7 @@ RankEnding run_rank(const RankMain& main, const std::string& request, RankEnv en
   env.on_wait = [&](const Call& call) { tell(numbers.line(call, true)); };
   try {
     if (hooks.on_start) hooks.on_start(rank);
-    ending.bytes = main(request, env);
+    ending.bytes = main(spec, env);
   } catch (...) {
     const ExceptionFacts why = facts_of_exception(ResultKind::kThrew);
     ending.kind = why.kind;

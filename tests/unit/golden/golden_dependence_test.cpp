@@ -15,7 +15,7 @@ namespace {
 std::string golden_bytes(const sim::CaseSpec& spec) {
   const int fd = ::memfd_create("golden", 0);
   REQUIRE(fd >= 0);
-  golden_main(sim::to_json(spec).dump(), fd);
+  golden_main(spec, Members::kDue, fd);
   std::string bytes(static_cast<size_t>(::lseek(fd, 0, SEEK_END)), '\0');
   REQUIRE(::pread(fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
   ::close(fd);

@@ -32,7 +32,7 @@ std::vector<std::string> case_folders() {
 SafetensorsFile golden_answers(const sim::CaseSpec& spec) {
   const std::string unique = std::to_string(::getpid()) + ".safetensors";
   const fs::path dump = fs::temp_directory_path() / ("shardproof_golden_" + unique);
-  golden_main(sim::to_json(spec).dump(), /*golden_fd=*/-1, dump.string());
+  golden_main(spec, Members::kDue, /*golden_fd=*/-1, dump.string());
   SafetensorsFile answers = SafetensorsFile::open(dump.string());
   fs::remove(dump);
   return answers;

@@ -38,7 +38,7 @@ StageFound run_stage(Stage stage, int64_t hosts, const std::string& suite, int64
                        .host_of = places.of_rank,
                        .pairings = pairings,
                        .training = nullptr};
-  const std::string text = to_json(case_of(request, {}, size)).dump();
+  const CaseSpec spec = case_of(request, {}, size);
   EmulatedWorld world(size);
   std::vector<std::string> reports(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -56,7 +56,7 @@ StageFound run_stage(Stage stage, int64_t hosts, const std::string& suite, int64
         if (call.root >= 0) ++found.messages[{rank, call.root}];
       };
       try {
-        reports[static_cast<size_t>(rank)] = validate_rank(text, env, {});
+        reports[static_cast<size_t>(rank)] = validate_rank(spec, env, {});
         world.rank_ended(rank);
       } catch (const std::exception& error) {
         world.rank_threw(rank, error.what());

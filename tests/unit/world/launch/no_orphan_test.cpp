@@ -99,7 +99,7 @@ TEST_CASE("when the zygote is killed or stays stopped before it forks, another o
       });
       if (golden) {
         const OwnedFd blob(::memfd_create("golden", 0));
-        CHECK(pool.run_golden(to_json(toy_case("gloo", 2)).dump(), blob.get(), "").ok);
+        CHECK(pool.run_golden(toy_case("gloo", 2), golden::Members::kDue, blob.get(), "").ok);
       }
       CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[1].kind == ResultKind::kFinished);
       killer.join();
@@ -131,7 +131,7 @@ TEST_CASE("a golden hears that the zygote has gone though other cases have a new
   const pid_t zygote = only_child();
   const CaseSpec endless = toy_case("gloo", 2, {{"golden", "loop"}});
   ResultKind golden_kind = ResultKind::kNone;
-  pool.start_golden(to_json(endless).dump(), STDERR_FILENO, "",
+  pool.start_golden(endless, golden::Members::kDue, STDERR_FILENO, "",
                     [&](const TaskOutcome& outcome) { golden_kind = outcome.kind; });
   ::kill(zygote, SIGKILL);
   int ended = 0, finished = 0;
@@ -158,11 +158,11 @@ TEST_CASE("a golden that is stopped fails, and the next one runs", "[launch][orp
   });
   const OwnedFd blob(::memfd_create("golden", 0));
   const CaseSpec endless = toy_case("gloo", 2, {{"golden", "loop"}});
-  const TaskOutcome outcome = pool.run_golden(to_json(endless).dump(), blob.get(), "");
+  const TaskOutcome outcome = pool.run_golden(endless, golden::Members::kDue, blob.get(), "");
   stopper.join();
   CHECK(outcome.kind == ResultKind::kDied);
   CHECK_THAT(outcome.message, Catch::Contains("stopped by a signal"));
-  CHECK(pool.run_golden(to_json(toy_case("gloo", 2)).dump(), blob.get(), "").ok);
+  CHECK(pool.run_golden(toy_case("gloo", 2), golden::Members::kDue, blob.get(), "").ok);
 }
 
 TEST_CASE("a rank that is stopped is the hung one, not those who wait for it", "[launch][orphan]") {

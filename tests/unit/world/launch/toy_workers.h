@@ -44,8 +44,7 @@ class ToyWorld {
  public:
   ToyWorld(WorldSetup setup, std::atomic<int>* met) : setup_(std::move(setup)), met_(met) {}
 
-  std::vector<RankEnding> run(const std::string& request) {
-    const CaseSpec spec = case_spec_from_json(nlohmann::json::parse(request));
+  std::vector<RankEnding> run(const CaseSpec& spec) {
     aborted_ = false;
     if (setup_.rank >= 0) return {one_rank(setup_.rank, spec)};
     std::vector<RankEnding> endings(static_cast<size_t>(setup_.world_size));
@@ -65,7 +64,7 @@ class ToyWorld {
 
  private:
   RankEnding one_rank(int64_t rank, const CaseSpec& spec) {
-    setup_.on_start(rank);
+    setup_.hooks.on_start(rank);
     RankEnding ending;
     ending.rank = rank;
     const std::string act = spec.options.value("rank " + std::to_string(rank), "echo");
@@ -74,7 +73,7 @@ class ToyWorld {
       ending.message = "toy refusal";
       return ending;
     }
-    setup_.on_call(rank, world_call(rank, setup_.world_size, 0, Op::kBarrier));
+    setup_.hooks.on_call(rank, world_call(rank, setup_.world_size, 0, Op::kBarrier));
     std::printf("rank %d does %s\n", static_cast<int>(rank), act.c_str());
     std::fflush(stdout);
     if (act == "meet") meet(spec.options.at("to meet"), ending);
@@ -103,10 +102,10 @@ class ToyWorld {
       ending.kind = ResultKind::kThrew;
       ending.message = "toy error";
     } else if (act == "gather") {
-      setup_.on_call(rank, world_call(rank, setup_.world_size, 1, Op::kAllGather));
+      setup_.hooks.on_call(rank, world_call(rank, setup_.world_size, 1, Op::kAllGather));
       sleep_until_aborted(ending, ResultKind::kAborted);
     } else if (act == "wait") {  // in a collective of all ranks
-      setup_.on_call(rank, world_call(rank, setup_.world_size, 1, Op::kAllReduce));
+      setup_.hooks.on_call(rank, world_call(rank, setup_.world_size, 1, Op::kAllReduce));
       count();
       sleep_until_aborted(ending, ResultKind::kAborted);
     } else if (act == "echo" || act == "meet") {
@@ -148,8 +147,8 @@ class ToyWorld {
   std::atomic<bool> aborted_ = false;
 };
 
-inline std::string toy_golden(const std::string& request, int golden_fd, const std::string& dump) {
-  const CaseSpec spec = case_spec_from_json(nlohmann::json::parse(request));
+inline std::string toy_golden(const CaseSpec& spec, golden::Members, int golden_fd,
+                              const std::string& dump) {
   const std::string act = spec.options.value("golden", "echo");
   if (act == "segv") {
     std::signal(SIGSEGV, SIG_DFL);  // the fork inherited Catch's handler
@@ -187,11 +186,11 @@ class SharedCount {
 
 // `met` counts ranks that meet, wait or are deaf; it is in memory that forked processes share.
 inline WorkerFunctions toy_workers(std::atomic<int>* met = nullptr) {
-  return {.golden_main = toy_golden, .make_world = [met](WorldSetup setup) {
+  return {.golden_main = toy_golden, .make_world = [met](const WorldSetup& setup) {
             const bool threads = setup.rank < 0;
-            const auto world = std::make_shared<ToyWorld>(std::move(setup), met);
+            const auto world = std::make_shared<ToyWorld>(setup, met);
             WorldSession session;
-            session.run = [world](const std::string& request, int) { return world->run(request); };
+            session.run = [world](const CaseSpec& spec, int) { return world->run(spec); };
             if (threads) session.abort = [world](const std::string& why) { world->abort(why); };
             return session;
           }};

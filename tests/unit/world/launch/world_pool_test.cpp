@@ -174,18 +174,19 @@ TEST_CASE("a crash in an emulated world names the rank whose thread it was", "[l
 TEST_CASE("a golden runs in a worker of its own and stays warm", "[launch]") {
   WorldPool pool(toy_workers());
   const OwnedFd golden(::memfd_create("golden", MFD_CLOEXEC));
-  const TaskOutcome first = pool.run_golden(to_json(toy_case("gloo", 1)).dump(), golden.get(), "d");
+  const TaskOutcome first =
+      pool.run_golden(toy_case("gloo", 1), golden::Members::kDue, golden.get(), "d");
   CHECK(first.ok);
   char blob[32] = {};
   CHECK(::pread(golden.get(), blob, sizeof(blob), 0) == 13);
   CHECK(std::string(blob) == "golden of toy");
-  CHECK(pool.run_golden(to_json(toy_case("gloo", 1)).dump(), golden.get(), "d").result ==
+  CHECK(pool.run_golden(toy_case("gloo", 1), golden::Members::kDue, golden.get(), "d").result ==
         first.result);
 
   const auto outcome = [&](const std::string& act, double deadline_s = 20) {
     CaseSpec spec = toy_case("gloo", 1, {{"golden", act}});
     spec.world.deadline_s = deadline_s;
-    return pool.run_golden(to_json(spec).dump(), golden.get(), "");
+    return pool.run_golden(spec, golden::Members::kDue, golden.get(), "");
   };
   CHECK(outcome("bad").kind == ResultKind::kBadInput);
   CHECK(outcome("bad").message == "toy fact; toy fix");

@@ -18,7 +18,7 @@ namespace {
 std::atomic<int> refused = 0;
 
 // Each tp group learns in a call that it must refuse; rank 0 makes it when the other has refused.
-std::string refuse_by_group(const std::string&, const RankEnv& env) {
+std::string refuse_by_group(const CaseSpec&, const RankEnv& env) {
   CallTrace trace(env.on_call, env.on_wait);
   MeshComm comm(Mesh::training({.dp = 2, .tp = 2}), env.rank, env.make_backend, &trace);
   const std::chrono::milliseconds moment{50};
@@ -36,7 +36,7 @@ TEST_CASE("groups may refuse a case one after the other", "[refusals]") {
   CaseSpec spec;
   spec.parallel.dp = spec.parallel.tp = 2;
   spec.judged = false;
-  const CaseResult result = judge::judge(spec, world.run("", -1));
+  const CaseResult result = judge::judge(spec, world.run(spec, -1));
   CHECK(result.verdict == Verdict::kRefused);
   CHECK(result.message == "a batch of bool; convert it");
 }
