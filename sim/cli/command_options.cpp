@@ -145,19 +145,28 @@ void add_validate_options(CLI::App& app, Arguments& arguments) {
 }
 
 void add_judge_options(CLI::App& app, CheckArguments& check) {
+  const char* const of_cases = "Options of case folders";
+  const char* const of_runs = "Options of recorded runs";
+  for (CLI::Option* option : app.get_options()) {  // those of add_case
+    if (option != app.get_help_ptr()) option->group(of_cases);
+  }
   app.add_option("result", check.result_file,
                  "Of a case folder: safetensors file, named as expected.safetensors");
-  app.add_option("--golden", check.golden,
-                 "The run of one rank; of a case folder: answers as its expected.safetensors");
-  app.add_flag("--reference", check.reference,
-               "Compare two layouts: the --golden run may have several ranks, too");
-  app.add_flag("--no-unresolved", check.no_unresolved,
-               "Of a recorded run: exit with 1 when a tensor could not be judged");
-  app.add_option("--out", check.out,
-                 "Of a recorded run: folder for results.json, junit.xml and `report`");
-  app.add_flag("--force", check.force, "With --out: also into a folder that holds other files");
   app.add_flag("--allow-partial", check.allow_partial,
-               "Of a case folder: judge a file that lacks tensors by those that it holds");
+               "Judge a file that lacks tensors by those that it holds")
+      ->group(of_cases);
+  app.add_option("--golden", check.golden,
+                 "The run of one rank; of a case folder: answers as its expected.safetensors, "
+                 "instead of computing them");
+  app.add_flag("--no-unresolved", check.no_unresolved,
+               "With --golden: exit with 1 when a tensor could not be judged");
+  app.add_flag("--reference", check.reference,
+               "Compare two layouts: the --golden run may have several ranks, too")
+      ->group(of_runs);
+  app.add_option("--out", check.out, "Folder for results.json, junit.xml and `report`")
+      ->group(of_runs);
+  app.add_flag("--force", check.force, "With --out: also into a folder that holds other files")
+      ->group(of_runs);
 }
 
 }  // namespace shardproof::sim::cli

@@ -18,6 +18,15 @@ namespace shardproof::sim::cli {
 
 namespace {
 
+// Throws when a flag that changes a case is given; `because` says why it cannot be here.
+void refuse_case_flags(const CheckArguments& arguments, const std::string& because) {
+  for (const auto& [flag, value] : arguments.flags) {
+    if (value.empty()) continue;
+    throw_bad_input(fmt::format("{} changes the case, and {}", flag, because),
+                    fmt::format("leave {} out", flag));
+  }
+}
+
 int judge_recorded(const CheckArguments& arguments) {
   if (!arguments.result_file.empty()) {
     throw_bad_input(arguments.case_path + " is a recorded run, which takes no result file",
@@ -28,6 +37,7 @@ int judge_recorded(const CheckArguments& arguments) {
         "--allow-partial is of result files, and " + arguments.case_path + " is a recorded run",
         "leave it out");
   }
+  refuse_case_flags(arguments, arguments.case_path + " is a recorded run, which has no case");
   if (arguments.golden.empty()) {
     throw_bad_input(arguments.case_path + " is a recorded run, and nothing to compare it with",
                     "record the script on one rank, and name that run: --golden RUN");
@@ -57,24 +67,13 @@ int judge_recorded(const CheckArguments& arguments) {
   return status;
 }
 
-// The answers are those of the case as its folder has it.
-void refuse_case_flags(const CheckArguments& arguments) {
-  for (const auto& [flag, value] : arguments.flags) {
-    if (value.empty()) continue;
-    throw_bad_input(
-        fmt::format("{} changes the case, and {} holds the answers of the case as it is", flag,
-                    arguments.golden),
-        "leave one of them out");
-  }
+int judge_answers(const CheckArguments& arguments) {
+  refuse_case_flags(arguments, arguments.golden + " holds the answers of the case as it is");
   if (arguments.reference) {
     throw_bad_input(
         "--reference is of recorded runs, and " + arguments.case_path + " has no run.json",
         "leave it out");
   }
-}
-
-int judge_answers(const CheckArguments& arguments) {
-  refuse_case_flags(arguments);
   require_two(arguments.result_file, arguments.golden);
   const CaseSpec spec = read_case_folder(arguments.case_path);
   const recorded::RecordedRun golden = recorded::read_answers(arguments.golden, spec);

@@ -80,6 +80,14 @@ class Options(cli_test.CommandTest):
                 self.assertNotIn("a fault in shardproof itself", said)
                 self.assertIn("Exit status: see shardproof --help", said)
 
+    def test_help_of_judge_says_which_options_are_of_which_input(self):
+        sections = {heading: set(re.findall(r"(?m)^  (?:-\w,)?(--[\w-]+)", body)) for heading, body in
+                    re.findall(r"(?m)^(\w[\w ]*):\n((?:  .*\n)+)", self.call("judge", "--help"))}
+        self.assertEqual(sections["Options"], {"--help", "--golden", "--no-unresolved"})
+        self.assertEqual(sections["Options of recorded runs"], {"--reference", "--out", "--force"})
+        self.assertEqual(sections["Options of case folders"], {"--precision", "--seed", "--steps", "--deadline", "--no-cache",
+                                                               "--ignore-limits", "--allow-partial"})
+
 
 if __name__ == "__main__":
     cli_test.main()

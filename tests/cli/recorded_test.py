@@ -820,6 +820,9 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.run_program("judge", self.golden), 2, "--golden")
         self.expect(self.run_program("judge", self.golden, "file.safetensors", "--golden", self.golden), 2,
                     "takes no result file")
+        for flag, value in (("--precision", "float32"), ("--seed", "1"), ("--steps", "2")):
+            self.expect(self.run_program("judge", self.golden, "--golden", self.golden, flag, value), 2,
+                        f"{flag} changes the case, and", "is a recorded run, which has no case; leave " + flag + " out")
         self.expect(self.run_program("judge", self.scratch, "--golden", self.golden), 2, "not a recorded run")
         self.expect(self.run_program("judge", self.scratch), 2, "needs a result file")
 
