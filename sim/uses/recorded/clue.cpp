@@ -266,6 +266,37 @@ std::string changed_copy(const RecordedRun& run, const Reference& reference, int
       worst.moved);
 }
 
+// Of a wrong output of a module: that the error begins in the module, whose weights were right
+// before the step, and how these are cut. "" if a weight was wrong, or none is known.
+std::string wrong_module(const RecordedRun& run, const Reference& reference,
+                         const judge::Divergence& found) {
+  constexpr std::string_view kOutput = ".output";
+  if (found.worst.kind != ObservationKind::kOutput || !found.tensor.ends_with(kOutput)) return "";
+  const std::string module = found.tensor.substr(0, found.tensor.size() - kOutput.size());
+  std::string cut;
+  bool has_weights = false;
+  for (const Gradient& one :
+       pieces_beside(run, reference, found.step - 1, [&](const RecordedPiece& piece) {
+         return piece.kind == ObservationKind::kParameter &&
+                parameter_of(piece.kind, piece.name).starts_with(module + ".");
+       })) {
+    if (!one.is_right()) return "";
+    has_weights = true;
+    const RecordedPiece& piece = *one.piece;
+    for (size_t dim = 0; cut.empty() && dim < piece.shape.size(); ++dim) {
+      if (piece.shape[dim] == piece.global_shape[dim]) continue;
+      cut = fmt::format(
+          "; ranks hold parts of {} along dim {}, so their outputs are summed or joined",
+          parameter_of(piece.kind, piece.name), dim);
+    }
+  }
+  if (!has_weights) return "";
+  return fmt::format(
+      "the error begins in {}, or in what it is given: its weights{} are right; a missing sum, "
+      "positions or a mask, or rows of another part of the batch{}",
+      module, found.last_good.empty() ? "" : " and " + found.last_good + " before it", cut);
+}
+
 }  // namespace
 
 void add_clue(const RecordedRun& run, const Reference& reference, judge::Divergence& found) {
@@ -314,6 +345,7 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     const std::string guilty = guilty_ranks(run, reference, found);
     if (!guilty.empty()) clue = guilty + (is_no_cause ? "" : "; " + found.likely);
   }
+  if (clue.empty() && found.likely.empty()) clue = wrong_module(run, reference, found);
   if (!clue.empty()) found.likely = clue;
   // A loss does not tell the size of an axis from another count, which no run records.
   const bool names_counts = found.likely.find("a count of") != std::string::npos;
