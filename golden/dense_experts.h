@@ -2,7 +2,8 @@
 // is multiplied by the token's weight for it, which is 0 where it is not chosen.
 //
 //   x        [T, E]
-//   weights  [T, N]         mixture_weights (dense_routes.h)
+//   weights  [T, N]         mixture_weights (dense_routes.h), in the wider type, as their products
+//                           with the results and the sum are
 //   gate_up  [N, 2F, E]     the rows of the gate, then those of up
 //   down     [N, E, F]
 //   returns  [T, E]
@@ -17,8 +18,8 @@ namespace shardproof::golden {
 at::Tensor dense_experts(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& gate_up,
                          const at::Tensor& down, Activation activation);
 
-// The same by the form of gpt_oss: gate_up [N, E, 2F] with columns of gate and up in turn, down
-// [N, F, E], and their biases [N, 2F] and [N, E].
+// The same by the form of gpt_oss, with the activation in the wider type: gate_up [N, E, 2F] with
+// columns of gate and up in turn, down [N, F, E], and their biases [N, 2F] and [N, E].
 at::Tensor dense_clamped_experts(const at::Tensor& x, const at::Tensor& weights,
                                  const ExpertTensors& experts);
 

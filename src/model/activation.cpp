@@ -41,7 +41,8 @@ struct GateFunction : torch::autograd::Function<GateFunction<Function>> {
   }
 };
 
-// Above its limit a clamped value has no gradient, as in PyTorch.
+// Above its limit a clamped value has no gradient, as in PyTorch. In the wider type, since a narrow
+// one may not hold the gradients of its factors.
 at::Tensor clamped_swiglu(const at::Tensor& gate, const at::Tensor& up, const GateClamp& clamp) {
   const at::Tensor low = gate.clamp_max(clamp.limit);
   return (up.clamp(-clamp.limit, clamp.limit) + 1) * (low * at::sigmoid(low * clamp.alpha));
@@ -51,7 +52,9 @@ at::Tensor clamped_swiglu(const at::Tensor& gate, const at::Tensor& up, const Ga
 
 at::Tensor GatedActivation::forward(at::TensorList inputs, const StepContext&) {
   if (activation_ == Activation::kClampedSwiglu) {
-    return clamped_swiglu(inputs[0], inputs[1], clamp_);
+    const at::ScalarType wide = wider_type(inputs[0].scalar_type());
+    return clamped_swiglu(inputs[0].to(wide), inputs[1].to(wide), clamp_)
+        .to(inputs[0].scalar_type());
   }
   return activation_ == Activation::kGeluTanh ? GateFunction<GeluTanh>::apply(inputs[0], inputs[1])
                                               : GateFunction<Silu>::apply(inputs[0], inputs[1]);
