@@ -45,8 +45,8 @@ Mesh mesh_of(const Fields& fields, int64_t world_size) {
   }
   Mesh mesh(std::move(axes), std::move(parts));
   if (mesh.world_size() != world_size) {
-    fields.fail("mesh",
-                fmt::format("has {} ranks, and world_size is {}", mesh.world_size(), world_size));
+    fields.fail("mesh", fmt::format("has {}, and world_size is {}",
+                                    count_of(mesh.world_size(), "rank"), world_size));
   }
   return mesh;
 }
@@ -67,14 +67,18 @@ void read_rule(const Fields& given, int64_t steps, Target& target) {
     if (!(rate >= 0)) given.fail("lr", fmt::format("has {}; a learning rate is at least 0", rate));
   }
   const bool is_list = given.has("lr") && given.value("lr").is_array() && !target.lr.empty();
-  if (is_list && std::ssize(target.lr) < steps) {
-    given.fail("lr", fmt::format("has {} for {} steps; write one for each step",
-                                 count_of(std::ssize(target.lr), "learning rate"), steps));
+  if (is_list && std::ssize(target.lr) != steps) {
+    given.fail("lr", fmt::format("has {} for {}; write one for each step",
+                                 count_of(std::ssize(target.lr), "learning rate"),
+                                 count_of(steps, "step")));
   }
   if (!target.lr.empty()) optimizer.lr = target.lr.front();
   const std::vector<double> betas = given.numbers("betas");
   for (const double beta : betas) {
     if (!(beta >= 0 && beta < 1)) given.fail("betas", fmt::format("has {}", beta));
+  }
+  if (adam && !betas.empty() && betas.size() != 2) {
+    given.fail("betas", fmt::format("has {}; Adam has two", count_of(std::ssize(betas), "number")));
   }
   if (betas.size() == 2) std::tie(optimizer.beta1, optimizer.beta2) = std::pair(betas[0], betas[1]);
   given.number("eps", optimizer.eps);
