@@ -4,11 +4,9 @@ not fit.
 
 Usage: experts_test.py PROGRAM [unittest arguments]
 """
-import array
 import json
 import pathlib
 import shutil
-import struct
 
 import cli_test
 
@@ -18,12 +16,8 @@ CASE = str(ROOT / "golden/hf/qwen3_moe_dense_layer")
 
 def tensors(path):
     """{name: (shape, values)} of a file of float64 tensors."""
-    data = path.read_bytes()
-    length = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + length])
-    header.pop("__metadata__", None)
-    return {name: (one["shape"], array.array("d", data[8 + length:][slice(*one["data_offsets"])]))
-            for name, one in header.items() if one["dtype"] == "F64"}
+    return {name: (shape, values) for name, (dtype, shape, _, values) in cli_test.read_safetensors(path).items()
+            if dtype == "F64"}
 
 
 class Experts(cli_test.CommandTest):

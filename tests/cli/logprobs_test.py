@@ -42,18 +42,14 @@ def packed_bytes(values, dtype):
 
 def write_file(path, tensors, metadata=()):
     """{name: (dtype, rows)} as a safetensors file; rows is a list of numbers or of lists."""
-    header, data = {"__metadata__": dict(metadata)}, b""
+    made = {}
     for name, (dtype, rows) in sorted(tensors.items(), key=lambda one: -WIDTHS[one[1][0]]):
         flat = [value for row in rows for value in row] if isinstance(rows[0], list) else rows
         shape = [len(rows), len(rows[0])] if isinstance(rows[0], list) else [len(rows)]
         raw = packed_bytes([rounded(value, dtype) for value in flat] if dtype in BITS else flat, dtype)
-        header[name] = {"dtype": "BF16" if dtype == "bfloat16" else CODES[dtype][0], "shape": shape,
-                        "data_offsets": [len(data), len(data) + len(raw)]}
-        data += raw
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+        made[name] = ("BF16" if dtype == "bfloat16" else CODES[dtype][0], shape, raw)
     with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + data)
+        file.write(cli_test.case_maker.safetensors(made, metadata=dict(metadata)))
 
 
 def log_softmax_of(logits, token, keep=None):

@@ -92,16 +92,12 @@ class Run:
 
     @staticmethod
     def _write_tensors(path, tensors):
-        header, data = {}, b""
+        made = {}
         for key, dtype, shape, values in sorted(tensors, key=lambda one: -struct.calcsize(CODES[one[1]][1])):
             name, code = CODES[dtype]
-            packed = struct.pack(f"<{len(values)}{code}", *values)
-            header[key] = {"dtype": name, "shape": shape, "data_offsets": [len(data), len(data) + len(packed)]}
-            data += packed
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
+            made[key] = (name, shape, struct.pack(f"<{len(values)}{code}", *values))
         with open(path, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text + data)
+            file.write(cli_test.case_maker.safetensors(made))
 
 
 # name: shape, and the dim that tp cuts

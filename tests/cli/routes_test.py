@@ -23,13 +23,9 @@ def write_routes(path, routes, layers=None, code="I32"):
     flat = [expert for layer in routes for row in layer for token in row for expert in token]
     shape = [len(routes), len(routes[0]), len(routes[0][0]), len(routes[0][0][0])]
     raw = struct.pack(f"<{len(flat)}{'i' if code == 'I32' else 'f'}", *flat)
-    header = {"routes": {"dtype": code, "shape": shape, "data_offsets": [0, len(raw)]}}
-    if layers is not None:
-        header["__metadata__"] = {"layers": layers}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    metadata = None if layers is None else {"layers": layers}
     with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + raw)
+        file.write(cli_test.case_maker.safetensors({"routes": (code, shape, raw)}, metadata=metadata))
 
 
 def drawn(draw, batch):

@@ -60,14 +60,16 @@ def batch():
             "advantages": floats(rows, 300)}
 
 
-def safetensors(tensors, header_edits=None):
-    header, data = {}, b""
+def safetensors(tensors, header_edits=None, metadata=None):
+    """The bytes of a file of {name: (dtype, shape, raw)}."""
+    header, data = {"__metadata__": metadata} if metadata else {}, b""
     for name, (dtype, shape, raw) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     for name, fields in (header_edits or {}).items():
         header[name].update(fields)
     text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + data
 
 

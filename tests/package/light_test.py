@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/cli"))
+import cli_test  # noqa: E402
 from recorded_test import of, recorded  # noqa: E402
 
 from build_light import build_light  # noqa: E402
@@ -36,19 +37,12 @@ WRONG = {
 
 def changed(path, name=None, factor=1.0, lack=()):
     """A copy of EXPECTED at `path`, with the elements of one tensor times `factor`, and without some."""
-    content = (ROOT / EXPECTED).read_bytes()
-    start = 8 + struct.unpack("<Q", content[:8])[0]
-    header, data = {}, b""
-    for key, entry in json.loads(content[8:start]).items():
-        if key == "__metadata__" or key in lack:
-            continue
-        begin, end = entry["data_offsets"]
-        values = struct.unpack(f"<{(end - begin) // 8}d", content[start + begin:start + end])
-        header[key] = {**entry, "data_offsets": [len(data), len(data) + end - begin]}
-        data += struct.pack(f"<{len(values)}d", *(value * factor if key == name else value for value in values))
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    kept = {}
+    for key, (dtype, shape, _, values) in cli_test.read_safetensors(ROOT / EXPECTED).items():
+        if key not in lack:
+            values = [value * factor for value in values] if key == name else values
+            kept[key] = (dtype, shape, struct.pack(f"<{len(values)}d", *values))
+    path.write_bytes(cli_test.case_maker.safetensors(kept))
     return str(path)
 
 
