@@ -63,12 +63,12 @@ at::Tensor run_rows(const at::Tensor& x, const ExpertRows& rows, const ExpertTen
 at::Tensor run_experts(const at::Tensor& x, const ExpertRows& rows, const ExpertTensors& experts,
                        const StepContext& context) {
   if (experts.rows_multiple == 1) return run_rows(x, rows, experts, context);
-  const ExpertRows padded =
-      padded_rows({.routes = at::arange(x.size(0), at::TensorOptions().dtype(at::kLong).device(x.device())),
-                   .counts = rows.counts,
-                   .tokens = x.size(0),
-                   .num_chosen = 1},
-                  experts.rows_multiple);
+  const ExpertRows padded = padded_rows(
+      {.routes = at::arange(x.size(0), at::TensorOptions().dtype(at::kLong).device(x.device())),
+       .counts = rows.counts,
+       .tokens = x.size(0),
+       .num_chosen = 1},
+      experts.rows_multiple);
   const at::Tensor outputs = run_rows(gather_rows(x, padded), padded, experts, context);
   return outputs.index_select(0, padded.routes.ge(0).nonzero().view({-1}));
 }

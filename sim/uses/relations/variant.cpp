@@ -41,9 +41,7 @@ json rope_object(double theta, const RopeScaling& scaling) {
   return object;
 }
 
-void read_config_again(Variant& variant) {
-  variant.config = load_case_config(variant.spec);
-}
+void read_config_again(Variant& variant) { variant.config = load_case_config(variant.spec); }
 
 }  // namespace
 

@@ -74,8 +74,7 @@ PipelineOptions pipeline_options(const PipelineSpec& spec) {
 
 ParallelOptions parallel_options(const ParallelSpec& spec) {
   return {.tensor = tensor_parallel_options(spec),
-          .experts = {.dispatch = spec.expert_dispatch,
-                      .rows_multiple = spec.expert_rows_multiple},
+          .experts = {.dispatch = spec.expert_dispatch, .rows_multiple = spec.expert_rows_multiple},
           .context = {.rotation = spec.context_rotation, .layout = spec.context_layout},
           .pipeline = pipeline_options(spec.pp_options),
           .data = fsdp_options(spec)};
