@@ -59,15 +59,17 @@ inline Needed above_0(const std::string& path) { return {path, 0.5, 0.0}; }
 inline Needs has_experts() {
   return any_value("model.family", {kExpertFamilies.begin(), kExpertFamilies.end()});
 }
-// Each of `needs`, in a family with experts.
-inline Needs with_experts(const Needs& needs) {
+// Each of `needs`, in each of the families.
+template <class Families>
+Needs in_families(const Families& families, const Needs& needs) {
   Needs all;
-  for (const char* family : kExpertFamilies) {
+  for (const char* family : families) {
     const Needs of_family = with({"model.family", family}, needs);
     all.ways.insert(all.ways.end(), of_family.ways.begin(), of_family.ways.end());
   }
   return all;
 }
+inline Needs with_experts(const Needs& needs) { return in_families(kExpertFamilies, needs); }
 inline Needs shards() { return any_value("parallel.data_parallel", {"fsdp", "hybrid"}); }
 
 }  // namespace shardproof::sim

@@ -59,6 +59,10 @@ OptionRows<ReferenceSpec> sizes_of_reference() {
       with({"precision", "float64"},
            any_of(workload(ModelWorkload::kTrain), workload(ModelWorkload::kLogprobs)));
   OptionRows<ReferenceSpec> rows;
+  const auto add = [&rows](const auto& row, const char* member, const auto&... more) {
+    rows.push_back(with(lifted(row, &Spec::mesh, ""), more...));
+    rows.back().member = member;
+  };
   for (const TrainingAxis& axis : kTrainingAxes) {
     const std::string doc =
         rows.empty() ? fmt::format(
@@ -68,8 +72,7 @@ OptionRows<ReferenceSpec> sizes_of_reference() {
                      : fmt::format("Ranks of axis {} of the reference; default: 1", axis.name);
     const auto row = size_row(axis, std::string("reference.mesh.") + axis.name, doc,
                               std::string("reference_") + axis.name);
-    rows.push_back(with(lifted(row, &Spec::mesh, ""), Default::kFollows, is_compared));
-    rows.back().member = axis.name;
+    add(row, axis.name, Default::kFollows, is_compared);
   }
   for (const ExpertPart& part : kExpertParts) {
     const std::string path = std::string("reference.mesh.") + part.name;
@@ -78,8 +81,7 @@ OptionRows<ReferenceSpec> sizes_of_reference() {
     const std::string short_name = std::string("reference_") + part.name;
     const auto row = with(row_of(part.size, part.name, path.c_str(), doc.c_str()),
                           Range{1, kMaxRanks}, ShortName{short_name.c_str()});
-    rows.push_back(with(lifted(row, &Spec::mesh, ""), with_experts(is_compared), kOfExperts));
-    rows.back().member = part.name;
+    add(row, part.name, with_experts(is_compared), kOfExperts);
   }
   return rows;
 }

@@ -174,8 +174,7 @@ const OptionRows<BiasRule>& rows_of(const BiasRule&) {
                        "How far the selection bias of an expert moves after each step, up when it "
                        "had fewer routes than the average, down when more; 0: there is no bias",
                        Range{0, kMaxConstant}, ShortName{"bias_rate"},
-                       with(workload(ModelWorkload::kTrain),
-                            any_value("model.family", {"qwen2_moe", "qwen3_moe"})),
+                       in_families(std::array{"qwen2_moe", "qwen3_moe", "deepseek_v3"}, trains()),
                        kOfExperts),
       row<&Spec::centered>(
           "run.experts.bias.centered", "The bias keeps its mean over the experts of a layer",

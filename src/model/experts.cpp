@@ -43,8 +43,8 @@ at::Tensor SharedSum::forward(at::TensorList inputs, const StepContext&) {
 
 namespace {
 
-at::Tensor run_rows(const at::Tensor& x, const ExpertRows& rows, const ExpertTensors& experts,
-                    const StepContext& context) {
+at::Tensor run_expert_rows(const at::Tensor& x, const ExpertRows& rows,
+                           const ExpertTensors& experts, const StepContext& context) {
   const ExpertForm& form = experts.form;
   const bool in_turn = form.columns_in_turn;
   const auto rows_of = [&](const at::Tensor& weight) {
@@ -62,14 +62,14 @@ at::Tensor run_rows(const at::Tensor& x, const ExpertRows& rows, const ExpertTen
 
 at::Tensor run_experts(const at::Tensor& x, const ExpertRows& rows, const ExpertTensors& experts,
                        const StepContext& context) {
-  if (experts.rows_multiple == 1) return run_rows(x, rows, experts, context);
+  if (experts.rows_multiple == 1) return run_expert_rows(x, rows, experts, context);
   const ExpertRows padded = padded_rows(
       {.routes = at::arange(x.size(0), at::TensorOptions().dtype(at::kLong).device(x.device())),
        .counts = rows.counts,
        .tokens = x.size(0),
        .num_chosen = 1},
       experts.rows_multiple);
-  const at::Tensor outputs = run_rows(gather_rows(x, padded), padded, experts, context);
+  const at::Tensor outputs = run_expert_rows(gather_rows(x, padded), padded, experts, context);
   return outputs.index_select(0, padded.routes.ge(0).nonzero().view({-1}));
 }
 

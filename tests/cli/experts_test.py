@@ -98,9 +98,9 @@ class Experts(cli_test.CommandTest):
                       self.call("compare-runs", str(self.folder / "a"), str(self.folder / "b")))
 
     def test_another_layout_is_the_reference_of_a_model_with_experts(self):
-        def run(*lines, status=0):
+        def run(*lines, data=f"data: {{uneven: true, case: {CASE}}}", status=0):
             scenario = self.folder / "reference.yaml"
-            scenario.write_text("\n".join([f"data: {{uneven: true, case: {CASE}}}", "parallel: {data_parallel_size: 2}",
+            scenario.write_text("\n".join([data, "parallel: {data_parallel_size: 2}",
                                            "reference: {mesh: {dp: 4, ep: 2, etp: 2}}", *lines]))
             return self.call("run", str(scenario), "--backend", "emulated", "--out", str(self.folder / "out"), "--force",
                              status=status).replace("\n", " ")
@@ -109,9 +109,10 @@ class Experts(cli_test.CommandTest):
         case = json.loads((self.folder / "out/results.json").read_text())["cases"][0]
         self.assertTrue({"model.layers.0.mlp.gate.ids.output", "grad.model.layers.2.mlp.experts.gate_up_proj"} <=
                         {tensor["name"] for tensor in case["tensors"]})
-        self.assertIn("in float32 than those of the case", run("precision: float32", status=2))
-        self.assertIn("another layout has other microbatches", run("run.experts.z_coefficient: 0.1", status=2))
-        self.assertIn("other tokens on a rank", run("run.experts.capacity: {factor: 1, scope: rank}", status=2))
+        self.assertIn("in float32 than those of the case", run(
+            "precision: float32", data=f"model: {{folder: {CASE}}}\nworkload: train", status=4))
+        self.assertIn("another layout has other microbatches", run("run.experts.z_coefficient: 0.1", status=4))
+        self.assertIn("other tokens on a rank", run("run.experts.capacity: {factor: 1, scope: rank}", status=4))
 
     def folder_with(self, name, case, config):
         """A case of golden/hf with other keys in config.json and nothing pinned."""
