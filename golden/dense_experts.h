@@ -2,8 +2,8 @@
 // is multiplied by the token's weight for it, which is 0 where it is not chosen.
 //
 //   x        [T, E]
-//   weights  [T, N]         mixture_weights (dense_routes.h), in the wider type, as their products
-//                           with the results and the sum are
+//   weights  [T, N]         mixture_weights (dense_routes.h); their products with the results of
+//                           float16 are in the wider type
 //   gate_up  [N, 2F, E]     the rows of the gate, then those of up
 //   down     [N, E, F]
 //   returns  [T, E]

@@ -58,6 +58,7 @@ PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const Ru
       probe_(probe),
       perturbation_(options.perturbation),
       model_(written_out(data)),
+      terms_(options.parted_skips ? watch_weight_terms(model_) : nullptr),
       side_terms_(spec, model_),
       limited_experts_(spec, model_),
       kept_routes_(spec, model_),
@@ -67,7 +68,6 @@ PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const Ru
   if (options.routes != nullptr) options.routes->wrap(model_);
   model_.freeze(spec.frozen);
   if (perturbation_) perturbation_->wrap(model_);
-  if (parted_skips_) terms_ = watch_weight_terms(model_);
   if (sim::has_stages(spec)) model_.observe_boundaries();
   model_.materialise(Mesh(), /*rank=*/0, options.dtype, at::kCPU);
   parameters_ = model_.parameters();
@@ -140,6 +140,7 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
     if (more.defined()) all = all + more;
   }
   (all * skips_.scale()).backward();
+  if (terms_) terms_->watches = false;
   std::vector<at::Tensor> grads = take_gradients(step);
   if (parted_skips_ && parts_decide(batch, step, !all_finite(grads))) {
     parted_skips_->push_back(step);

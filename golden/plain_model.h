@@ -74,6 +74,7 @@ class PlainModel {
   Probe& probe_;
   const Perturbation* perturbation_;
   Decoder model_;
+  std::shared_ptr<WeightTerms> terms_;  // where parted_skips_ is; inside of all that wraps layers
   SideTerms side_terms_;
   LimitedExperts limited_experts_;
   KeptRoutes kept_routes_;
@@ -82,7 +83,6 @@ class PlainModel {
   std::vector<at::Tensor> masters_;
   OverflowSkips skips_;
   std::shared_ptr<std::vector<int64_t>> parted_skips_;
-  std::shared_ptr<WeightTerms> terms_;  // where parted_skips_ is
 };
 
 }  // namespace shardproof::golden

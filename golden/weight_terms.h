@@ -1,7 +1,6 @@
-// Whether gradients of linears, routers, embeddings and norms overflow in float16 only as they are
-// summed: position t adds an outer product, and a tied weight the gradients of both of its users.
-// Ranks that share positions sum those that each holds, and add the sums, and those of the users,
-// in float32.
+// Whether gradients of parameters overflow in float16 only as they are summed: each position adds
+// its part, and a tied weight the gradients of both of its users. Ranks that share positions sum
+// those that each holds, and add the sums, and those of the users, in float32.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,9 @@ namespace shardproof::golden {
 
 inline constexpr double kLargestHalf = 65504;  // finite in float16
 
-// Of the backwards since the last call of reset().
+// Of the backwards while it watches, since the last call of reset().
 struct WeightTerms {
+  bool watches = true;
   double most = 0;         // no element of a sum over some of the positions is larger in magnitude
   bool overflows = false;  // some gradient does
   // Ways to share the positions of which no part of any gradient overflows; a bit for each.
@@ -23,8 +23,7 @@ struct WeightTerms {
   bool only_as_summed() const { return overflows && ways != 0; }
 };
 
-// Wraps every linear, router, embedding and norm with a trained parameter. Values and gradients
-// stay as they are.
+// Wraps every layer that has parameters, whatever its kind. Values and gradients stay as they are.
 std::shared_ptr<WeightTerms> watch_weight_terms(Decoder& model);
 
 }  // namespace shardproof::golden

@@ -63,7 +63,9 @@ at::Tensor combine_rows(const at::Tensor& outputs, const at::Tensor& weights,
       at::zeros({rows.tokens * rows.num_chosen, outputs.size(1)}, outputs.options())
           .index_copy(0, rows.routes.index({real}), outputs.index_select(0, real))
           .view({rows.tokens, rows.num_chosen, outputs.size(1)});
-  const at::Tensor wide = by_route.to(weights.scalar_type()), factors = weights.unsqueeze(-1);
+  const bool narrow = outputs.scalar_type() == at::kHalf;
+  const at::ScalarType dtype = narrow ? weights.scalar_type() : outputs.scalar_type();
+  const at::Tensor wide = by_route.to(dtype), factors = weights.to(dtype).unsqueeze(-1);
   at::Tensor sum = wide.select(1, 0) * factors.select(1, 0);
   for (int64_t k = 1; k < rows.num_chosen; ++k) {
     sum = sum + wide.select(1, k) * factors.select(1, k);

@@ -38,8 +38,8 @@ at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& weight, const a
                           const ExpertRows& rows);
 
 // outputs [n, E], weights [T, K] -> [T, E]: the weighted sum of each token's rows, added in the
-// order of its ids, in the dtype of the weights, which is the wider one: their gradients are sums
-// over E that may not fit the narrow one.
+// order of its ids. The weights are cast to the dtype of the outputs; but float16 outputs are cast
+// to that of the weights, whose gradients are sums over E that may not fit float16.
 at::Tensor combine_rows(const at::Tensor& outputs, const at::Tensor& weights,
                         const ExpertRows& rows);
 

@@ -21,16 +21,28 @@ ModelConfig small_config(const std::string& family) {
   config.num_hidden_layers = 1;
   config.num_attention_heads = config.num_key_value_heads = 2;
   config.head_dim = 4;
+  if (config.traits().experts == ExpertLayers::kNone) return config;
+  config.router = {.num_experts = 3, .num_chosen = 2};
+  config.expert_width = config.shared_width = 5;
+  config.expert_layers = {true};
+  if (family == "gpt_oss") {
+    config.attention_bias = true;
+    config.activation = Activation::kClampedSwiglu;
+  }
+  if (family == "deepseek_v3") {
+    config.router.scores = RouterScores::kSigmoid;
+    config.router.selection_bias = true;
+    config.latent = {.q_rank = 5, .kv_rank = 4, .nope = 3, .rope = 2, .value = 7};
+    config.head_dim = 5;
+  }
+  if (family != "qwen2_moe" && family != "deepseek_v3") config.shared_width = 0;
   return config;
 }
 
-}  // namespace
-
-TEST_CASE("the watch tells which gradient overflows, whatever weight is trained", "[golden]") {
-  const std::string trained =
-      GENERATE("q_norm.weight", "k_norm.weight", "input_layernorm.weight", "model.norm.weight",
-               "q_proj.weight", "embed_tokens.weight", "lm_head.weight");
-  const ModelConfig config = small_config("qwen3");
+// Trains the parameter whose name ends so, and no other one. `in_positions`: no position has the
+// whole gradient.
+void check_watch(const ModelConfig& config, const std::string& trained, bool in_positions) {
+  CAPTURE(config.family, trained);
   Decoder model(config, seeded_weights(config, 3));
   write_out(model);
   for (const ParameterPtr& parameter : model.parameters()) {
@@ -63,7 +75,34 @@ TEST_CASE("the watch tells which gradient overflows, whatever weight is trained"
     CHECK(terms->most >= largest);
     CHECK(terms->overflows == (largest > kLargestHalf));
     // Of sixteen ranks that share the positions none has the whole sum.
-    CHECK(terms->only_as_summed() == (share > 1));
+    if (in_positions) CHECK(terms->only_as_summed() == (share > 1));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("The watch tells which gradient overflows only as it is summed", "[golden]") {
+  const ModelConfig config = small_config("qwen3");
+  for (const char* trained :
+       {"q_norm.weight", "k_norm.weight", "input_layernorm.weight", "model.norm.weight",
+        "q_proj.weight", "embed_tokens.weight", "lm_head.weight"}) {
+    check_watch(config, trained, true);
+  }
+  const ModelConfig oss = small_config("gpt_oss");
+  for (const char* trained :
+       {"self_attn.sinks", "experts.gate_up_proj", "experts.gate_up_proj_bias", "experts.down_proj",
+        "experts.down_proj_bias", "router.weight", "router.bias"}) {
+    check_watch(oss, trained, true);
+  }
+}
+
+TEST_CASE("The watch knows every parameter that a family trains", "[golden]") {
+  const std::string family = GENERATE("llama", "qwen2", "qwen3", "mixtral", "qwen2_moe",
+                                      "qwen3_moe", "gpt_oss", "deepseek_v3");
+  const ModelConfig config = small_config(family);
+  const Decoder model(config, seeded_weights(config, 3));
+  for (const ParameterPtr& parameter : model.parameters()) {
+    if (parameter->trainable) check_watch(config, parameter->name, false);
   }
 }
 
