@@ -64,17 +64,21 @@ std::string began_anew(const WrongPart& part, const GoldenTensor* gradient, int6
       is_first ? of_gradient : of_square, is_first ? "gradient" : "square of the gradient", step);
 }
 
-// How many values equal the reference's after the shift. At the end of a flat buffer those of its
-// neighbors come in, so some need not.
-size_t count_shifted(const WrongPart& part, const double* whole, int64_t size, int64_t shift,
-                     double rounding) {
-  size_t equal = 0;
+// How many values equal the reference's after the shift, and how many do not. At the end of a flat
+// buffer those of its neighbors come in, so some need not. Zeros tell nothing.
+struct Shifted {
+  size_t equal = 0, other = 0;
+};
+
+Shifted count_shifted(const WrongPart& part, const double* whole, int64_t size, int64_t shift,
+                      double rounding) {
+  Shifted count;
   for (size_t i = 0; i < part.values.size(); ++i) {
     const int64_t from = static_cast<int64_t>(part.places[i]) + shift;
-    if (from < 0 || from >= size) continue;
-    equal += std::fabs(part.values[i] - whole[from]) <= rounding;
+    if (from < 0 || from >= size || (part.values[i] == 0 && whole[from] == 0)) continue;
+    ++(std::fabs(part.values[i] - whole[from]) <= rounding ? count.equal : count.other);
   }
-  return equal;
+  return count;
 }
 
 // `step`: of which the reference's values are, where they are not those of the part's own step.
@@ -84,18 +88,22 @@ std::string at_another_place(const WrongPart& part, const GoldenTensor& golden,
   const double* whole = golden.value.data<double>();
   const int64_t size = golden.value.numel();
   const double rounding = kRoundingOfState * golden.scale;
-  const size_t middle = part.values.size() / 2;
-  for (int64_t from = 0; from < size; ++from) {
-    const int64_t shift = from - static_cast<int64_t>(part.places[middle]);
-    if (shift == 0 || !(std::fabs(part.values[middle] - whole[from]) <= rounding)) continue;
-    const size_t equal = count_shifted(part, whole, size, shift, rounding);
-    if (equal < kFewestOfState || 4 * equal < 3 * part.values.size()) continue;
-    return fmt::format(
-        "its values are {}those of the reference {} elements {}{} in row-major order: it was cut "
-        "from another place of a flat buffer, as where only one side counts the padding ({} of {} "
-        "values)",
-        step.empty() ? "" : "what this step makes of ", std::abs(shift),
-        shift > 0 ? "further on" : "further back", step, equal, part.values.size());
+  // Some of them lie at the ends of buffers.
+  for (const size_t probe : {part.values.size() / 2, part.values.size() / 3, part.values.size() / 4,
+                             3 * part.values.size() / 4}) {
+    if (std::fabs(part.values[probe]) <= rounding) continue;
+    for (int64_t from = 0; from < size; ++from) {
+      const int64_t shift = from - static_cast<int64_t>(part.places[probe]);
+      if (shift == 0 || !(std::fabs(part.values[probe] - whole[from]) <= rounding)) continue;
+      const Shifted count = count_shifted(part, whole, size, shift, rounding);
+      if (count.equal < kFewestOfState || count.equal < 3 * count.other) continue;
+      return fmt::format(
+          "its values are {}those of the reference {} elements {}{} in row-major order: it was cut "
+          "from another place of a flat buffer, as where only one side counts the padding ({} of "
+          "{} values)",
+          step.empty() ? "" : "what this step makes of ", std::abs(shift),
+          shift > 0 ? "further on" : "further back", step, count.equal, count.equal + count.other);
+    }
   }
   return "";
 }
