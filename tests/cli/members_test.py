@@ -83,6 +83,7 @@ class Members(cli_test.CommandTest):
         self.assertEqual(case["verdict"], "match", case["text"])
         (skipped,) = [row for row in case["tensors"] if row["name"] == "metric.skipped" and row["step"] == 3]
         self.assertEqual(skipped["outcome"], "unresolved")
+        self.assertEqual(self.goldens(), (1, 0), "what few members leave unresolved is unresolved by all")
 
     def test_an_error_that_nobody_expects_is_judged_by_all_members(self):
         text = CASE % "float32" + "run.grad_norm.counts: each_of_tp\n"
