@@ -11,7 +11,7 @@ shardproof_folder(src/observe src/base src/mesh torch)
 # Never comm.
 shardproof_folder(src/random src/base src/tensor src/observe fmt torch)
 shardproof_folder(src/comm src/base src/mesh src/tensor fmt torch)
-shardproof_folder(src/collective src/base src/comm fmt torch)
+shardproof_folder(src/collective src/base src/tensor/function.h src/comm fmt torch)
 shardproof_folder(src/sequence src/base src/mesh src/tensor src/comm src/collective fmt torch)
 # One device: never the rest of mesh, comm, parallel.
 shardproof_folder(src/model/moe src/base src/tensor fmt torch)
@@ -23,10 +23,10 @@ shardproof_folder(src/logprob src/base src/mesh src/tensor src/comm src/collecti
 shardproof_folder(src/parallel/style src/base src/mesh src/comm src/model fmt torch)
 shardproof_folder(src/parallel/tp src/base src/mesh src/tensor src/random src/comm src/collective
   src/model src/parallel/style fmt json torch)
-shardproof_folder(src/parallel/cp src/base src/comm src/sequence src/model src/parallel/style fmt
-  torch)
-shardproof_folder(src/parallel/ulysses src/base src/mesh src/tensor src/comm src/collective src/model
-  src/parallel/style fmt json torch)
+shardproof_folder(src/parallel/cp src/base src/tensor/function.h src/comm src/sequence src/model
+  src/parallel/style fmt torch)
+shardproof_folder(src/parallel/ulysses src/base src/mesh src/tensor src/comm src/collective
+  src/model src/parallel/style fmt json torch)
 shardproof_folder(src/parallel/data src/base src/mesh src/tensor src/comm src/model
   src/parallel/style fmt torch)
 shardproof_folder(src/parallel/pp src/base src/mesh src/tensor src/comm src/model src/parallel/style fmt torch)

@@ -1,21 +1,20 @@
 #include "collective/all_to_all.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <string>
 
 #include "base/error.h"
 #include "collective/equal_parts.h"
 #include "collective/kept_communicator.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
 
-struct AllToAllFunction : torch::autograd::Function<AllToAllFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input,
-                            Communicator* axis, const std::string& label,
-                            const std::vector<int64_t>& input_sizes,
+struct AllToAllFunction : Function<AllToAllFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& input, Communicator* axis,
+                            const std::string& label, const std::vector<int64_t>& input_sizes,
                             const std::vector<int64_t>& output_sizes) {
     ctx->saved_data["axis"] = keep_communicator(*axis);
     ctx->saved_data["label"] = label;
@@ -24,8 +23,7 @@ struct AllToAllFunction : torch::autograd::Function<AllToAllFunction> {
     return axis->all_to_all(input, label + " forward", input_sizes, output_sizes);
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "an all-to-all has no second derivative");
     auto& saved = ctx->saved_data;
     Communicator& axis = kept_communicator(saved["axis"]);

@@ -3,13 +3,13 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <string>
 
 #include "base/error.h"
 #include "collective/equal_parts.h"
 #include "collective/kept_communicator.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -71,9 +71,8 @@ at::Tensor run(Step step, const at::Tensor& tensor, const Mapping& mapping, cons
   return {};
 }
 
-struct MappingFunction : torch::autograd::Function<MappingFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input,
-                            const Mapping& mapping) {
+struct MappingFunction : Function<MappingFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& input, const Mapping& mapping) {
     ctx->saved_data["backward"] = static_cast<int64_t>(mapping.backward);
     ctx->saved_data["axis"] = keep_communicator(*mapping.axis);
     ctx->saved_data["label"] = mapping.label;
@@ -83,8 +82,7 @@ struct MappingFunction : torch::autograd::Function<MappingFunction> {
     return run(mapping.forward, input, mapping, " forward");
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "collectives have no second derivative");
     auto& saved = ctx->saved_data;
     const Mapping mapping{.forward = Step::kIdentity,

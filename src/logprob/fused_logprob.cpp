@@ -1,13 +1,13 @@
 #include "logprob/fused_logprob.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "collective/mappings.h"
 #include "logprob/row_softmax.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -68,8 +68,8 @@ at::Tensor with_padding(const at::Tensor& counted, int64_t columns, at::ScalarTy
   return at::constant_pad_nd(counted, pad, 0).to(dtype);
 }
 
-struct FusedFunction : torch::autograd::Function<FusedFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& hidden,
+struct FusedFunction : Function<FusedFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& hidden,
                             const at::Tensor& weight, const at::Tensor& bias,
                             const at::Tensor& target, const VocabShard& shard) {
     const OutputLayer layer(hidden, weight, bias, shard);
@@ -86,8 +86,7 @@ struct FusedFunction : torch::autograd::Function<FusedFunction> {
     return logprob;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the logprob has no second derivative");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& hidden = saved[0];

@@ -4,13 +4,13 @@
 #include <ATen/TensorUtils.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -78,14 +78,14 @@ VocabShard VocabShard::of(int64_t columns, int64_t vocab_size, Communicator& tp,
   return shard;
 }
 
-void VocabShard::save(torch::autograd::AutogradContext& context) const {
+void VocabShard::save(FunctionContext& context) const {
   context.saved_data["start"] = range.start;
   context.saved_data["counted"] = range.counted;
   context.saved_data["temperature"] = temperature;
   context.saved_data["block_rows"] = block_rows;
 }
 
-VocabShard VocabShard::load(torch::autograd::AutogradContext& context, int64_t columns) {
+VocabShard VocabShard::load(FunctionContext& context, int64_t columns) {
   auto& data = context.saved_data;
   return {.range = {.start = data["start"].toInt(),
                     .columns = columns,

@@ -15,11 +15,9 @@
 #include "comm/communicator.h"
 #include "logprob/vocab_range.h"
 
-namespace torch::autograd {
-struct AutogradContext;
-}
-
 namespace shardproof {
+
+class FunctionContext;
 
 // Options of the functions over a sharded vocabulary.
 struct LogprobOptions {
@@ -53,8 +51,8 @@ struct VocabShard {
   static VocabShard of(int64_t columns, int64_t vocab_size, Communicator& tp,
                        const LogprobOptions& options);
   // Saves and loads what a backward needs, without the communicator and the label.
-  void save(torch::autograd::AutogradContext& context) const;
-  static VocabShard load(torch::autograd::AutogradContext& context, int64_t columns);
+  void save(FunctionContext& context) const;
+  static VocabShard load(FunctionContext& context, int64_t columns);
   // Reduces over tp with the label "<label><what>"; returns `tensor` itself where nothing is split.
   at::Tensor reduce(const at::Tensor& tensor, ReduceOp op, const char* what) const;
 };

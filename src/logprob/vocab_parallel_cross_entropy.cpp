@@ -2,10 +2,10 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "logprob/row_softmax.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -79,8 +79,8 @@ at::Tensor overwritten(const at::Tensor& logits, const VocabShard& shard,
   return logits;
 }
 
-struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& logits,
+struct CrossEntropyFunction : Function<CrossEntropyFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& logits,
                             const at::Tensor& target, const Smoothed& how, bool overwrite) {
     const CrossEntropyResult result = distributed_loss(logits, target, how);
     ctx->save_for_backward(
@@ -92,8 +92,7 @@ struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
     return result.loss;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the cross entropy has no second derivative");
     const auto saved = ctx->get_saved_variables();
     auto& data = ctx->saved_data;

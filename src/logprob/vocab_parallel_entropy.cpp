@@ -1,9 +1,9 @@
 #include "logprob/vocab_parallel_entropy.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -70,8 +70,8 @@ at::Tensor entropy_gradient(const at::Tensor& logits, const VocabShard& shard,
   return out;
 }
 
-struct EntropyFunction : torch::autograd::Function<EntropyFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& logits,
+struct EntropyFunction : Function<EntropyFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& logits,
                             const VocabShard& shard) {
     const auto shape = logits.sizes().slice(0, static_cast<size_t>(logits.dim()) - 1);
     const EntropySums sums = entropy_sums(logits, c10::multiply_integers(shape), shard);
@@ -80,8 +80,7 @@ struct EntropyFunction : torch::autograd::Function<EntropyFunction> {
     return sums.entropy().view(shape);
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the entropy has no second derivative");
     const auto saved = ctx->get_saved_variables();
     const VocabShard shard = VocabShard::load(*ctx, saved[0].size(-1));

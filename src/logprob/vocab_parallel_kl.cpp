@@ -1,11 +1,11 @@
 #include "logprob/vocab_parallel_kl.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -108,9 +108,9 @@ KlGradients kl_gradients(const at::Tensor& p, const at::Tensor& q, const VocabSh
   return out;
 }
 
-struct KlFunction : torch::autograd::Function<KlFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& p,
-                            const at::Tensor& q, const VocabShard& shard) {
+struct KlFunction : Function<KlFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& p, const at::Tensor& q,
+                            const VocabShard& shard) {
     const auto shape = p.sizes().slice(0, static_cast<size_t>(p.dim()) - 1);
     const KlSums sums = kl_sums(p, q, c10::multiply_integers(shape), shard);
     ctx->save_for_backward({p, q, sums.max, sums.sum, sums.dot});
@@ -118,8 +118,7 @@ struct KlFunction : torch::autograd::Function<KlFunction> {
     return sums.kl().view(shape);
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the KL has no second derivative");
     const auto saved = ctx->get_saved_variables();
     const VocabShard shard = VocabShard::load(*ctx, saved[0].size(-1));

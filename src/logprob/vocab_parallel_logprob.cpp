@@ -1,12 +1,12 @@
 #include "logprob/vocab_parallel_logprob.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "logprob/row_softmax.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -32,8 +32,8 @@ Result distributed_logprob(const at::Tensor& logits, const at::Tensor& target,
   return out;
 }
 
-struct LogprobFunction : torch::autograd::Function<LogprobFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& logits,
+struct LogprobFunction : Function<LogprobFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& logits,
                             const at::Tensor& target, const VocabShard& shard) {
     const Result result = distributed_logprob(logits, target, shard);
     ctx->save_for_backward(
@@ -42,8 +42,7 @@ struct LogprobFunction : torch::autograd::Function<LogprobFunction> {
     return result.logprob;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the logprob has no second derivative");
     const auto saved = ctx->get_saved_variables();
     const VocabShard shard = VocabShard::load(*ctx, saved[0].size(-1));

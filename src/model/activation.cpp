@@ -1,10 +1,10 @@
 // The elementwise layers: the gated activations of the MLP and the residual sum. A gate keeps its
 // two inputs; its backward recomputes the factors of the product.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "model/decoder.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -23,21 +23,19 @@ struct GeluTanh {
   }
 };
 
-// gate, up -> Function(gate) * up
-template <class Function>
-struct GateFunction : torch::autograd::Function<GateFunction<Function>> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& gate,
-                            const at::Tensor& up) {
+// gate, up -> Curve(gate) * up
+template <class Curve>
+struct GateFunction : Function<GateFunction<Curve>> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& gate, const at::Tensor& up) {
     ctx->save_for_backward({gate, up});
-    return Function::of(gate).mul_(up);
+    return Curve::of(gate).mul_(up);
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "a gate has no second derivative");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &gate = saved[0], &up = saved[1];
-    return {Function::backward(grads[0] * up, gate), Function::of(gate).mul_(grads[0])};
+    return {Curve::backward(grads[0] * up, gate), Curve::of(gate).mul_(grads[0])};
   }
 };
 

@@ -14,7 +14,6 @@
 // sees, and only the scores of one block exist at a time. The forward keeps only q, k and v; the
 // backward recomputes the weights of each block (Rabe and Staats, arXiv:2112.05682).
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,6 +22,7 @@
 
 #include "base/error.h"
 #include "model/decoder.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -157,10 +157,9 @@ Gradients attend_backward(const at::Tensor& grad_out, const at::Tensor& q, const
           sinks.defined() ? grad_sinks.to(sinks.scalar_type()) : sinks};
 }
 
-struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q,
-                            const at::Tensor& k, const at::Tensor& v,
-                            const std::optional<at::Tensor>& some_sinks,
+struct AttentionFunction : Function<AttentionFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const std::optional<at::Tensor>& some_sinks,
                             const AttentionRule& rule) {
     const at::Tensor sinks = some_sinks.value_or(at::Tensor());
     ctx->save_for_backward({q, k, v, sinks});
@@ -170,8 +169,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     return attend(q, k, v, sinks, rule);
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "attention has no second derivative");
     const auto saved = ctx->get_saved_variables();
     const AttentionRule rule{.scale = ctx->saved_data["scale"].toDouble(),

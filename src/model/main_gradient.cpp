@@ -1,26 +1,23 @@
 #include "model/main_gradient.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <limits>
 #include <optional>
 
 #include "base/error.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 struct Buffer : torch::CustomClassHolder {
   explicit Buffer(std::shared_ptr<MainGradient> gradient_in) : gradient(std::move(gradient_in)) {}
   std::shared_ptr<MainGradient> gradient;
 };
 
-struct AccumulatingLinear : torch::autograd::Function<AccumulatingLinear> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+struct AccumulatingLinear : Function<AccumulatingLinear> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias,
                             const c10::intrusive_ptr<Buffer>& buffer) {
     ctx->save_for_backward({x, weight});
@@ -29,10 +26,10 @@ struct AccumulatingLinear : torch::autograd::Function<AccumulatingLinear> {
     return at::linear(x, weight, bias);
   }
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(),
                       "an accumulating linear has no second derivative");
-    const variable_list saved = ctx->get_saved_variables();
+    const std::vector<at::Tensor> saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &grad = grads[0];
     const auto buffer =
         c10::static_intrusive_pointer_cast<Buffer>(ctx->saved_data["buffer"].toCapsule());

@@ -1,15 +1,12 @@
 #include "model/open_weights.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 struct Leave : torch::CustomClassHolder {
   explicit Leave(LeaveProduct leave_in) : leave(std::move(leave_in)) {}
@@ -18,15 +15,15 @@ struct Leave : torch::CustomClassHolder {
 
 // Returns y, whose backward leaves the product. The weight is an input so that y takes a gradient
 // where x takes none.
-struct LeavingProduct : torch::autograd::Function<LeavingProduct> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& y, const at::Tensor& x,
+struct LeavingProduct : Function<LeavingProduct> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& y, const at::Tensor& x,
                             const at::Tensor& /*weight*/, const c10::intrusive_ptr<Leave>& leave) {
     ctx->save_for_backward({x});
     ctx->saved_data["leave"] = c10::IValue::make_capsule(leave);
     return at::alias(y);
   }
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "a split backward has no second derivative");
     const auto leave =
         c10::static_intrusive_pointer_cast<Leave>(ctx->saved_data["leave"].toCapsule());

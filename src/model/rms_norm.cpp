@@ -2,10 +2,10 @@
 // over the last dim; Gemma multiplies by 1 + weight. The forward keeps the input and a number per
 // row.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
 #include "model/decoder.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -19,9 +19,9 @@ at::Tensor norm_factor(const at::Tensor& weight, at::ScalarType wide, bool unit_
 // Sums over all dims but the last.
 at::Tensor sum_of_rows(const at::Tensor& x) { return x.view({-1, x.size(-1)}).sum(0); }
 
-struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& input,
-                            const at::Tensor& weight, double eps, bool unit_offset) {
+struct RmsNormFunction : Function<RmsNormFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& input, const at::Tensor& weight,
+                            double eps, bool unit_offset) {
     const at::ScalarType wide = wider_type(input.scalar_type());
     const at::Tensor x = input.to(wide);
     const at::Tensor inverse_root = at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps);
@@ -31,8 +31,7 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   }
 
   // With n = x / root and incoming gradient g: (g - n mean(g n)) / root.
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "the norm has no second derivative");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &input = saved[0], &weight = saved[1], &inverse_root = saved[2];

@@ -1,14 +1,12 @@
 #include "random/checkpoint.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "random/recompute.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
-
-using torch::autograd::variable_list;
 
 // The data for the backward besides tensors.
 struct CheckpointRun : torch::CustomClassHolder {
@@ -20,14 +18,14 @@ struct CheckpointRun : torch::CustomClassHolder {
   std::vector<bool> takes_gradient;  // one per input
 };
 
-struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
+struct CheckpointFunction : Function<CheckpointFunction> {
   // `anchor` takes a gradient, so that the body's parameters always get theirs.
-  static variable_list forward(torch::autograd::AutogradContext* ctx,
-                               const c10::intrusive_ptr<CheckpointRun>& run,
-                               const at::Tensor& anchor, at::TensorList inputs) {
+  static std::vector<at::Tensor> forward(FunctionContext* ctx,
+                                         const c10::intrusive_ptr<CheckpointRun>& run,
+                                         const at::Tensor& anchor, at::TensorList inputs) {
     run->moment = RngMoment::of(run->rng);
-    variable_list outputs = run->body(inputs.vec());
-    variable_list kept = inputs.vec();
+    std::vector<at::Tensor> outputs = run->body(inputs.vec());
+    std::vector<at::Tensor> kept = inputs.vec();
     if (run->first_input != nullptr) {
       run->first_shape = kept[0].sizes().vec();
       kept[0] = run->first_input->keep(kept[0].detach());
@@ -38,11 +36,11 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     return outputs;
   }
 
-  static variable_list backward(torch::autograd::AutogradContext* ctx, variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     refuse_grad_call();
     const auto run =
         c10::static_intrusive_pointer_cast<CheckpointRun>(ctx->saved_data["run"].toCapsule());
-    variable_list inputs = ctx->get_saved_variables();
+    std::vector<at::Tensor> inputs = ctx->get_saved_variables();
     if (run->first_input != nullptr) {
       inputs[0] = run->first_input->restore(inputs[0], run->first_shape);
     }
@@ -53,7 +51,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     }
     inputs.clear();
     backward_through(run_again(run->body, leaves, run->rng, run->moment), grads);
-    variable_list out(2);  // of the run and of the anchor
+    std::vector<at::Tensor> out(2);  // of the run and of the anchor
     for (const at::Tensor& leaf : leaves) out.push_back(leaf.grad());
     return out;
   }

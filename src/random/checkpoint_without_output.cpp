@@ -1,13 +1,14 @@
 #include "random/checkpoint_without_output.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <map>
 #include <set>
 
 #include "base/error.h"
 #include "random/recompute.h"
+#include "tensor/function.h"
 #include "tensor/memory.h"
 
 namespace shardproof {
@@ -29,7 +30,6 @@ struct CheckpointWithoutOutput::State {
 namespace {
 
 using torch::autograd::Node;
-using torch::autograd::variable_list;
 
 // Gives the memory of `from` to a tensor whose own was freed. Both share it from then on.
 void share_memory(const at::Tensor& tensor, const at::Tensor& from) {
@@ -56,7 +56,8 @@ bool leads_to(const std::shared_ptr<Node>& from, const Node* target) {
 
 // Whether only these outputs hold the memory of output i: no input and no object of the body does.
 // A view also holds its base, which is one more holder; only these views may hold the base.
-bool owns_memory(const variable_list& outputs, const std::vector<at::Tensor>& inputs, size_t i) {
+bool owns_memory(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs,
+                 size_t i) {
   for (const at::Tensor& input : inputs) {
     if (input.is_alias_of(outputs[i])) return false;
   }
@@ -75,8 +76,8 @@ bool owns_memory(const variable_list& outputs, const std::vector<at::Tensor>& in
 }
 
 template <class State>
-variable_list first_run(State& state, const std::vector<at::Tensor>& inputs) {
-  variable_list outputs = state.body(inputs);
+std::vector<at::Tensor> first_run(State& state, const std::vector<at::Tensor>& inputs) {
+  std::vector<at::Tensor> outputs = state.body(inputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
     SHARDPROOF_ASSERT(outputs[i].defined(), "a body gives tensors");
     state.memory_is_own.push_back(owns_memory(outputs, inputs, i));
@@ -117,16 +118,15 @@ struct Holder : torch::CustomClassHolder {
 };
 
 template <class State>
-struct WithoutOutputFunction : torch::autograd::Function<WithoutOutputFunction<State>> {
-  static variable_list forward(torch::autograd::AutogradContext* ctx,
-                               const std::shared_ptr<State>& state, const at::Tensor& anchor,
-                               at::TensorList inputs) {
+struct WithoutOutputFunction : Function<WithoutOutputFunction<State>> {
+  static std::vector<at::Tensor> forward(FunctionContext* ctx, const std::shared_ptr<State>& state,
+                                         const at::Tensor& anchor, at::TensorList inputs) {
     ctx->set_materialize_grads(false);
     ctx->saved_data["state"] = c10::IValue::make_capsule(c10::make_intrusive<Holder<State>>(state));
     return first_run(*state, inputs.vec());
   }
 
-  static variable_list backward(torch::autograd::AutogradContext* ctx, variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     const auto holder =
         c10::static_intrusive_pointer_cast<Holder<State>>(ctx->saved_data["state"].toCapsule());
     State& state = *holder->state;
@@ -134,7 +134,7 @@ struct WithoutOutputFunction : torch::autograd::Function<WithoutOutputFunction<S
     const std::vector<at::Tensor> outputs = std::move(state.recomputed);
     state.recomputed.clear();
     backward_through(outputs, grads);
-    variable_list out(2);  // of the state and of the anchor
+    std::vector<at::Tensor> out(2);  // of the state and of the anchor
     for (const at::Tensor& leaf : state.inputs) out.push_back(leaf.grad());
     return out;
   }

@@ -2,9 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -19,16 +19,15 @@ at::Tensor kept(const at::Tensor& x, const at::Tensor& keep, double scale) {
   return at::where(keep, x * scale, zero);
 }
 
-struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
-                            const at::Tensor& keep, double scale) {
+struct DropoutFunction : Function<DropoutFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& x, const at::Tensor& keep,
+                            double scale) {
     ctx->save_for_backward({keep});
     ctx->saved_data["scale"] = scale;
     return kept(x, keep, scale);
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "dropout has no second derivative");
     const at::Tensor keep = ctx->get_saved_variables()[0];
     return {kept(grads[0], keep, ctx->saved_data["scale"].toDouble()), at::Tensor(), at::Tensor()};

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 #include <memory>
@@ -11,6 +10,7 @@
 #include "model/precision.h"
 #include "model/wrapped_layer.h"
 #include "sim/case/recorder/rounding_noise.h"
+#include "tensor/function.h"
 
 namespace shardproof::sim {
 namespace {
@@ -18,16 +18,14 @@ namespace {
 // Returns `out`. In the backward it adds, with a = factors * sum |grad out * out|,
 //   to q                 a keys,  [B, S, H, D]
 //   to the output keys   a q
-struct MovedScores : torch::autograd::Function<MovedScores> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& out,
-                            const at::Tensor& q, const at::Tensor& keys,
-                            const at::Tensor& factors) {
+struct MovedScores : Function<MovedScores> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& out, const at::Tensor& q,
+                            const at::Tensor& keys, const at::Tensor& factors) {
     ctx->save_for_backward({out, q, keys, factors});
     return out.clone();
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &q = saved[1], &keys = saved[2], &factors = saved[3];
     const at::ScalarType wide = keys.scalar_type();

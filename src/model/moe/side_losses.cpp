@@ -1,9 +1,9 @@
 #include "model/moe/side_losses.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include "base/error.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -26,15 +26,14 @@ at::Tensor divisor(const at::Tensor& tokens, const at::Tensor& like) {
   return tokens.clamp_min(1).to(like.scalar_type()).unsqueeze(-1);
 }
 
-struct SideLossFunction : torch::autograd::Function<SideLossFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& carrier,
+struct SideLossFunction : Function<SideLossFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& carrier,
                             const at::Tensor& /*value*/, const at::Tensor& gradient) {
     ctx->saved_data["gradient"] = gradient;  // not a saved variable, which nobody may write to
     return carrier;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     return {grads[0], ctx->saved_data["gradient"].toTensor(), at::Tensor()};
   }
 };

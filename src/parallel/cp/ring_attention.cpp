@@ -1,7 +1,6 @@
 #include "parallel/cp/ring_attention.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 #include <optional>
@@ -9,6 +8,7 @@
 #include "base/error.h"
 #include "model/precision.h"
 #include "parallel/cp/block_attention.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
@@ -111,10 +111,9 @@ class GradientsHome {
   std::optional<Handover> under_way_;
 };
 
-struct RingFunction : torch::autograd::Function<RingFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q,
-                            const at::Tensor& k, const at::Tensor& v,
-                            const std::optional<at::Tensor>& some_sinks,
+struct RingFunction : Function<RingFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const std::optional<at::Tensor>& some_sinks,
                             const c10::intrusive_ptr<Ring>& ring) {
     const at::Tensor sinks = some_sinks.value_or(at::Tensor());
     const at::Tensor scaled_q = by_kv_head(q, k.size(2)) * *ring->options.scale;
@@ -131,8 +130,7 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
     return out.to(q.scalar_type());
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "ring attention has no second derivative");
     const auto capsule = ctx->saved_data["ring"].toCapsule();
     const Ring& ring = static_cast<const Ring&>(*capsule);

@@ -1,18 +1,15 @@
 #include "parallel/tp/async_linear.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
 
 #include "base/error.h"
 #include "collective/mappings.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 // The part of a call that its backward needs besides tensors; the graph owns it.
 struct LinearCall : torch::CustomClassHolder {
@@ -24,12 +21,12 @@ struct LinearCall : torch::CustomClassHolder {
   AsyncLinearOptions options;
 };
 
-c10::intrusive_ptr<LinearCall> call_of(AutogradContext* ctx) {
+c10::intrusive_ptr<LinearCall> call_of(FunctionContext* ctx) {
   return c10::static_intrusive_pointer_cast<LinearCall>(ctx->saved_data["call"].toCapsule());
 }
 
 // The sum of `grad` over all leading dims; undefined without a bias that needs a gradient.
-at::Tensor bias_gradient(AutogradContext* ctx, const at::Tensor& grad) {
+at::Tensor bias_gradient(FunctionContext* ctx, const at::Tensor& grad) {
   if (!ctx->saved_data["bias"].toBool() || !ctx->needs_input_grad(2)) return {};
   return grad.flatten(0, -2).sum(0);
 }
@@ -76,8 +73,8 @@ std::function<at::Tensor(const at::Tensor&)> regather_of(
   };
 }
 
-struct AsyncLinearFunction : torch::autograd::Function<AsyncLinearFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+struct AsyncLinearFunction : Function<AsyncLinearFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias,
                             const c10::intrusive_ptr<LinearCall>& call) {
     ctx->save_for_backward({x, weight});
@@ -90,10 +87,10 @@ struct AsyncLinearFunction : torch::autograd::Function<AsyncLinearFunction> {
     return at::linear(input, weight, bias);
   }
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "an async linear has no second derivative");
     const auto call = call_of(ctx);
-    const variable_list saved = ctx->get_saved_variables();
+    const std::vector<at::Tensor> saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &grad = grads[0];
     const auto& deferred = call->options.deferred;
     const bool trains = ctx->needs_input_grad(1);
@@ -121,8 +118,8 @@ struct AsyncLinearFunction : torch::autograd::Function<AsyncLinearFunction> {
   }
 };
 
-struct FrozenLinearFunction : torch::autograd::Function<FrozenLinearFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+struct FrozenLinearFunction : Function<FrozenLinearFunction> {
+  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias,
                             const c10::intrusive_ptr<LinearCall>& call) {
     ctx->save_for_backward({weight});
@@ -131,7 +128,7 @@ struct FrozenLinearFunction : torch::autograd::Function<FrozenLinearFunction> {
     return at::linear(x, weight, bias);
   }
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "a frozen linear has no second derivative");
     const auto call = call_of(ctx);
     std::optional<InputGradient> grad_x;

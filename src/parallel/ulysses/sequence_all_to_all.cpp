@@ -2,17 +2,15 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
 
 #include "base/error.h"
 #include "collective/kept_communicator.h"
+#include "tensor/function.h"
 
 namespace shardproof {
 namespace {
-
-using torch::autograd::variable_list;
 
 struct Dims {
   std::vector<int64_t> scatter, gather;  // per tensor
@@ -27,10 +25,11 @@ at::Tensor together(const at::Tensor& parts, int64_t gather_dim) {
   return at::cat(parts.unbind(0), gather_dim);
 }
 
-variable_list trade(const variable_list& tensors, const std::vector<int64_t>& scatter,
-                    const std::vector<int64_t>& gather, Communicator& ulysses,
-                    const std::string& label, const char* direction) {
-  variable_list results;
+std::vector<at::Tensor> trade(const std::vector<at::Tensor>& tensors,
+                              const std::vector<int64_t>& scatter,
+                              const std::vector<int64_t>& gather, Communicator& ulysses,
+                              const std::string& label, const char* direction) {
+  std::vector<at::Tensor> results;
   std::vector<at::Tensor> sent;
   const auto start = [&](size_t i) {
     sent.push_back(parts_for_ranks(tensors[i], scatter[i], ulysses.size()));
@@ -46,9 +45,10 @@ variable_list trade(const variable_list& tensors, const std::vector<int64_t>& sc
   return results;
 }
 
-struct TradeFunction : torch::autograd::Function<TradeFunction> {
-  static variable_list forward(torch::autograd::AutogradContext* ctx, at::TensorList tensors,
-                               const Dims& dims, Communicator* ulysses, const std::string& label) {
+struct TradeFunction : Function<TradeFunction> {
+  static std::vector<at::Tensor> forward(FunctionContext* ctx, at::TensorList tensors,
+                                         const Dims& dims, Communicator* ulysses,
+                                         const std::string& label) {
     ctx->saved_data["scatter"] = dims.scatter;
     ctx->saved_data["gather"] = dims.gather;
     ctx->saved_data["axis"] = keep_communicator(*ulysses);
@@ -56,10 +56,10 @@ struct TradeFunction : torch::autograd::Function<TradeFunction> {
     return trade(tensors.vec(), dims.scatter, dims.gather, *ulysses, label, "forward");
   }
 
-  static variable_list backward(torch::autograd::AutogradContext* ctx, variable_list grads) {
+  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
     SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "an all-to-all has no second derivative");
     auto& saved = ctx->saved_data;
-    variable_list results =
+    std::vector<at::Tensor> results =
         trade(grads, saved["gather"].toIntVector(), saved["scatter"].toIntVector(),
               kept_communicator(saved["axis"]), saved["label"].toStringRef(), "backward");
     results.resize(results.size() + 3);  // the arguments that are not tensors
@@ -87,7 +87,7 @@ void check_divides(const at::Tensor& tensor, int64_t dim, size_t index, int64_t 
 std::vector<at::Tensor> sequence_all_to_all(const std::vector<DimTrade>& trades,
                                             Communicator& ulysses, std::string_view label) {
   SHARDPROOF_ASSERT(!trades.empty(), "an all-to-all of no tensor");
-  variable_list tensors;
+  std::vector<at::Tensor> tensors;
   Dims dims;
   for (size_t i = 0; i < trades.size(); ++i) {
     tensors.push_back(trades[i].tensor);
