@@ -37,7 +37,7 @@ struct AnyFunction : torch::autograd::Function<AnyFunction> {
     std::vector<at::Tensor> gradients;
     for (size_t i = 0; i < given.size(); ++i) {
       SHARDPROOF_ASSERT(is_tensor[i] != 0 || !given[i].defined(),
-                        "what is no tensor has no gradient");
+                        "what is not a tensor has no gradient");
       if (is_tensor[i] != 0) gradients.push_back(given[i]);
     }
     gradients.resize(gradients.size() + 3);  // of inputs, forward and backward

@@ -9,7 +9,7 @@
 //   at::Tensor y = Doubled::apply(x, 2.0);
 //
 // forward may return a tensor or several; backward returns a gradient for each argument of apply,
-// undefined for one that is no tensor, and one for each tensor of a list.
+// undefined for one that is not a tensor, and one for each tensor of a list.
 //
 // Source: torch/csrc/autograd/custom_function.h
 #pragma once
