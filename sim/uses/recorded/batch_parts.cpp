@@ -167,8 +167,7 @@ std::string unequal_weights(const std::string& name, const Rows& rows) {
     return fmt::format(
         "each part of the batch, such as a rank's rows or a microbatch, is a mean over its own "
         "tokens{}, where each token of the whole batch should count equally: {}, as parts with {} "
-        "of "
-        "the tokens give",
+        "of the tokens give",
         is_mean ? "" : ", and these means are added", evidence, fmt::join(shares, " and "));
   }
   return fmt::format(
