@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "tensor/memory.h"
+#include "train/router_training.h"
 #include "train/trainer.h"
 #include "train/whole_matrices.h"
 

@@ -160,7 +160,9 @@ class Refused(Program):
         self.refused("the reference has no mesh; name its axes", tp2, "reference: {sequence_parallel: true}")
         self.refused("the reference tp2 is the layout of the case itself", tp2, "reference: {mesh: {tp: 2}}")
         self.refused("the reference one rank is the layout of the case itself", "reference: {mesh: {tp: 1}}")
-        self.refused("unknown key 'reference.mesh.ep'", tp2, "reference: {mesh: {ep: 2}}")
+        self.refused("unknown key 'reference.mesh.experts'", tp2, "reference: {mesh: {experts: 2}}")
+        self.refused("the reference: ep=2 times etp=1 does not divide the 1 ranks that hold a layer", tp2,
+                     "reference: {mesh: {ep: 2}}")
         self.refused("reference.mesh.tp", tp2, "reference: {mesh: {tp: 0}}")
         self.refused("reference.data_parallel", tp2, "reference: {mesh: {dp: 2}, data_parallel: sharded}")
         self.refused("a reference layout in float16", tp2, "reference: {mesh: {tp: 4}}", "precision: float16")
