@@ -30,6 +30,7 @@ PARTS = ("CMakeLists.txt", "CMakePresets.json", "cmake", "src", "sim", "golden",
 LEFT_OUT = {"golden/hf", "golden/witness"}  # data: linked, and read where it is
 OUTPUTS = {".o", ".a", ".gch"}
 FEW = 40  # rows
+NAMED = 4  # of the sources that are restored
 
 
 class BuildError(Exception):
@@ -155,7 +156,8 @@ class Scratch:
         outputs = self._foreign_outputs() if known else []
         if sources or outputs:
             yield (f"a pass before was stopped in the middle: {len(outputs)} outputs are made anew"
-                   + "".join(f", {name} is restored" for name in sources))
+                   + "".join(f", {name} is restored" for name in sources[:NAMED])
+                   + (f", and {len(sources) - NAMED} more sources" if len(sources) > NAMED else ""))
 
     def _copy_sources(self):
         """Makes the copy equal to the sources. What clean.json does not know is newer than any output."""
