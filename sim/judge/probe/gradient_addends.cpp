@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/case/policy_stages.h"
+
 namespace shardproof::sim::judge {
 namespace {
 
@@ -14,6 +16,11 @@ constexpr const char* kFirstGradient = "lm_head.grad_input";
 bool is_whole_for_every_token(const std::string& gradient) {
   return gradient == "grad.lm_head.weight" || gradient.ends_with(".o_proj.weight") ||
          gradient.ends_with(".down_proj.weight");
+}
+
+bool is_rounded_once(const ParallelSpec& parallel, const std::string& gradient) {
+  return parallel.deferred_wgrad > 0 && parallel.gradients == GradientPlace::kAutograd &&
+         gradient == "grad.lm_head.weight";
 }
 
 // float16 may lose an addend that is smaller than the others by more than this factor.
@@ -36,6 +43,10 @@ void GradientAddends::see(const Observation& observation) {
 
 bool GradientAddends::are_several(const GoldenTensor& gradient) const {
   if (gradient.step != step_ || !is_whole_for_every_token(gradient.name)) return false;
+  const bool has_stages = !spec_.stages.empty();
+  if (is_rounded_once(has_stages ? parallel_at(spec_, step_) : spec_.parallel, gradient.name)) {
+    return false;
+  }
   const GoldenTensor* of_tokens = golden_.find(Phase::kBackward, step_, kFirstGradient);
   if (of_tokens == nullptr || of_tokens->value.dim() != 3) return false;
   const int64_t count = of_tokens->value.size(0) * of_tokens->value.size(1);

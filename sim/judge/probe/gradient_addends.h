@@ -6,6 +6,7 @@
 #include <set>
 
 #include "observe/probe.h"
+#include "sim/case/case_spec.h"
 #include "sim/case/record/golden_record.h"
 
 namespace shardproof::sim::judge {
@@ -15,16 +16,19 @@ namespace shardproof::sim::judge {
 // sums prove that a sum was rounded.
 class GradientAddends {
  public:
-  explicit GradientAddends(const GoldenRecord& golden) : golden_(golden) {}
+  GradientAddends(const CaseSpec& spec, const GoldenRecord& golden)
+      : spec_(spec), golden_(golden) {}
   // Takes every observation, in the order made.
   void see(const Observation& observation);
   // True only for gradients of the head and of the weights that write to the residual stream, which
   // get an addend from every token, and only when the golden shows that they do. For other weights
   // addends may be zero: a sample that repeats one token gives none to queries and keys, an
-  // activation or a softmax may saturate, and a row of the embedding has one addend.
+  // activation or a softmax may saturate, and a row of the embedding has one addend. False for a
+  // head that defers its products, whose sum becomes one gradient of the weight's dtype.
   bool are_several(const GoldenTensor& gradient) const;
 
  private:
+  const CaseSpec& spec_;
   const GoldenRecord& golden_;
   int64_t step_ = -1;
   int64_t microbatch_ = 0;

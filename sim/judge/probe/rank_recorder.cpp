@@ -116,7 +116,7 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
     routes_.emplace(*golden_);
     own_optimizer_.emplace(spec_, *golden_, mesh_, rank_);
     parted_.emplace(*golden_);
-    if (spec_.precision != Precision::kFloat64) gradient_addends_.emplace(*golden_);
+    if (spec_.precision != Precision::kFloat64) gradient_addends_.emplace(spec_, *golden_);
   }
   report_.rank = rank;
   if (is_model_workload(spec_.workload)) report_.holds = Holds::kModel;
