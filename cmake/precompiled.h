@@ -2,7 +2,7 @@
 // LibTorch reuses it; our own headers include at most ATen/core/Tensor.h.
 #pragma once
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <ATen/core/grad_mode.h>
 
 #include <functional>
 #include <map>
