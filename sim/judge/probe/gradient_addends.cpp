@@ -43,10 +43,7 @@ void GradientAddends::see(const Observation& observation) {
 
 bool GradientAddends::are_several(const GoldenTensor& gradient) const {
   if (gradient.step != step_ || !is_whole_for_every_token(gradient.name)) return false;
-  const bool has_stages = !spec_.stages.empty();
-  if (is_rounded_once(has_stages ? parallel_at(spec_, step_) : spec_.parallel, gradient.name)) {
-    return false;
-  }
+  if (is_rounded_once(parallel_at(spec_, step_), gradient.name)) return false;
   const GoldenTensor* of_tokens = golden_.find(Phase::kBackward, step_, kFirstGradient);
   if (of_tokens == nullptr || of_tokens->value.dim() != 3) return false;
   const int64_t count = of_tokens->value.size(0) * of_tokens->value.size(1);

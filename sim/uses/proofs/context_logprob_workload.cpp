@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "logprob/context_logprob.h"
 #include "sim/uses/proofs/built_in.h"
+#include "tensor/int64_list.h"
 
 namespace shardproof::sim::proofs {
 namespace {
@@ -111,9 +112,7 @@ SequenceLayout positions_of_ranks(const TensorsByName& local, int64_t cp, const 
   if (!is_indexed(options)) {
     return SequenceLayout::whole(kTokens, cp, layout_kind(options), kPositions);
   }
-  const at::Tensor index = local.at("seq_index").to(at::kCPU).contiguous();
-  const int64_t* data = index.const_data_ptr<int64_t>();
-  return SequenceLayout::from_seq_index({data, data + index.numel()}, cp, kTokens);
+  return SequenceLayout::from_seq_index(int64_list(local.at("seq_index")), cp, kTokens);
 }
 
 at::Tensor scored_over_cp(const TensorsByName& local, const LogprobAxes& axes,
