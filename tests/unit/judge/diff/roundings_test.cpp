@@ -106,7 +106,8 @@ namespace {
 // The golden of a step of two samples of three tokens, and a weight with a gradient in each row.
 struct Addends {
   GoldenRecord golden;
-  GradientAddends addends{golden};
+  CaseSpec spec{};
+  GradientAddends addends{spec, golden};
   const GoldenTensor& weight(const char* name = "grad.lm_head.weight") const {
     return *golden.find(Phase::kStep, 1, name);
   }
@@ -119,11 +120,13 @@ struct Addends {
 };
 
 Addends addends_of(at::Tensor of_tokens) {
-  return {golden_from({seen("lm_head.grad_input", std::move(of_tokens), Phase::kBackward),
-                       seen("grad.lm_head.weight", numbered({5, 4})),
-                       seen("grad.model.norm.weight", numbered({5})),
-                       seen("grad.model.layers.0.self_attn.k_proj.weight", numbered({5, 4})),
-                       seen("grad.model.embed_tokens.weight", numbered({5, 4}))})};
+  return {.golden =
+              golden_from({seen("lm_head.grad_input", std::move(of_tokens), Phase::kBackward),
+                           seen("grad.lm_head.weight", numbered({5, 4})),
+                           seen("grad.model.norm.weight", numbered({5})),
+                           seen("grad.model.layers.0.self_attn.k_proj.weight", numbered({5, 4})),
+                           seen("grad.model.layers.0.self_attn.o_proj.weight", numbered({5, 4})),
+                           seen("grad.model.embed_tokens.weight", numbered({5, 4}))})};
 }
 
 }  // namespace
@@ -141,6 +144,16 @@ TEST_CASE("a gradient of one microbatch of all tokens has one addend", "[roundin
   Addends step = addends_of(numbered({2, 3, 4}));
   step.see_tokens({0, 1, 2, 3, 4, 5});
   CHECK_FALSE(step.addends.are_several(step.weight()));
+}
+
+TEST_CASE("a head that defers its products rounds their sum once", "[roundings]") {
+  Addends step = addends_of(numbered({2, 3, 4}));
+  step.see_tokens({0, 1, 2});
+  step.spec.parallel.deferred_wgrad = 1;
+  CHECK_FALSE(step.addends.are_several(step.weight()));
+  CHECK(step.addends.are_several(step.weight("grad.model.layers.0.self_attn.o_proj.weight")));
+  step.spec.parallel.gradients = GradientPlace::kMain;
+  CHECK(step.addends.are_several(step.weight()));
 }
 
 TEST_CASE("tokens without a gradient are no addend", "[roundings]") {
