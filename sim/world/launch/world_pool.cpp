@@ -19,7 +19,7 @@
 #include "sim/case/names.h"
 #include "sim/world/launch/golden_worker.h"
 #include "sim/world/launch/interrupts.h"
-#include "sim/world/launch/world.h"
+#include "sim/world/launch/process_world.h"
 
 namespace shardproof::sim::world {
 namespace {
@@ -179,7 +179,7 @@ struct WorldPool::Impl {
   std::set<std::shared_ptr<GoldenWorker>> busy_goldens;
   // Ranks of another launcher.
   ExternalHost* external_host = nullptr;
-  std::shared_ptr<World> external_world;
+  std::shared_ptr<LauncherWorld> external_world;
   bool external_spent = false;               // it is to be made anew before the next case
   std::optional<std::string> external_lost;  // why it could not be
 };
@@ -303,14 +303,15 @@ void WorldPool::take_in(const WorldKey& key, double patience_s) {
     ranks.push_back(std::make_shared<WorkerProcess>(impl_->io, remote, std::move(peer.socket)));
   }
   if (ranks.empty()) return;  // interrupted
-  impl_->external_world = World::of(impl_->io, key, std::move(ranks));
+  impl_->external_world = std::make_shared<LauncherWorld>(impl_->io, key);
+  impl_->external_world->take_in(std::move(ranks));
   impl_->external_spent = false;
 }
 
 // Why the world of another launcher's ranks cannot be had; nothing when it is there, or when there
 // is no launcher but ours.
 std::optional<std::string> WorldPool::remake_external(double patience_s) {
-  const std::shared_ptr<World> old = impl_->external_world;
+  const std::shared_ptr<LauncherWorld> old = impl_->external_world;
   if (!old || (!old->broken() && !impl_->external_spent)) return std::nullopt;
   if (impl_->external_lost) return impl_->external_lost;
   if (interrupted()) return "the run was interrupted";
