@@ -5,8 +5,8 @@
 
 #include <cstring>
 
-#include "sim/report/case_files.h"
 #include "sim/report/escape.h"
+#include "sim/report/run_folder.h"
 #include "tensor/safetensors_header.h"
 
 namespace shardproof::sim::report {

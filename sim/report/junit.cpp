@@ -8,9 +8,9 @@
 #include "base/error.h"
 #include "base/read_text.h"
 #include "sim/case/reference.h"
-#include "sim/report/case_files.h"
 #include "sim/report/escape.h"
 #include "sim/report/results_json.h"
+#include "sim/report/run_folder.h"
 #include "sim/report/summary.h"
 
 namespace shardproof::sim::report {

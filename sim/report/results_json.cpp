@@ -8,8 +8,8 @@
 #include <map>
 
 #include "sim/case/reference.h"
-#include "sim/report/case_files.h"
 #include "sim/report/escape.h"
+#include "sim/report/run_folder.h"
 #include "sim/report/tensor_table.h"
 #include "sim/report/virtual_time.h"
 

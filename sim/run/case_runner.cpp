@@ -8,7 +8,7 @@
 #include "sim/case/names.h"
 #include "sim/judge/verdict/microbatches.h"
 #include "sim/run/case_check.h"
-#include "sim/world/rank/fsdp_options.h"
+#include "sim/world/rank/case_options.h"
 
 namespace shardproof::sim::run {
 
