@@ -18,7 +18,7 @@
 #include "sim/describe/stages.h"
 #include "sim/describe/token_strips.h"
 #include "sim/report/color.h"
-#include "sim/world/rank/fsdp_options.h"
+#include "sim/world/rank/case_options.h"
 
 namespace shardproof::sim::cli {
 

@@ -18,7 +18,6 @@
 #include "sim/case/names.h"
 #include "sim/world/launch/deadline.h"
 #include "sim/world/rank/case_options.h"
-#include "sim/world/rank/fsdp_options.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof::sim::run {

@@ -45,7 +45,7 @@ def unlocked_uses(program, root, path, text=None):
 
 
 PLANTED = (  # file, what stands there, what stands there without the lock
-    ("sim/world/process/inbox.cpp", "      const Lock lock(mutex_);\n", ""),
+    ("sim/world/process/wire.cpp", "      const Lock lock(mutex_);\n", ""),
     ("sim/world/emulated/run_slots.cpp", "int64_t RunSlots::waiting() {\n  const Lock lock(mutex_);\n",
      "int64_t RunSlots::waiting() {\n"),
     ("sim/world/emulated/emulated_world.cpp", "  const Lock lock(impl_->mutex);\n  return impl_->failure;",

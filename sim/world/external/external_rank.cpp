@@ -24,7 +24,6 @@
 #include "sim/world/external/launcher_watch.h"
 #include "sim/world/external/store_questions.h"
 #include "sim/world/process/ending_codec.h"
-#include "sim/world/process/inbox.h"
 #include "sim/world/process/lives.h"
 #include "sim/world/process/op_count.h"
 #include "sim/world/process/process_clock.h"

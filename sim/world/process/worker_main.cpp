@@ -16,7 +16,6 @@
 #include "sim/world/process/call_board.h"
 #include "sim/world/process/call_lines.h"
 #include "sim/world/process/ending_codec.h"
-#include "sim/world/process/inbox.h"
 #include "sim/world/process/op_count.h"
 #include "sim/world/process/wire.h"
 

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "parallel/tp/broadcast_batch.h"
-#include "sim/world/rank/fsdp_options.h"
 
 namespace shardproof::sim::world {
 namespace {
@@ -95,6 +94,24 @@ Batch batch_as_read(const CaseSpec& spec, const Batch& own, const RankSetup& set
 
 bool root_deals_weights(const CaseSpec& spec) {
   return !spec.weights_folder.empty() && spec.parallel.mesh().world_size() > 1;
+}
+
+FsdpOptions fsdp_options(const ParallelSpec& spec) {
+  return {.kind = spec.data_parallel,
+          .replicate_size = spec.fsdp.replicate_size,
+          .reshard_after_forward = spec.fsdp.reshard_after_forward,
+          .prefetch = spec.fsdp.prefetch,
+          .reduce_each_microbatch = spec.fsdp.reduce_each_microbatch,
+          .cpu_offload = spec.fsdp.cpu_offload,
+          .gradients = spec.gradients};
+}
+
+ShardAxes shard_axes_of(const ParallelSpec& spec) {
+  std::vector<std::string> token_axes;
+  for (const auto& axis : kTrainingAxes) {
+    if (axis.share != Share::kModel) token_axes.emplace_back(axis.name);
+  }
+  return shard_axes(spec.mesh(), token_axes, fsdp_options(spec));
 }
 
 }  // namespace shardproof::sim::world

@@ -1,6 +1,7 @@
 // A case as options of the sharded stack.
 #pragma once
 
+#include "parallel/data/shard_axes.h"
 #include "policy/planned_model.h"
 #include "sim/case/case_spec.h"
 #include "train/trainer.h"
@@ -18,5 +19,12 @@ ParallelOptions parallel_options(const CaseSpec& spec);
 Batch batch_as_read(const CaseSpec& spec, const Batch& own, const RankSetup& setup);
 // Whether rank 0 alone reads the weights, from a folder, and sends every rank its shards.
 bool root_deals_weights(const CaseSpec& spec);
+
+// The sharding of parameters as options of the sharded stack, without LibTorch.
+
+FsdpOptions fsdp_options(const ParallelSpec& spec);
+// The axes of this case that shard and copy parameters. Throws Error(kRefused) when the number of
+// copies of a hybrid model does not divide dp.
+ShardAxes shard_axes_of(const ParallelSpec& spec);
 
 }  // namespace shardproof::sim::world

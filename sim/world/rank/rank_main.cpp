@@ -29,8 +29,8 @@
 #include "sim/world/rank/member_noise.h"
 #include "sim/world/rank/policy_life.h"
 #include "sim/world/rank/refusals.h"
+#include "sim/world/rank/stage_probe.h"
 #include "sim/world/rank/token_runs.h"
-#include "sim/world/rank/watched_probe.h"
 #include "tensor/tensor_memory.h"
 #include "train/trainer.h"
 

@@ -12,7 +12,6 @@
 #include "parallel/data/style.h"
 #include "parallel/pp/style.h"
 #include "sim/world/rank/case_options.h"
-#include "sim/world/rank/fsdp_options.h"
 
 namespace shardproof::sim::world {
 namespace {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,6 +51,23 @@ class StageProbe final : public Probe {
   bool ended_ = false;
   bool threw_in_backward_ = false;
   std::vector<Graph> graphs_;
+};
+
+// A probe whose observations a function sees first, and may keep from it.
+
+class WatchedProbe final : public Probe {
+ public:
+  using Watch = std::function<bool(const Observation&)>;
+  WatchedProbe(Probe& inner, const Watch& watch) : inner_(inner), watch_(watch) {}
+
+  bool listens(Phase phase) const override { return inner_.listens(phase); }
+  void observe(const Observation& observation) override {
+    if (watch_(observation)) inner_.observe(observation);
+  }
+
+ private:
+  Probe& inner_;
+  const Watch& watch_;
 };
 
 }  // namespace shardproof::sim::world
