@@ -14,8 +14,7 @@
 #include "sim/case/scenario/schema.h"
 #include "sim/cli/command_options.h"
 #include "sim/cli/help.h"
-#include "sim/cli/option_values.h"
-#include "sim/cli/standard_output.h"
+#include "sim/cli/outputs.h"
 #include "sim/cli/version.h"
 
 namespace shardproof::sim::cli {

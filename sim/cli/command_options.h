@@ -1,11 +1,11 @@
 // The options of commands that have a file of their own.
 #pragma once
 
-#include "sim/cli/arguments.h"
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
 
-namespace CLI {
-class App;
-}
+#include "sim/cli/arguments.h"
 
 namespace shardproof::sim::cli {
 
@@ -17,5 +17,15 @@ void add_fuzz_options(CLI::App& app, Arguments& arguments);
 void add_shrink_options(CLI::App& app, Arguments& arguments);
 void add_judge_options(CLI::App& app, CheckArguments& check);
 void add_validate_options(CLI::App& app, Arguments& arguments);
+
+// Values of options, before the options themselves look at them.
+
+// One sentence about the first value among `words` (after the program's and the command's name)
+// that no option takes: it is empty, as that of a shell variable without a value is; it is the next
+// option; it is NaN, which ranges let through. "" when there is none.
+std::string bad_value(const CLI::App& command, const std::vector<std::string>& words);
+
+// Of --shard I/N: sets shard and shard_count.
+CLI::Validator shard_text(RunArguments& run);
 
 }  // namespace shardproof::sim::cli
