@@ -13,7 +13,6 @@
 #include "sim/uses/validate/exchange.h"
 #include "sim/uses/validate/groups.h"
 #include "sim/uses/validate/planted.h"
-#include "sim/uses/validate/rotation.h"
 #include "sim/uses/validate/training.h"
 
 namespace shardproof::sim::validate {

@@ -35,7 +35,7 @@ struct StageRequest {
   std::vector<int64_t> members = {};  // the ranks that take part; []: all
   PairingsPart pairings = {};         // times
   nlohmann::json training = {};       // training: the case, of as many ranks as there are members
-  int64_t shift = 0;                  // training: see rotation.h
+  int64_t shift = 0;                  // training: see groups.h
 };
 
 // What one rank sends back: JSON, and in `training` the report of the case beside it. null: the

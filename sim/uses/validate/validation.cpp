@@ -21,7 +21,6 @@
 #include "sim/uses/validate/environment.h"
 #include "sim/uses/validate/groups.h"
 #include "sim/uses/validate/measure_times.h"
-#include "sim/uses/validate/rotation.h"
 #include "sim/uses/validate/suite.h"
 #include "sim/uses/validate/training.h"
 #include "sim/uses/validate/validate_rank.h"

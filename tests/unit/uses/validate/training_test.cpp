@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "sim/uses/validate/rotation.h"
+#include "sim/uses/validate/groups.h"
 
 using namespace shardproof;
 using namespace shardproof::sim;
