@@ -194,7 +194,7 @@ def brought_about(values, settled=frozenset()):
 
 
 # The value in a small case of an option that is only MORE, GIVEN or null.
-SMALL = {
+CHOSEN_VALUES = {
     "parallel.data_parallel_size": 4,
     "parallel.replicate_size": 2,
     "parallel.custom_parallel_plan": {"model.embed_tokens": "Replicate", "lm_head": "Replicate"},
@@ -219,7 +219,7 @@ def small_case(values):
     """A row of a matrix in which these values have their effects."""
     row, stages = {}, {}
     for key, value in sorted(values):
-        given = SMALL.get(key, {MORE: 2, "true": True, "false": False}.get(value, value))
+        given = CHOSEN_VALUES.get(key, {MORE: 2, "true": True, "false": False}.get(value, value))
         if key == "run.stages[].do":
             stages.setdefault(value, {"do": value})
         elif key.startswith("run.stages[]."):

@@ -6,7 +6,7 @@ import random
 FAMILIES = ("llama", "qwen2", "qwen3", "gemma3")
 PRECISIONS = ("float32", "bfloat16", "float16")
 # The axes of a mesh: data parallel, context parallel, Ulysses, tensor parallel, at most eight ranks.
-MESHES = [(dp, cp, ulysses, tp) for dp in (1, 2, 3, 4) for cp in (1, 2) for ulysses in (1, 2)
+DRAWN_MESHES = [(dp, cp, ulysses, tp) for dp in (1, 2, 3, 4) for cp in (1, 2) for ulysses in (1, 2)
           for tp in (1, 2, 4) if 2 <= dp * cp * ulysses * tp <= 8]
 
 
@@ -61,7 +61,7 @@ def parallel_of(rng, mesh):
 def draw_case(seed, precisions=PRECISIONS):
     """A scenario as a dict; equal seeds give equal scenarios."""
     rng = random.Random(seed)
-    precision, mesh = rng.choice(precisions), rng.choice(MESHES)
+    precision, mesh = rng.choice(precisions), rng.choice(DRAWN_MESHES)
     loss = rng.choice(["nll", "clipped_pg", "preference"])
     samples = mesh[0] * rng.choice([2, 2, 4])
     longest = rng.choice([12, 16, 24])
