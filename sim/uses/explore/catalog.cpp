@@ -267,7 +267,7 @@ std::vector<size_t> Catalog::kinds_of_code(const std::string& code) const {
     const std::string& path = options_[kinds_[kind].option].path;
     const std::string& label = kinds_[kind].label;
     const bool is_other = label != "default" && (path != "workload" || is_model_workload(label));
-    if (is_other && is_read_by(code, path)) found.push_back(kind);
+    if (is_other && affects_code(path, code)) found.push_back(kind);
   }
   return found;
 }

@@ -89,7 +89,7 @@ const std::vector<Edge>& edges() {
   return all;
 }
 
-bool is_read_by(const std::string& code, const std::string& path) {
+bool affects_code(const std::string& path, const std::string& code) {
   // By the beginning of the key.
   static const std::map<std::string, std::vector<std::string>> keys = {
       {kAttention,

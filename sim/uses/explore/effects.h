@@ -27,13 +27,13 @@ bool in_effect(const std::string& path, const CaseSettings& settings,
 struct Edge {
   const char* path;  // of the key
   int64_t size;
-  const char* code;  // one of those that is_read_by() knows; "": of a registered workload
+  const char* code;  // one of those that affects_code() knows; "": of a registered workload
   const char* reason;
 };
 
 const std::vector<Edge>& edges();
 
 // Whether a value of this key changes what this code does.
-bool is_read_by(const std::string& code, const std::string& path);
+bool affects_code(const std::string& path, const std::string& code);
 
 }  // namespace shardproof::sim::explore
