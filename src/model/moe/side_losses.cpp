@@ -91,10 +91,6 @@ at::Tensor z_losses(const at::Tensor& logits, const at::Tensor& groups, int64_t 
   return sums_by_group(squares, groups, group_count) / tokens.clamp_min(1).to(logits.scalar_type());
 }
 
-at::Tensor mean_over_groups(const at::Tensor& losses, const at::Tensor& tokens) {
-  return losses.sum() / tokens.gt(0).sum().clamp_min(1);
-}
-
 at::Tensor with_side_loss(const at::Tensor& carrier, const at::Tensor& loss, double factor) {
   return with_later_gradient(carrier, loss, at::full_like(loss.detach(), factor));
 }

@@ -50,9 +50,6 @@ at::Tensor pooled_balancing_loss(const std::vector<BalancingSums>& layers, const
 // [G]: the mean over a group's tokens of the squared logsumexp of the logits.
 at::Tensor z_losses(const at::Tensor& logits, const at::Tensor& groups, int64_t group_count);
 
-// The mean of losses [G] over the groups that have a token; 0 if none has.
-at::Tensor mean_over_groups(const at::Tensor& losses, const at::Tensor& tokens);
-
 // Returns `carrier`; its backward also adds `factor` times the gradient of `loss`, a scalar. So a
 // side loss needs no path to the main one: the carrier is what the router passes on (its weights,
 // or for z its logits). Where no gradients flow it does nothing, so that a recomputed layer adds

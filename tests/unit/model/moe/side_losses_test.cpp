@@ -32,6 +32,11 @@ void check_same(const at::Tensor& ours, const at::Tensor& logits, const at::Tens
   CHECK(dense.grad().abs().max().item<double>() > 1e-4);
 }
 
+// The mean of losses [G] over the groups that have a token; 0 if none has.
+at::Tensor mean_over_groups(const at::Tensor& losses, const at::Tensor& tokens) {
+  return losses.sum() / tokens.gt(0).sum().clamp_min(1);
+}
+
 }  // namespace
 
 TEST_CASE("The side losses of groups and their gradients are the golden's",
