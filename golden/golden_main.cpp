@@ -9,7 +9,6 @@
 #include <atomic>
 #include <chrono>
 #include <future>
-#include <nlohmann/json.hpp>
 
 #include "base/freed_memory.h"
 #include "base/mutex.h"
@@ -133,8 +132,8 @@ void run_measured(const sim::CaseSpec& spec, const CaseData& data, const sim::Ke
 // Larger goldens return their memory before the next request.
 constexpr int64_t kKeptBytes = int64_t{64} << 20;
 
-std::string run(const sim::CaseSpec& spec, Members members, int golden_fd,
-                const std::string& dump_path) {
+GoldenSize run(const sim::CaseSpec& spec, Members members, int golden_fd,
+               const std::string& dump_path) {
   const auto start = std::chrono::steady_clock::now();
   at::set_num_threads(1);  // the same sums in every run, and cores for the ranks
   const at::ScalarType dtype = dtype_of_precision(name_of(spec.precision));
@@ -169,17 +168,15 @@ std::string run(const sim::CaseSpec& spec, Members members, int golden_fd,
     bytes += static_cast<int64_t>(tensor.value.nbytes());
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return nlohmann::json{
-      {"seconds", seconds.count()}, {"tensors", recorder.tensors().size()}, {"bytes", bytes}}
-      .dump();
+  return {seconds.count(), std::ssize(recorder.tensors()), bytes};
 }
 
 }  // namespace
 
-std::string golden_main(const sim::CaseSpec& spec, Members members, int golden_fd,
-                        const std::string& dump_path) {
+GoldenSize golden_main(const sim::CaseSpec& spec, Members members, int golden_fd,
+                       const std::string& dump_path) {
   keep_freed_memory();
-  std::string result = run(spec, members, golden_fd, dump_path);
+  const GoldenSize result = run(spec, members, golden_fd, dump_path);
   return_freed_memory(kKeptBytes);
   return result;
 }

@@ -16,10 +16,16 @@ enum class Members {
   kMeasured,  // all, in float64 too: they show how far this case carries a rounding
 };
 
+// What a golden took and holds.
+struct GoldenSize {
+  double seconds = 0;
+  int64_t tensors = 0, bytes = 0;
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GoldenSize, seconds, tensors, bytes)
+
 // Writes the golden blob (sim/case/record/golden_record.h) to `golden_fd`, and to `dump_path`,
-// unless empty, the values under the names of expected.safetensors. Returns a small JSON:
-// {"seconds": .., "tensors": .., "bytes": ..}.
-std::string golden_main(const sim::CaseSpec& spec, Members members, int golden_fd,
-                        const std::string& dump_path = "");
+// unless empty, the values under the names of expected.safetensors.
+GoldenSize golden_main(const sim::CaseSpec& spec, Members members, int golden_fd,
+                       const std::string& dump_path = "");
 
 }  // namespace shardproof::golden

@@ -61,7 +61,7 @@ int golden_command(const CheckArguments& arguments, world::WorldPool& pool) {
   const auto golden = goldens.make(spec, dump);
   if (pool.interrupted()) return 130;
   if (golden->outcome.ok) {
-    std::cout << golden->outcome.result << '\n';
+    std::cout << nlohmann::json(golden->outcome.golden) << '\n';
   } else {
     print_failure(golden->outcome.message);
   }

@@ -61,8 +61,8 @@ void run_in(at::ScalarType dtype, int64_t member, const Workload& workload, cons
 
 }  // namespace
 
-std::string run_plain(const Workload& workload, const CaseSpec& spec, int golden_fd,
-                      const std::string& dump_path) {
+golden::GoldenSize run_plain(const Workload& workload, const CaseSpec& spec, int golden_fd,
+                             const std::string& dump_path) {
   const auto start = std::chrono::steady_clock::now();
   at::set_num_threads(1);  // equal sums in every run, and cores are left for the ranks
   const at::ScalarType dtype = dtype_of_precision(name_of(spec.precision));
@@ -85,8 +85,7 @@ std::string run_plain(const Workload& workload, const CaseSpec& spec, int golden
   }
   if (!dump_path.empty()) write_safetensors(dump_path, tensors, {{"writer", "shardproof"}});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return nlohmann::json{{"seconds", seconds.count()}, {"tensors", tensors.size()}, {"bytes", bytes}}
-      .dump();
+  return {seconds.count(), std::ssize(tensors), bytes};
 }
 
 }  // namespace shardproof::sim::proofs

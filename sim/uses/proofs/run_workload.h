@@ -8,15 +8,15 @@
 
 #include <string>
 
-#include "sim/case/case_spec.h"
+#include "sim/case/runners.h"
 #include "sim/uses/proofs/workload.h"
 #include "sim/world/rank/rank_main.h"
 
 namespace shardproof::sim::proofs {
 
 // Like golden::golden_main. Throws Error(kBadInput) as the plain function does for these options.
-std::string run_plain(const Workload& workload, const CaseSpec& spec, int golden_fd,
-                      const std::string& dump_path = "");
+golden::GoldenSize run_plain(const Workload& workload, const CaseSpec& spec, int golden_fd,
+                             const std::string& dump_path = "");
 
 // Like rank_main: returns an encoded RankReport. Throws Error(kRefused) when the mesh cannot cut a
 // layout.

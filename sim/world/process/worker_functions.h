@@ -76,8 +76,8 @@ struct LauncherStore {
 
 struct WorkerFunctions {
   // As golden::golden_main.
-  std::function<std::string(const CaseSpec& spec, golden::Members members, int golden_fd,
-                            const std::string& dump_path)>
+  std::function<golden::GoldenSize(const CaseSpec& spec, golden::Members members, int golden_fd,
+                                   const std::string& dump_path)>
       golden_main;
   std::function<WorldSession(const WorldSetup& setup)> make_world;
   // Moves this process into its node, while it has one thread.

@@ -70,7 +70,7 @@ class Sender {
     const nlohmann::json task = nlohmann::json::parse(frame.payload);
     TaskOutcome outcome;
     try {
-      outcome.result = functions.golden_main(
+      outcome.golden = functions.golden_main(
           case_spec_from_json(task.at("case")), static_cast<golden::Members>(task.at("members")),
           frame.fds.at(0).get(), task.at("dump").get<std::string>());
       outcome.ok = true;

@@ -73,10 +73,10 @@ std::vector<RankEnding> endings_of_exception(int64_t only_rank, int64_t world_si
 // The outcome of a golden, which kTaskDone carries as JSON.
 struct TaskOutcome {
   bool ok = false;
-  std::string result = {};              // what the function returned
+  golden::GoldenSize golden = {};
   ResultKind kind = ResultKind::kNone;  // when !ok
   std::string message = {};
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskOutcome, ok, result, kind, message)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskOutcome, ok, golden, kind, message)
 
 }  // namespace shardproof::sim::world
