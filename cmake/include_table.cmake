@@ -106,9 +106,9 @@ shardproof_folder(sim/run src/base src/tensor src/model src/parallel/tp sim/case
   sim/world/process sim/world/launch sim/world/rank fmt json torch)
 # Reads and checks scenario files.
 shardproof_folder(sim/lint src/base sim/case sim/case/scenario sim/run/case_check.h fmt json)
-# Cases and changed cases whose values follow from one another; who runs them is sim/cli.
+# Runs cases and changed cases whose values follow from one another.
 shardproof_folder(sim/uses/relations src/base src/tensor src/observe/observation_kind.h src/model sim/case sim/case/inputs sim/case/record
-  sim/judge/diff fmt json torch)
+  sim/judge/diff sim/judge/verdict sim/run fmt json torch)
 # Draws cases and makes failing ones smaller; who runs them is sim/cli.
 shardproof_folder(sim/uses/explore src/base sim/case sim/case/scenario sim/judge/verdict
   sim/run/case_check.h fmt json)

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "sim/case/option.h"
-#include "sim/cli/schedule_runs.h"
 #include "sim/judge/verdict/replay.h"
 
 namespace shardproof::sim::cli {

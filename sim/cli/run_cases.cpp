@@ -18,9 +18,7 @@
 #include "base/error.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/outputs.h"
-#include "sim/cli/relation_runs.h"
 #include "sim/cli/replay_flags.h"
-#include "sim/cli/schedule_runs.h"
 #include "sim/cli/version.h"
 #include "sim/judge/verdict/schedules.h"
 #include "sim/report/color.h"
@@ -28,6 +26,8 @@
 #include "sim/report/run_folder.h"
 #include "sim/report/summary.h"
 #include "sim/run/case_runner.h"
+#include "sim/run/schedule_runs.h"
+#include "sim/uses/relations/relation_runs.h"
 
 namespace shardproof::sim::cli {
 
@@ -182,8 +182,8 @@ class Run {
   std::optional<run::MachineLimits> limits_;
   run::GoldenStore goldens_;
   run::CaseRunner runner_;
-  RelationRuns relations_;
-  ScheduleRuns all_schedules_;
+  relations::RelationRuns relations_;
+  run::ScheduleRuns all_schedules_;
   const Clock::time_point start_ = Clock::now();
   std::vector<CaseSpec> cases_;
   std::vector<std::optional<judge::CaseResult>> results_;  // by place; empty: not run

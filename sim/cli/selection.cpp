@@ -14,7 +14,6 @@
 #include "sim/case/option.h"
 #include "sim/case/reference.h"
 #include "sim/cli/machine.h"
-#include "sim/cli/schedule_runs.h"
 #include "sim/judge/verdict/schedules.h"
 #include "sim/lint/case_reader.h"
 #include "sim/report/earlier_run.h"

@@ -8,7 +8,7 @@
 #include "sim/run/case_runner.h"
 #include "sim/uses/relations/relations.h"
 
-namespace shardproof::sim::cli {
+namespace shardproof::sim::relations {
 
 class RelationRuns {
  public:
@@ -36,4 +36,4 @@ class RelationRuns {
   std::shared_ptr<Base> base_;  // of the last case
 };
 
-}  // namespace shardproof::sim::cli
+}  // namespace shardproof::sim::relations

@@ -1,4 +1,4 @@
-#include "sim/cli/schedule_runs.h"
+#include "sim/run/schedule_runs.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "sim/case/schedule_search.h"
 #include "sim/judge/verdict/schedules.h"
 
-namespace shardproof::sim::cli {
+namespace shardproof::sim::run {
 
 struct ScheduleRuns::Job {
   CaseSpec spec;
@@ -84,4 +84,4 @@ void ScheduleRuns::take(const std::shared_ptr<Job>& job, int64_t schedule,
   go_on(job);
 }
 
-}  // namespace shardproof::sim::cli
+}  // namespace shardproof::sim::run

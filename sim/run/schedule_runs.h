@@ -5,7 +5,7 @@
 
 #include "sim/run/case_runner.h"
 
-namespace shardproof::sim::cli {
+namespace shardproof::sim::run {
 
 inline constexpr int64_t kMostSchedules = 10000;  // of a case
 
@@ -29,4 +29,4 @@ class ScheduleRuns {
   std::function<bool()> stops_;
 };
 
-}  // namespace shardproof::sim::cli
+}  // namespace shardproof::sim::run

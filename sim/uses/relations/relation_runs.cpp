@@ -1,4 +1,4 @@
-#include "sim/cli/relation_runs.h"
+#include "sim/uses/relations/relation_runs.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 #include "sim/uses/relations/compare.h"
 #include "tensor/safetensors.h"
 
-namespace shardproof::sim::cli {
+namespace shardproof::sim::relations {
 
 namespace {
 
@@ -24,16 +24,16 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kValuesFile = "values.safetensors";
 
 // Copies, as the file goes.
-relations::Values read_values(const std::string& path) {
+Values read_values(const std::string& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
-  relations::Values values;
+  Values values;
   for (const std::string& name : file.names()) values[name] = file.get(name).clone();
   return values;
 }
 
 struct Ran {
   judge::CaseResult result;
-  relations::Values values;  // empty when the ranks did not finish
+  Values values;  // empty when the ranks did not finish
 };
 
 bool finished(const Ran& ran) { return ran.result.verdict == Verdict::kMatch; }
@@ -81,7 +81,7 @@ void take_ending(judge::CaseResult& result, const Ran& ran, const std::string& c
 
 struct RelationRuns::Base {
   CaseSpec named;
-  relations::Variant variant;
+  Variant variant;
   std::string folder;
   std::optional<Ran> ran = {};
   bool started = false;
@@ -91,11 +91,11 @@ struct RelationRuns::Base {
 struct RelationRuns::Job {
   CaseSpec named;
   run::CaseRunner::Done done;
-  const relations::Relation* relation = nullptr;
+  const Relation* relation = nullptr;
   std::string folder = {};  // of its two cases
   Clock::time_point start = Clock::now();
   std::shared_ptr<Base> base = {};
-  std::optional<relations::RelatedPair> pair = {};
+  std::optional<RelatedPair> pair = {};
   std::optional<Ran> first = {}, second = {};
 };
 
@@ -106,18 +106,17 @@ RelationRuns::~RelationRuns() {
 
 void RelationRuns::start(const CaseSpec& named, const run::CaseRunner::Done& done) {
   const auto job = std::make_shared<Job>(Job{.named = named, .done = done});
-  job->relation = relations::relation_of(named.name);
+  job->relation = relation_of(named.name);
   SHARDPROOF_ASSERT(job->relation != nullptr, named.name + " names no relation");
   do {  // another process may have left some, before --resume
     job->folder = (fs::path(folder_) / fmt::format("{:05}", ++count_)).string();
   } while (fs::exists(job->folder));
-  const std::string case_name = relations::name_without_relation(named.name);
+  const std::string case_name = name_without_relation(named.name);
   try {
-    if (!base_ || relations::name_without_relation(base_->named.name) != case_name ||
+    if (!base_ || name_without_relation(base_->named.name) != case_name ||
         base_->named.world.backend != named.world.backend || base_->named.file != named.file) {
-      base_ = std::make_shared<Base>(Base{.named = named,
-                                          .variant = relations::load_variant(named),
-                                          .folder = job->folder + ".case"});
+      base_ = std::make_shared<Base>(
+          Base{.named = named, .variant = load_variant(named), .folder = job->folder + ".case"});
     }
     job->base = base_;
     start_pair(job);
@@ -129,12 +128,11 @@ void RelationRuns::start(const CaseSpec& named, const run::CaseRunner::Done& don
 }
 
 void RelationRuns::start_pair(const std::shared_ptr<Job>& job) {
-  const relations::Relation& relation = *job->relation;
-  job->pair.emplace(relations::related_pair(relation, job->base->variant));
-  const auto start_one = [&](const relations::Variant& variant, const char* name,
-                             std::optional<Ran>& ran) {
+  const Relation& relation = *job->relation;
+  job->pair.emplace(related_pair(relation, job->base->variant));
+  const auto start_one = [&](const Variant& variant, const char* name, std::optional<Ran>& ran) {
     const std::string folder = (fs::path(job->folder) / name).string();
-    CaseSpec spec = relations::write_variant(variant, folder);
+    CaseSpec spec = write_variant(variant, folder);
     spec.dump_file = (fs::path(folder) / kValuesFile).string();
     runner_.start(spec, [this, job, &ran, file = spec.dump_file](judge::CaseResult result) {
       ran = ran_with(std::move(result), file);
@@ -161,7 +159,7 @@ void RelationRuns::start_pair(const std::shared_ptr<Job>& job) {
 void RelationRuns::start_base(const std::shared_ptr<Base>& base) {
   base->started = true;
   fs::create_directories(base->folder);
-  CaseSpec spec = relations::plain_run(base->named);
+  CaseSpec spec = plain_run(base->named);
   spec.dump_file = (fs::path(base->folder) / kValuesFile).string();
   runner_.start(spec, [base, file = spec.dump_file](judge::CaseResult result) {
     base->ran = ran_with(std::move(result), file);
@@ -177,7 +175,7 @@ void RelationRuns::finish(const std::shared_ptr<Job>& job) {
   judge::CaseResult result;
   result.spec = job->named;
   result.replay = judge::replay_command(job->named);
-  const relations::Relation& relation = *job->relation;
+  const Relation& relation = *job->relation;
   if (!finished(*job->first)) {
     take_ending(result, *job->first, relation.changes_first ? relation.changed : "");
   } else if (!finished(*job->second)) {
@@ -195,11 +193,10 @@ void RelationRuns::finish(const std::shared_ptr<Job>& job) {
 }
 
 void RelationRuns::compare(Job& job, judge::CaseResult& result) {
-  const relations::Relation& relation = *job.relation;
-  relations::Values &first = job.first->values, &second = job.second->values;
-  relations::bring_back(relation, *job.pair, first, second);
-  const relations::Comparison found =
-      relations::compare_values(job.named, first, second, relation.exact);
+  const Relation& relation = *job.relation;
+  Values &first = job.first->values, &second = job.second->values;
+  bring_back(relation, *job.pair, first, second);
+  const Comparison found = compare_values(job.named, first, second, relation.exact);
   result.tensors_compared = found.tensors;
   result.elements_compared = found.elements;
   result.worst_ratio = found.worst_ratio;
@@ -211,11 +208,10 @@ void RelationRuns::compare(Job& job, judge::CaseResult& result) {
   result.kind = ResultKind::kRelation;
   result.as_expected = false;
   result.unexpected = "the relation does not hold";
-  result.message =
-      fmt::format("{}; the two cases are {}/first and second",
-                  relations::difference_text(*found.difference, relation.changed), job.folder);
+  result.message = fmt::format("{}; the two cases are {}/first and second",
+                               difference_text(*found.difference, relation.changed), job.folder);
   if (relation.changes_first) return;
-  relations::write_variant(job.pair->first, (fs::path(job.folder) / "first").string());
+  write_variant(job.pair->first, (fs::path(job.folder) / "first").string());
 }
 
-}  // namespace shardproof::sim::cli
+}  // namespace shardproof::sim::relations
