@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "model/precision.h"
 #include "model/rope.h"
 
@@ -44,22 +46,75 @@ at::Tensor tokens_behind(const Batch& batch, int64_t distance) {
   return tokens;
 }
 
-at::Tensor layer_output(const NamedSlots& at_slot, const at::Tensor& x, const ModelConfig& config,
-                        const at::Tensor& table) {
-  const auto heads = [&](const std::string& part, const at::Tensor& input) {
-    return at_slot(part, {input}).unflatten(2, {-1, config.head_dim});
+// [B, S, E] -> the output of attention [B, S, H*D].
+at::Tensor attention_output(const NamedSlots& at_slot, const at::Tensor& x,
+                            const ModelConfig& config, const at::Tensor& table) {
+  const auto heads = [&](const std::string& part) {
+    return at_slot("self_attn." + part, {x}).unflatten(2, {-1, config.head_dim});
   };
+  const at::Tensor q = rotate(heads("q_proj"), table), k = rotate(heads("k_proj"), table);
+  return at_slot("self_attn.attention", {q, k, heads("v_proj")});
+}
+
+// As above, over a latent of keys and values. All of q, k and v are as wide as the widest.
+at::Tensor latent_attention_output(const NamedSlots& at_slot, const at::Tensor& x,
+                                   const ModelConfig& config, const at::Tensor& table) {
+  const LatentSizes& sizes = config.latent;
+  const int64_t count = config.num_attention_heads, all = std::max(config.head_dim, sizes.value);
+  const auto part = [&](const std::string& name, const at::Tensor& input) {
+    return at_slot("self_attn." + name, {input});
+  };
+  const auto joined = [&](const std::vector<at::Tensor>& parts) {
+    const at::Tensor whole = at::cat(parts, -1);
+    return at::cat({whole, at::zeros({x.size(0), x.size(1), count, all - whole.size(-1)},
+                                     whole.options().requires_grad(false))},
+                   -1);
+  };
+  const at::Tensor q_in =
+      sizes.q_rank > 0 ? part("q_a_layernorm", part("q_a_proj", x)) : at::Tensor();
+  const std::vector<at::Tensor> q = (sizes.q_rank > 0 ? part("q_b_proj", q_in) : part("q_proj", x))
+                                        .unflatten(2, {count, -1})
+                                        .split_with_sizes({sizes.nope, sizes.rope}, -1);
+  const std::vector<at::Tensor> down =
+      part("kv_a_proj_with_mqa", x).split_with_sizes({sizes.kv_rank, sizes.rope}, -1);
+  const std::vector<at::Tensor> up = part("kv_b_proj", part("kv_a_layernorm", down[0]))
+                                         .unflatten(2, {count, -1})
+                                         .split_with_sizes({sizes.nope, sizes.value}, -1);
+  const at::Tensor key = rotate(part("rotary_key", down[1]).unsqueeze(2), table, sizes.interleaved);
+  const at::Tensor mixed =
+      at_slot("self_attn.attention",
+              {joined({q[0], rotate(q[1], table, sizes.interleaved)}),
+               joined({up[0], at::cat(std::vector<at::Tensor>(count, key), 2)}), joined({up[1]})});
+  return mixed.unflatten(2, {count, all}).slice(-1, 0, sizes.value).flatten(2);
+}
+
+at::Tensor mlp_output(const NamedSlots& at_slot, const std::string& name, const at::Tensor& x) {
+  const at::Tensor gate = at_slot(name + ".gate_proj", {x}), up = at_slot(name + ".up_proj", {x});
+  return at_slot(name + ".down_proj", {at_slot(name + ".activation", {gate, up})});
+}
+
+// Of experts, and of a shared MLP without a gate.
+at::Tensor experts_output(const NamedSlots& at_slot, const at::Tensor& x,
+                          const ModelConfig& config) {
+  const std::string router = config.traits().router;
+  const at::Tensor logits = at_slot(router, {x}), ids = at_slot(router + ".ids", {logits});
+  const at::Tensor weights = at_slot(router + ".weights", {logits, ids});
+  const at::Tensor routed = at_slot("mlp.experts", {x, ids, weights});
+  return at_slot("mlp.shared_expert_sum",
+                 {routed, mlp_output(at_slot, config.traits().shared_expert, x)});
+}
+
+at::Tensor layer_output(const NamedSlots& at_slot, const at::Tensor& x, const ModelConfig& config,
+                        const at::Tensor& table, bool experts) {
   const at::Tensor normed = at_slot("input_layernorm", {x});
-  const at::Tensor q = rotate(heads("self_attn.q_proj", normed), table);
-  const at::Tensor k = rotate(heads("self_attn.k_proj", normed), table);
-  const at::Tensor v = heads("self_attn.v_proj", normed);
-  const at::Tensor mixed = at_slot("self_attn.attention", {q, k, v});
+  const at::Tensor mixed = config.traits().latent_attention
+                               ? latent_attention_output(at_slot, normed, config, table)
+                               : attention_output(at_slot, normed, config, table);
   const at::Tensor middle =
       at_slot("attention_residual", {x, at_slot("self_attn.o_proj", {mixed})});
   const at::Tensor mlp_in = at_slot("post_attention_layernorm", {middle});
-  const at::Tensor gated = at_slot(
-      "mlp.activation", {at_slot("mlp.gate_proj", {mlp_in}), at_slot("mlp.up_proj", {mlp_in})});
-  return at_slot("mlp_residual", {middle, at_slot("mlp.down_proj", {gated})});
+  return at_slot("mlp_residual", {middle, experts ? experts_output(at_slot, mlp_in, config)
+                                                  : mlp_output(at_slot, "mlp", mlp_in)});
 }
 
 }  // namespace
@@ -73,12 +128,13 @@ std::vector<at::Tensor> dense_head_logits(Decoder& model, const at::Tensor& stre
   std::vector<at::Tensor> logits;
   at::Tensor x = stream;
   for (int64_t depth = 1; depth <= config.extra_heads; ++depth) {
-    const NamedSlots at_slot(model, config.num_hidden_layers + depth - 1, context);
+    const int64_t layer = config.num_hidden_layers + depth - 1;
+    const NamedSlots at_slot(model, layer, context);
     const at::Tensor embedded = at_slot("embed_tokens", {tokens_behind(batch, depth)});
     const at::Tensor both =
         at::cat({at_slot("enorm", {embedded}), at_slot("hnorm", {x})}, /*dim=*/2);
-    x = at_slot("shared_head.norm",
-                {layer_output(at_slot, at_slot("eh_proj", {both}), config, table)});
+    x = at_slot("shared_head.norm", {layer_output(at_slot, at_slot("eh_proj", {both}), config,
+                                                  table, config.has_experts(layer))});
     logits.push_back(at_slot("shared_head.head", {x}));
   }
   return logits;

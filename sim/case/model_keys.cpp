@@ -1,4 +1,6 @@
 // The keys of `model`: those of a small config.json, or the folder of a whole one.
+#include <array>
+
 #include "sim/case/needs.h"
 
 namespace shardproof::sim {
@@ -10,8 +12,8 @@ OptionRows<CaseSpec> model_keys() {
   constexpr std::nullptr_t none = nullptr;
   const Needed gemma3{"model.family", "gemma3"};
   const Needs of_heads =
-      with({"model.family", "llama_mtp"},
-           any_of(workload(ModelWorkload::kTrain), workload(ModelWorkload::kPolicy)));
+      in_families(std::array{"llama_mtp", "deepseek_v3"},
+                  any_of(workload(ModelWorkload::kTrain), workload(ModelWorkload::kPolicy)));
   return {
       key("model.folder", kText, none,
           "Hugging Face folder with config.json and weights, instead of sizes; relative to the "
@@ -73,10 +75,12 @@ OptionRows<CaseSpec> model_keys() {
       key("model.layer_types", kTexts, none,
           "full_attention or sliding_attention for each layer, instead of the family's rule"),
       key("model.num_nextn_predict_layers", kInteger, none,
-          "llama_mtp: number of extra heads, each of which predicts one token further (1)",
+          "llama_mtp (1), deepseek_v3 (0): number of extra heads, each of which predicts one token "
+          "further; also beside model.folder",
           Range{0, 100}, ShortName{"heads"}, of_heads),
       key("model.mtp_loss_scaling_factor", kNumber, none,
-          "llama_mtp: weight of the mean of the losses of extra heads, beside the loss (0.1)",
+          "Weight of the mean of the losses of extra heads, beside the loss (0.1); also beside "
+          "model.folder",
           Range{0, kMaxConstant}, ShortName{"mtp_weight"}, of_heads),
       key("model.rope_local_base_freq", kNumber, none,
           "gemma3: base of the rotary frequencies of sliding layers (10000)", Range{1e-6, 1e12},

@@ -201,7 +201,7 @@ void check_config_keys(const ConfigFields& decoder) {
   for (const auto& [key, neutral] : keys_of_other_models()) {
     if (experts && is_key_of_experts(key)) continue;
     if (latents && is_key_of_latents(key)) continue;
-    if ((latents || heads) && key == kExtraHeadsKey) continue;
+    if (heads && key == kExtraHeadsKey) continue;
     const auto found = decoder.object().find(key);
     if (found == decoder.object().end() || changes_nothing(*found, neutral)) continue;
     decoder.refuse(

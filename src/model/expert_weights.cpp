@@ -71,7 +71,7 @@ void stack_expert_weights(WeightMap& weights, const ModelConfig& config,
   if (!config.has_experts()) return;
   rename_mixtral(weights);
   const int64_t hidden = config.hidden_size, width = config.expert_width;
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+  for (int64_t layer = 0; layer < config.layers_with_heads(); ++layer) {
     const std::string prefix = fmt::format("model.layers.{}.mlp.experts.", layer);
     StoredExperts tensors(weights, prefix, folder);
     const bool of_mixtral = tensors.has(0, kMixtralNames.gate);

@@ -101,6 +101,7 @@ constexpr FamilyTraits kDeepseekV3{.name = "deepseek_v3",
                                    .shared_expert = "mlp.shared_experts",
                                    .shared_gate = false,
                                    .latent_attention = true,
+                                   .extra_heads = true,
                                    .moe_intermediate_size = 2048};
 
 constexpr std::array<const FamilyTraits*, 10> kFamilies = {

@@ -57,10 +57,11 @@ bool ignorable(const std::string& name) {
          own.starts_with("multi_modal_projector.");
 }
 
-// Layers behind the last one, of which deepseek_v3 has some to predict further tokens.
-bool predicts_further_tokens(const std::string& name, const ModelConfig& config) {
+// The extra head in folders of deepseek_v3, which stays out unless the case asks for it.
+bool is_unwanted_head(const std::string& name, const ModelConfig& config) {
   const std::string layers = "model.layers.";
-  if (!config.traits().latent_attention || !name.starts_with(layers)) return false;
+  if (!config.traits().latent_attention || config.extra_heads > 0) return false;
+  if (!name.starts_with(layers)) return false;
   const std::string number =
       name.substr(layers.size(), name.find('.', layers.size()) - layers.size());
   return number == std::to_string(config.num_hidden_layers);
@@ -104,6 +105,27 @@ void take_tied_head(WeightMap& weights) {
         "store the matrix once, or set tie_word_embeddings to false");
   }
   weights.erase(head);
+}
+
+// Folders of deepseek_v3 have copies of the embedding and the head in each extra head.
+void take_copies_in_heads(WeightMap& weights, const ModelConfig& config) {
+  const std::string embedding = "model.embed_tokens.weight",
+                    head = config.tie_word_embeddings ? embedding : "lm_head.weight";
+  for (int64_t i = config.num_hidden_layers; i < config.layers_with_heads(); ++i) {
+    const std::string layer = fmt::format("model.layers.{}.", i);
+    for (const auto& [copy, original] : {std::pair(layer + "embed_tokens.weight", embedding),
+                                         std::pair(layer + "shared_head.head.weight", head)}) {
+      const auto found = weights.find(copy), model = weights.find(original);
+      if (found == weights.end()) continue;
+      if (model != weights.end() && !at::equal(found->second, model->second)) {
+        throw_bad_input(fmt::format("{} differs from {}, which all extra heads share with the "
+                                    "model",
+                                    copy, original),
+                        "store equal matrices, or leave the copy out");
+      }
+      weights.erase(found);
+    }
+  }
 }
 
 void check_names(const WeightMap& weights, const Shapes& shapes, const std::string& folder) {
@@ -208,7 +230,7 @@ std::shared_ptr<const WeightMap> load_weights(const std::string& folder,
   for (const std::string& path : weight_files(folder)) {
     const SafetensorsFile file = SafetensorsFile::open(path);
     for (const std::string& name : file.names()) {
-      if (ignorable(name) || predicts_further_tokens(name, config)) continue;
+      if (ignorable(name) || is_unwanted_head(name, config)) continue;
       if (!weights->emplace(text_name(name), file.get(name)).second) {
         throw_bad_input(fmt::format("'{}' stores tensor '{}' in two files", folder, name),
                         "save the model again");
@@ -216,6 +238,7 @@ std::shared_ptr<const WeightMap> load_weights(const std::string& folder,
     }
   }
   if (config.tie_word_embeddings) take_tied_head(*weights);
+  take_copies_in_heads(*weights, config);
   stack_expert_weights(*weights, config, folder);
   const Shapes shapes = weight_shapes(config);
   for (const auto& [name, shape] : shapes) {

@@ -26,7 +26,9 @@ class KeptSelection : public WrappedLayer {
 
 RouteReplay::RouteReplay(Decoder& model, MeshComm& comm, at::Device device)
     : rule_(model.config().router), comm_(comm), device_(device) {
-  visit_layer_slots(model, SlotKind::kSelection, [this](int64_t layer, Slot& slot) {
+  const int64_t layers = model.config().num_hidden_layers;
+  visit_layer_slots(model, SlotKind::kSelection, [&](int64_t layer, Slot& slot) {
+    if (layer >= layers) return;  // extra heads make no scores, and choose anew
     layers_.push_back(layer);
     slot.layer = std::make_unique<KeptSelection>(std::move(slot.layer), layer, *this);
   });

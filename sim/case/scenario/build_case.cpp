@@ -79,7 +79,10 @@ void set_model(const Settings& settings, CaseSpec& spec) {
     spec.model = sizes_model(settings);
     return;
   }
-  const std::string also = settings.given_below("model.", {"model.folder"});
+  const std::vector<std::string> of_heads = {"num_nextn_predict_layers", "mtp_loss_scaling_factor"};
+  std::vector<std::string> beside_folder = {"model.folder"};
+  for (const std::string& key : of_heads) beside_folder.push_back("model." + key);
+  const std::string also = settings.given_below("model.", beside_folder);
   if (!also.empty()) {
     settings.fail(also, fmt::format("{} and model.folder are both given", also),
                   "the folder's config.json has the sizes; remove one");
@@ -89,6 +92,11 @@ void set_model(const Settings& settings, CaseSpec& spec) {
   spec.model = read_outside(settings, "model.folder", [&] {
     return read_json_object((fs::path(folder) / "config.json").string());
   });
+  leave_out_extra_heads(spec.model);
+  for (const std::string& key : of_heads) {
+    const json value = settings.value("model." + key);
+    if (!value.is_null()) spec.model[key] = value;
+  }
 }
 
 void set_batch_size(const Settings& settings, DataSpec& data) {

@@ -212,6 +212,13 @@ void require_weights(const fs::path& folder) {
 
 }  // namespace
 
+void leave_out_extra_heads(json& config) {
+  const bool named =
+      config.value("model_type", json()) == "deepseek_v3" ||
+      config.value("architectures", json()) == json::array({"DeepseekV3ForCausalLM"});
+  if (named) config.erase("num_nextn_predict_layers");
+}
+
 bool looks_like_case_folder(const std::string& path) {
   return fs::is_regular_file(fs::path(path) / "case.json") ||
          fs::is_regular_file(fs::path(path) / "config.json");
@@ -234,6 +241,7 @@ CaseSpec read_case_folder(const std::string& given) {
   spec.name = named.filename().string();
   spec.file = given;
   spec.model = read_json_object((folder / "config.json").string());
+  leave_out_extra_heads(spec.model);
   spec.weights_folder = named.string();
   spec.data.file = (named / "batch.safetensors").string();
   const fs::path answers = folder / "expected.safetensors";

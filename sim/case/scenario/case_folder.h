@@ -17,6 +17,9 @@ namespace shardproof::sim {
 // range, and an unknown loss or optimizer (with the nearest known one).
 CaseSpec read_case_folder(const std::string& folder);
 
+// Takes the extra heads out of a config.json of deepseek_v3, which Hugging Face leaves out too.
+void leave_out_extra_heads(nlohmann::json& config);
+
 // True when `path` is a folder that holds case.json or config.json.
 bool looks_like_case_folder(const std::string& path);
 

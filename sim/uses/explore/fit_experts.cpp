@@ -245,6 +245,11 @@ class ExpertsFit : private FittedSettings {
 
   // Below float64 ranks take the experts of one device.
   void precision() {
+    const char* heads = "model.num_nextn_predict_layers";
+    if (setting_of(settings_, "precision") == "float16" &&
+        !setting_of(settings_, heads).is_null()) {
+      drop(is_fixed(heads) ? "precision" : heads);  // refused together
+    }
     if (is_exact()) return;
     if (is_policy()) drop("precision");
     if (is_exact()) return;

@@ -141,8 +141,9 @@ class PipelineFit : private FittedSettings {
       const bool takes_rest = empty && stage == stages - 1;
       text += "|" + std::string(static_cast<size_t>(each + (takes_rest ? rest : 0)), 't');
     }
-    const bool heads = setting_of(settings_, "model.family") == "llama_mtp";
-    text += std::string(heads ? static_cast<size_t>(size(kHeads, 1)) : 0, 'm');
+    const json family = setting_of(settings_, "model.family");
+    const bool heads = family == "llama_mtp" || family == "deepseek_v3";
+    text += std::string(heads ? static_cast<size_t>(size(kHeads, family == "llama_mtp")) : 0, 'm');
     settings_[kLayout] = text + "L";
   }
 

@@ -142,6 +142,32 @@ TEST_CASE("A tied model may store its head, if it is the embedding", "[model]") 
   CHECK_THAT(complaint(folder.path(), config), Catch::Contains("differs"));
 }
 
+TEST_CASE("The extra head of deepseek_v3 stays out of weights, or is read", "[model][PP-29]") {
+  ModelConfig config = tiny();
+  config.family = "deepseek_v3";
+  config.num_key_value_heads = 3;
+  config.latent = {.kv_rank = 5, .nope = 2, .rope = 2, .value = 4};
+  config.extra_heads = 1;
+  ModelConfig without = config;
+  without.extra_heads = 0;
+  const auto seeded = seeded_weights(config, 5);
+  const sim::ScratchFolder folder;
+  WeightMap stored = *seeded;
+  stored["model.layers.2.embed_tokens.weight"] = stored.at("model.embed_tokens.weight").clone();
+  stored["model.layers.2.shared_head.head.weight"] = stored.at("lm_head.weight").clone();
+  store(folder, stored);
+  CHECK(load_weights(folder.path(), without)->size() == weight_shapes(without).size());
+  const auto loaded = load_weights(folder.path(), config);
+  CHECK(loaded->size() == seeded->size());
+  CHECK(at::equal(loaded->at("model.layers.2.eh_proj.weight"),
+                  seeded->at("model.layers.2.eh_proj.weight")));
+  stored["model.layers.2.shared_head.head.weight"] = stored.at("lm_head.weight") + 1;
+  store(folder, stored);
+  CHECK(complaint(folder.path(), config).find("head.weight differs from lm_head.weight") !=
+        std::string::npos);
+  CHECK(complaint(folder.path(), without) == "loaded");
+}
+
 TEST_CASE("Weights that are not the config's are bad input, with a sentence", "[model]") {
   const std::string name = "model.layers.1.self_attn.v_proj.weight";
   using Change = std::function<void(WeightMap&)>;
