@@ -59,7 +59,8 @@ void add_selection(CLI::App& app, RunArguments& run) {
   app.add_option("--shard", "Only the I-th of N equal shares of the cases, I from 1")
       ->type_name("I/N")
       ->check(shard_text(run));
-  app.add_option("--shuffle", run.shuffle, "Run in an order drawn from this seed");
+  app.add_option("--shuffle", run.shuffle, "Run in an order drawn from this seed")
+      ->check(CLI::Range(-(int64_t{1} << 62), int64_t{1} << 62));
   app.add_option("--seed", run.seed, "Replaces the seed of every scenario")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 62));
   app.add_option("--rerun-failed", run.rerun_failed, "Only the unexpected cases of this run");

@@ -486,6 +486,10 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
             done = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, text=True, check=True)
             self.assertEqual(expected, done.stdout.strip())
 
+    def test_a_seed_of_the_order_that_is_too_large_is_bad_input(self):
+        small = self.write("small.yaml", SMALL)
+        self.call("run", small, "--shuffle", "9" * 23, status=2)
+
     def test_order_and_parallel_cases_change_no_verdict(self):
         small = self.write("small.yaml", SMALL)
         for more in (["--shuffle", "3"], ["--jobs", "3"], ["--jobs", "2", "--shuffle", "5", "--fresh"]):
