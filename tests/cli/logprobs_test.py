@@ -576,6 +576,25 @@ class LogprobsTest(cli_test.CommandTest):
                 name = {"metadata_a" if top_p == "0.8" else "metadata_b": {"top_p": top_p}}
                 self.expect(self.pair(**both, **name), 1, "the cause is known: offset")
 
+    def test_improbable_tokens_are_not_a_lost_shard(self):
+        """Top-k raises a token of small probability by more than its own probability. Only such tokens have ids 12 to 14."""
+        draw = random.Random(f"{SEED} improbable")
+        batch = Batch(draw, rows=8, length=40)
+        a, b = [], []
+        for row in range(batch.rows):
+            for t in range(batch.length):
+                batch.ids[row][t] = draw.choice([v for v in range(48) if v // 3 != 4])
+            for t in draw.sample(range(1, batch.length), 4):
+                batch.ids[row][t] = draw.choice([12, 13, 14])
+            p = [draw.uniform(0.01, 0.05) if v // 3 == 4 or draw.random() < 0.1 else draw.uniform(0.5, 0.7)
+                 for v in batch.ids[row]]
+            a.append([math.log(one) for one in p])
+            b.append([value - math.log(draw.uniform(max(0.6, math.exp(value) + 0.02), 0.95)) for value in a[-1]])
+        both = {"a": batch.tensors(a, "float32"), "b": batch.tensors(b, "float32")}
+        done = self.pair(**both, metadata_b={"vocab_size": "48", "top_k": "12"})
+        self.expect(done, 1, "the cause is known: renormalized")
+        self.assertNotIn("shard", done.stdout)
+
     def changed(self, batch, is_wrong, width=0.5):
         """A pair that is equal to the bit, but where is_wrong(row, t)."""
         a, other = batch.score("float64"), batch.score("float64", change=lambda row, t: width)

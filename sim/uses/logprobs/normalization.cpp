@@ -15,6 +15,8 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
+#include <vector>
 
 #include "sim/uses/logprobs/causes.h"
 #include "sim/uses/logprobs/signs.h"
@@ -50,44 +52,81 @@ struct Shard {
   double nats = 0;
 };
 
-// The range of ids whose own probability is missing: B - A >= -log(1 - p) there alone.
-Shard find_lost_shard(const Direction& direction, double tolerance) {
+// A token whose own probability, if it were missing, would raise its logprob clearly: by `own`.
+struct Evidence {
+  int64_t id = 0;
+  double own = 0;
+  bool lacks = false;       // rises by that at least
+  bool above_zero = false;  // its logprob is above 0
+};
+
+std::vector<Evidence> evidence_of(const Direction& direction, double tolerance) {
   const Pair& pair = direction.comparison.pair;
-  if (!pair.has_ids) return {};
-  const int64_t vocab_size = pair.vocab_size > 0 ? pair.vocab_size : pair.max_id + 1;
-  std::vector<std::array<double, 2>> of_id(vocab_size);  // tokens, tokens that lack their own
-  double all = 0, lacking = 0;
-  std::vector<char> above_zero(vocab_size, 0);
+  std::vector<Evidence> all;
   for (size_t i = 0; i < pair.tokens.size(); ++i) {
     const double p = std::min(std::exp(std::min(direction.of_more(i), 0.0)), 1 - 1e-12);
     const double own = -std::log1p(-p);
     // An error of the logprob moves log(1 - p) by p / (1 - p) times as much.
     const double allowed = tolerance * direction.comparison.weights[i] / (1 - p);
-    if (own <= kClear * allowed) continue;  // no evidence
-    const bool lacks = direction.rise(i) >= own - allowed;
-    of_id[pair.tokens[i].id][0] += 1;
-    of_id[pair.tokens[i].id][1] += lacks ? 1 : 0;
-    all += 1;
-    lacking += lacks ? 1 : 0;
-    if (direction.of_more(i) + direction.rise(i) > kClear * allowed)
-      above_zero[pair.tokens[i].id] = 1;
+    if (own <= kClear * allowed) continue;
+    const double raised = direction.of_more(i) + direction.rise(i);
+    all.push_back(
+        {pair.tokens[i].id, own, direction.rise(i) >= own - allowed, raised > kClear * allowed});
   }
+  std::sort(all.begin(), all.end(),
+            [](const Evidence& a, const Evidence& b) { return a.own < b.own; });
+  return all;
+}
+
+// Tokens of like probability: any cause raises a token of small probability by more than its own.
+constexpr size_t kStrata = 10;
+
+struct Counts {
+  std::array<double, kStrata> tokens = {}, lacking = {};
+};
+
+double sum_of(const std::array<double, kStrata>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+// What it gains to give the tokens of a range a rate of their own, whatever their probability.
+double nats_of(const Counts& inside, const Counts& all) {
+  double nats = -bernoulli_nats(sum_of(inside.lacking), sum_of(inside.tokens));
+  for (size_t k = 0; k < kStrata; ++k) {
+    nats += bernoulli_nats(all.lacking[k], all.tokens[k]) -
+            bernoulli_nats(all.lacking[k] - inside.lacking[k], all.tokens[k] - inside.tokens[k]);
+  }
+  return nats;
+}
+
+// The range of ids whose own probability is missing: B - A >= -log(1 - p) there alone.
+Shard find_lost_shard(const Direction& direction, double tolerance) {
+  const Pair& pair = direction.comparison.pair;
+  if (!pair.has_ids) return {};
+  const int64_t vocab_size = pair.vocab_size > 0 ? pair.vocab_size : pair.max_id + 1;
+  const std::vector<Evidence> evidence = evidence_of(direction, tolerance);
   Shard best;
   for (const int64_t parts : {2, 3, 4, 6, 8, 16, 32, 64}) {
     if (parts >= vocab_size) continue;
     const int64_t size = (vocab_size + parts - 1) / parts;
-    for (int64_t part = 0; part < parts; ++part) {
-      double tokens = 0, inside = 0;
-      bool allows = true;  // values above 0 are in the range
-      for (int64_t id = 0; id < vocab_size; ++id) {
-        const bool in = id / size == part;
-        allows = allows && (in || above_zero[id] == 0);
-        tokens += in ? of_id[id][0] : 0;
-        inside += in ? of_id[id][1] : 0;
+    Counts all;
+    std::vector<Counts> of_part(static_cast<size_t>(parts));
+    std::vector<char> above_zero(static_cast<size_t>(parts), 0);
+    for (size_t i = 0; i < evidence.size(); ++i) {
+      const auto part = static_cast<size_t>(evidence[i].id / size);
+      for (Counts* counts : {&all, &of_part[part]}) {
+        counts->tokens[i * kStrata / evidence.size()] += 1;
+        counts->lacking[i * kStrata / evidence.size()] += evidence[i].lacks ? 1 : 0;
       }
-      if (!allows || inside < kRisingSigns * tokens || tokens == 0) continue;
-      const double nats = bernoulli_nats(lacking, all) - bernoulli_nats(inside, tokens) -
-                          bernoulli_nats(lacking - inside, all - tokens);
+      if (evidence[i].above_zero) above_zero[part] = 1;
+    }
+    const auto above = std::count(above_zero.begin(), above_zero.end(), 1);
+    for (int64_t part = 0; part < parts; ++part) {
+      const Counts& inside = of_part[static_cast<size_t>(part)];
+      const double tokens = sum_of(inside.tokens);
+      const bool allows = above == above_zero[static_cast<size_t>(part)];
+      if (!allows || sum_of(inside.lacking) < kRisingSigns * tokens || tokens == 0) continue;
+      const double nats = nats_of(inside, all);
       if (nats > best.nats) best = {.parts = parts, .part = part, .size = size, .nats = nats};
     }
   }
