@@ -792,7 +792,7 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(broken(head(version=4)), 2, "version")
         self.expect(broken(head(steps=2, optimizer={**ADAM, "lr": [0.01, 0.01]})), 2, "number of recorded steps")
         for lr, text in (([-0.01], "lr has -0.01; a learning rate is at least 0"),
-                         ([0.01, -1], "lr has -1")):
+                         ([0.01, -1], "lr has -1"), (0.01, "lr is not a list")):
             self.expect(broken(head(optimizer={**ADAM, "lr": lr})), 2, text)
         self.expect(broken(head(optimizer={"type": "AdamW"})), 2, "optimizer: lr is missing")
         self.expect(broken(head(steps=2)), 2, "lr has 1 learning rate for 2 steps; write one for each step")

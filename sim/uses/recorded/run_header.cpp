@@ -60,14 +60,13 @@ void read_rule(const Fields& given, int64_t steps, Target& target) {
   const bool adam = rule == "adam" || rule == "adamw" || rule == "Adam" || rule == "AdamW";
   OptimizerSpec& optimizer = target.optimizer;
   optimizer.kind = adam ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
-  given.value("lr");
+  if (!given.value("lr").is_array()) given.fail("lr", "is not a list; write one for each step");
   target.lr = given.numbers("lr");
   target.knows_optimizer = (adam || rule == "sgd" || rule == "SGD") && !target.lr.empty();
   for (const double rate : target.lr) {
     if (!(rate >= 0)) given.fail("lr", fmt::format("has {}; a learning rate is at least 0", rate));
   }
-  const bool is_list = given.has("lr") && given.value("lr").is_array() && !target.lr.empty();
-  if (is_list && std::ssize(target.lr) != steps) {
+  if (!target.lr.empty() && std::ssize(target.lr) != steps) {
     given.fail("lr", fmt::format("has {} for {}; write one for each step",
                                  count_of(std::ssize(target.lr), "learning rate"),
                                  count_of(steps, "step")));
