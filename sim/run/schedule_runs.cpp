@@ -13,7 +13,7 @@ namespace shardproof::sim::run {
 
 struct ScheduleRuns::Job {
   CaseSpec spec;
-  run::CaseRunner::Done done;
+  CaseRunner::Done done;
   ScheduleSearch search = {};
   judge::ScheduleComparison comparison = {};
   std::optional<judge::CaseResult> kept = {};  // the first, or that which is not as expected
@@ -34,7 +34,7 @@ std::string counted(const ScheduleSearch& search, const std::string& stopped) {
 
 }  // namespace
 
-void ScheduleRuns::start(const CaseSpec& spec, const run::CaseRunner::Done& done) {
+void ScheduleRuns::start(const CaseSpec& spec, const CaseRunner::Done& done) {
   go_on(std::make_shared<Job>(Job{.spec = spec, .done = done}));
 }
 

@@ -12,20 +12,20 @@ inline constexpr int64_t kMostSchedules = 10000;  // of a case
 class ScheduleRuns {
  public:
   // No run starts once `stops` says so.
-  ScheduleRuns(run::CaseRunner& runner, std::function<bool()> stops)
+  ScheduleRuns(CaseRunner& runner, std::function<bool()> stops)
       : runner_(runner), stops_(std::move(stops)) {}
 
   // Calls `done` once, later in the runner's waits: with the first result that is not as expected,
   // or else that of the first schedule. Its message says how many schedules there were, and whether
   // they were all.
-  void start(const CaseSpec& spec, const run::CaseRunner::Done& done);
+  void start(const CaseSpec& spec, const CaseRunner::Done& done);
 
  private:
   struct Job;
   void go_on(const std::shared_ptr<Job>& job);
   void take(const std::shared_ptr<Job>& job, int64_t schedule, judge::CaseResult result);
 
-  run::CaseRunner& runner_;
+  CaseRunner& runner_;
   std::function<bool()> stops_;
 };
 
