@@ -105,19 +105,21 @@ Shard find_lost_shard(const Direction& direction, double tolerance) {
   if (!pair.has_ids) return {};
   const int64_t vocab_size = pair.vocab_size > 0 ? pair.vocab_size : pair.max_id + 1;
   const std::vector<Evidence> evidence = evidence_of(direction, tolerance);
+  const auto count = [&](size_t i, Counts& counts) {
+    counts.tokens[i * kStrata / evidence.size()] += 1;
+    counts.lacking[i * kStrata / evidence.size()] += evidence[i].lacks ? 1 : 0;
+  };
+  Counts all;
+  for (size_t i = 0; i < evidence.size(); ++i) count(i, all);
   Shard best;
   for (const int64_t parts : {2, 3, 4, 6, 8, 16, 32, 64}) {
     if (parts >= vocab_size) continue;
     const int64_t size = (vocab_size + parts - 1) / parts;
-    Counts all;
     std::vector<Counts> of_part(static_cast<size_t>(parts));
     std::vector<char> above_zero(static_cast<size_t>(parts), 0);
     for (size_t i = 0; i < evidence.size(); ++i) {
       const auto part = static_cast<size_t>(evidence[i].id / size);
-      for (Counts* counts : {&all, &of_part[part]}) {
-        counts->tokens[i * kStrata / evidence.size()] += 1;
-        counts->lacking[i * kStrata / evidence.size()] += evidence[i].lacks ? 1 : 0;
-      }
+      count(i, of_part[part]);
       if (evidence[i].above_zero) above_zero[part] = 1;
     }
     const auto above = std::count(above_zero.begin(), above_zero.end(), 1);
