@@ -251,7 +251,7 @@ void read_decoder(const ConfigFields& config, ModelConfig& model) {
   if (family.qkv_bias_option) model.qkv_bias = config.flag_or("qkv_bias", family.qkv_bias);
   model.mlp_bias = config.flag_or("mlp_bias", false);
   if (family.extra_heads) {
-    model.extra_heads = config.integer_or(kExtraHeadsKey, family.latent_attention ? 0 : 1);
+    model.extra_heads = config.integer_or(kExtraHeadsKey, *family.extra_heads);
     if (model.extra_heads < 0 || model.extra_heads > kMaxExtraHeads) {
       config.bad(
           {kExtraHeadsKey},

@@ -73,7 +73,8 @@ bool names_experts(const Json& config) {
 }
 
 bool names_extra_heads(const Json& config) {
-  return names_family(config, [](const FamilyTraits& family) { return family.extra_heads; });
+  return names_family(config,
+                      [](const FamilyTraits& family) { return family.extra_heads.has_value(); });
 }
 
 bool names_latents(const Json& config) {

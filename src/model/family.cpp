@@ -12,10 +12,8 @@ namespace {
 constexpr FamilyTraits kLlama{
     .name = "llama", .attention_bias_option = true, .mlp_bias_option = true};
 
-constexpr FamilyTraits kLlamaMtp{.name = "llama_mtp",
-                                 .attention_bias_option = true,
-                                 .mlp_bias_option = true,
-                                 .extra_heads = true};
+constexpr FamilyTraits kLlamaMtp{
+    .name = "llama_mtp", .attention_bias_option = true, .mlp_bias_option = true, .extra_heads = 1};
 
 constexpr FamilyTraits kQwen2{.name = "qwen2",
                               .qkv_bias = true,
@@ -101,7 +99,7 @@ constexpr FamilyTraits kDeepseekV3{.name = "deepseek_v3",
                                    .shared_expert = "mlp.shared_experts",
                                    .shared_gate = false,
                                    .latent_attention = true,
-                                   .extra_heads = true,
+                                   .extra_heads = 0,
                                    .moe_intermediate_size = 2048};
 
 constexpr std::array<const FamilyTraits*, 10> kFamilies = {

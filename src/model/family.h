@@ -25,6 +25,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -77,10 +78,10 @@ struct FamilyTraits {
   bool router_bias = false;
   const char* shared_expert = "mlp.shared_expert";  // the slots of the shared MLP begin with it
   bool shared_gate = true;
-  bool latent_attention = false;      // ModelConfig::latent
-  bool sinks = false;                 // a logit of each head in the denominator of its softmax
-  bool clamped_experts = false;       // ExpertForm: kClampedSwiglu, and columns in turn with biases
-  bool extra_heads = false;           // ModelConfig::extra_heads
+  bool latent_attention = false;  // ModelConfig::latent
+  bool sinks = false;             // a logit of each head in the denominator of its softmax
+  bool clamped_experts = false;   // ExpertForm: kClampedSwiglu, and columns in turn with biases
+  std::optional<int64_t> extra_heads = std::nullopt;  // by default; empty: it cannot have any
   bool yarn_by_default = false;       // 32 times 4096 positions, with a ramp that is not truncated
   int64_t moe_intermediate_size = 0;  // 0: experts are as wide as other MLPs
   int64_t shared_expert_intermediate_size = 0;  // 0: there is no shared MLP beside the experts
