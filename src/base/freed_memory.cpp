@@ -13,10 +13,10 @@ constexpr int kFreeEndOfHeap = 1 << 20;
 
 }  // namespace
 
-void keep_freed_memory() {
+void keep_freed_memory(Arenas arenas) {
   ::mallopt(M_MMAP_THRESHOLD, kLargestKept);
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-  ::mallopt(M_ARENA_MAX, 1);  // every thread can use memory that another freed
+  if (arenas == Arenas::kOne) ::mallopt(M_ARENA_MAX, 1);
 }
 
 void return_memory_when_freed() {

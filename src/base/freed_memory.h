@@ -5,11 +5,17 @@
 
 namespace shardproof {
 
+// Of the C library: the parts of memory from which threads take blocks.
+enum class Arenas {
+  kOne,        // every thread can use memory that another freed
+  kOfThreads,  // each thread keeps its own, and none waits for another's lock
+};
+
 // Keeps the memory of freed tensors, up to 2 GB, for the next ones of their size. By default the C
 // library returns large blocks at once, and the system must clear fresh pages for each later one:
 // half of the time of a large golden. For processes that run one task after the other. Call it
 // before the first tensor.
-void keep_freed_memory();
+void keep_freed_memory(Arenas arenas = Arenas::kOne);
 
 // Returns blocks of a quarter of a MB and more at once: the process holds little more than its
 // tensors, at the cost of time. keep_freed_memory() ends it.

@@ -10,6 +10,7 @@
 #include "comm/cuda_device.h"
 #include "sim/world/emulated/emulated_world.h"
 #include "sim/world/rank/case_inputs.h"
+#include "sim/world/rank/member_noise.h"
 #include "sim/world/rank/thread_memory.h"
 
 namespace shardproof::sim::world {
@@ -101,7 +102,6 @@ EmulatedWorldMain::EmulatedWorldMain(int64_t world_size, DeviceKind device, Rank
                                      RankMain main)
     : impl_(std::make_shared<Impl>(world_size, device_name(device), std::move(hooks),
                                    std::move(main))) {
-  share_memory_between_ranks(world_size);
   for (int64_t rank = 0; rank < world_size; ++rank) {
     impl_->threads.emplace_back([impl = impl_, rank] { Impl::serve(impl, rank); });
   }
@@ -130,6 +130,7 @@ std::vector<RankEnding> EmulatedWorldMain::run(const CaseSpec& spec, int golden_
   SHARDPROOF_ASSERT(impl.case_number == 0 || impl.all_ended(),
                     "a world with a hung rank was reused");
   if (impl.case_number > 0) impl.world.reset();
+  share_memory_between_ranks(std::ssize(impl.endings), draws_own_shards(spec));
   impl.spec = spec;
   impl.world.configure(spec.world);
   impl.golden_fd = golden_fd;
