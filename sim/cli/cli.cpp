@@ -83,8 +83,8 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
   if (command == "shrink") return shrink_command(arguments, pool);
   if (command == "check") return check_command(arguments.check, line, pool);
   if (command == "judge") return judge_command(arguments.check, pool);
-  if (command == "golden") return golden_command(arguments.check, pool);
-  SHARDPROOF_ASSERT(false, "no command " + command);
+  SHARDPROOF_ASSERT(command == "golden", "no command " + command);
+  return golden_command(arguments.check, pool);
 }
 
 // `run` and `rank` say it in their summaries.

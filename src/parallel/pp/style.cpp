@@ -89,12 +89,12 @@ bool trains(Decoder& model, const Segment& segment) {
 
 int64_t first_trained_stage(Decoder& model, const PipelineOptions& options, const Mesh& mesh) {
   const auto stages = stages_of(model, options, mesh);
-  for (int64_t stage = 0; stage < std::ssize(stages); ++stage) {
-    for (const Segment& segment : stages[static_cast<size_t>(stage)]) {
-      if (trains(model, segment)) return stage;
-    }
-  }
-  SHARDPROOF_ASSERT(false, "something is trained in a model");
+  const auto first = std::find_if(stages.begin(), stages.end(), [&](const auto& segments) {
+    return std::any_of(segments.begin(), segments.end(),
+                       [&](const Segment& segment) { return trains(model, segment); });
+  });
+  SHARDPROOF_ASSERT(first != stages.end(), "something is trained in a model");
+  return first - stages.begin();
 }
 
 void PipelineParallel::place(Decoder& model, const Mesh& mesh) const {
