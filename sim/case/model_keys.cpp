@@ -1,6 +1,4 @@
 // The keys of `model`: those of a small config.json, or the folder of a whole one.
-#include <array>
-
 #include "sim/case/needs.h"
 
 namespace shardproof::sim {
@@ -10,19 +8,30 @@ OptionRows<CaseSpec> model_keys() {
   using enum KeyType;
   constexpr Range size{1, kMaxSize};
   constexpr std::nullptr_t none = nullptr;
-  const Needed gemma3{"model.family", "gemma3"};
+  std::string families;
+  for (const FamilyTraits& family : all_families()) {
+    families += (families.empty() ? "Architecture: " : ", ") + std::string(family.name);
+  }
+  const auto of_window = [](WindowRule rule) {
+    return in_families([=](const FamilyTraits& family) { return family.window == rule; });
+  };
+  const Needs scaled =
+      in_families([](const FamilyTraits& family) { return family.own_score_scale; });
+  const Needs local = in_families([](const FamilyTraits& family) { return family.local_rope; });
+  const Needed slides{"model.use_sliding_window", true};
+  Needs windows = all_of(slides);
+  for (const WindowRule rule : {WindowRule::kPattern, WindowRule::kInTurn}) {
+    for (const Way& way : of_window(rule).ways) windows.ways.push_back(way);
+  }
   const Needs of_heads =
-      in_families(std::array{"llama_mtp", "deepseek_v3"},
+      in_families([](const FamilyTraits& family) { return family.extra_heads.has_value(); },
                   any_of(workload(ModelWorkload::kTrain), workload(ModelWorkload::kPolicy)));
   return {
       key("model.folder", kText, none,
           "Hugging Face folder with config.json and weights, instead of sizes; relative to the "
           "scenario",
           NotDrawn{"it needs files"}),
-      key("model.family", kText, "llama",
-          "Architecture: llama, llama_mtp, qwen2, qwen3, gemma3, mixtral, qwen2_moe, "
-          "qwen3_moe, gpt_oss, deepseek_v3",
-          ShortName{"family"}),
+      key("model.family", kText, "llama", families.c_str(), ShortName{"family"}),
       key("model.vocab_size", kInteger, 96, "V, tokens of the vocabulary", size),
       key("model.hidden_size", kInteger, 48, "E, width of the model", size),
       key("model.intermediate_size", kInteger, 96, "Width of the MLP", size),
@@ -57,21 +66,18 @@ OptionRows<CaseSpec> model_keys() {
           Null::kAllowed),
       key("model.query_pre_attn_scalar", kNumber, none,
           "gemma3: scores are divided by its square root; default: head_dim", Range{1e-6, kMaxSize},
-          all_of(gemma3)),
+          scaled),
       key("model.use_sliding_window", kBool, none,
           "qwen2, qwen3: give the layers from max_window_layers on a window (false)",
-          any_value("model.family", {"qwen2", "qwen3"})),
+          of_window(WindowRule::kLastLayers)),
       key("model.sliding_window", kInteger, none,
           "Tokens that a query of a sliding layer sees, including its own (4096)", size,
-          Null::kAllowed, ShortName{"window"},
-          any_of(gemma3, Needed{"model.use_sliding_window", true},
-                 Needed{"model.family", "gpt_oss"})),
+          Null::kAllowed, ShortName{"window"}, windows),
       key("model.sliding_window_pattern", kInteger, none,
           "gemma3: every layer has a window, except each n-th one (6)", Range{1, 10000},
-          all_of(gemma3)),
+          of_window(WindowRule::kPattern)),
       key("model.max_window_layers", kInteger, none,
-          "qwen2, qwen3: number of layers without a window (28)", Range{0, 10000},
-          all_of(Needed{"model.use_sliding_window", true})),
+          "qwen2, qwen3: number of layers without a window (28)", Range{0, 10000}, all_of(slides)),
       key("model.layer_types", kTexts, none,
           "full_attention or sliding_attention for each layer, instead of the family's rule"),
       key("model.num_nextn_predict_layers", kInteger, none,
@@ -84,11 +90,11 @@ OptionRows<CaseSpec> model_keys() {
           Range{0, kMaxConstant}, ShortName{"mtp_weight"}, of_heads),
       key("model.rope_local_base_freq", kNumber, none,
           "gemma3: base of the rotary frequencies of sliding layers (10000)", Range{1e-6, 1e12},
-          all_of(gemma3)),
+          local),
       key("model.config", kMap, none,
           "Further keys of config.json, as those of experts: {num_experts: 6, "
           "moe_intermediate_size: 8, ..}",
-          has_experts()),
+          with_experts()),
   };
 }
 

@@ -1,20 +1,17 @@
 // What options need in order to have an effect, for the rows of options.
 #pragma once
 
-#include <array>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/families.h"
 #include "sim/case/names.h"
 #include "sim/case/row.h"
 
 namespace shardproof::sim {
 
 inline constexpr NotPaired kOfExperts{"of models with experts alone: scenarios/ep, and `fuzz`"};
-// Families whose layers have experts.
-inline constexpr std::array<const char*, 5> kExpertFamilies = {"mixtral", "qwen2_moe", "qwen3_moe",
-                                                               "gpt_oss", "deepseek_v3"};
 
 inline Needed more_than_one(const TrainingAxis& axis) {
   return {std::string("parallel.") + axis.key, nullptr};
@@ -56,20 +53,21 @@ inline Needs scores() {
 }
 // A number above 0, of which 0.5 is one.
 inline Needed above_0(const std::string& path) { return {path, 0.5, 0.0}; }
-inline Needs has_experts() {
-  return any_value("model.family", {kExpertFamilies.begin(), kExpertFamilies.end()});
-}
-// Each of `needs`, in each of the families.
-template <class Families>
-Needs in_families(const Families& families, const Needs& needs) {
+// Each of `needs`, in each of the families of which `has` is true; without needs the families
+// alone.
+template <class Has>
+Needs in_families(const Has& has, const Needs& needs = {{Way{}}}) {
   Needs all;
-  for (const char* family : families) {
-    const Needs of_family = with({"model.family", family}, needs);
+  for (const FamilyTraits& family : all_families()) {
+    if (!has(family)) continue;
+    const Needs of_family = with({"model.family", family.name}, needs);
     all.ways.insert(all.ways.end(), of_family.ways.begin(), of_family.ways.end());
   }
   return all;
 }
-inline Needs with_experts(const Needs& needs) { return in_families(kExpertFamilies, needs); }
+inline Needs with_experts(const Needs& needs = {{Way{}}}) {
+  return in_families([](const FamilyTraits& family) { return family.has_experts(); }, needs);
+}
 inline Needs shards() { return any_value("parallel.data_parallel", {"fsdp", "hybrid"}); }
 
 }  // namespace shardproof::sim

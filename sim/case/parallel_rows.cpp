@@ -48,7 +48,8 @@ OptionRows<ParallelSpec> sizes_of_experts() {
                                     "ulysses and tp (part ep)"
                                   : "Ranks that hold parts of each expert (part etp)";
     const auto row = row_of(part.size, part.name, path.c_str(), doc.c_str());
-    rows.push_back(with(row, Range{1, kMaxRanks}, ShortName{part.name}, has_experts(), kOfExperts));
+    rows.push_back(
+        with(row, Range{1, kMaxRanks}, ShortName{part.name}, with_experts(), kOfExperts));
   }
   return rows;
 }
@@ -90,6 +91,11 @@ OptionRows<ReferenceSpec> sizes_of_reference() {
 
 const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
   using Spec = ParallelSpec;
+  Needs biased = any_of(Needed{"model.attention_bias", true}, Needed{"model.mlp_bias", true});
+  for (const Way& way :
+       in_families([](const FamilyTraits& family) { return family.qkv_bias; }).ways) {
+    biased.ways.push_back(way);
+  }
   static const OptionRows<ParallelSpec> others = {
       row<&Spec::sequence_parallel>("parallel.sequence_parallel",
                                     "Shard the sequence over tp in norms", ShortName{"sp"},
@@ -106,11 +112,9 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
                                  "Microbatches whose weight gradients of column-parallel linears "
                                  "are computed after the last backward; 0: none",
                                  Range{0, 1e6}, with(tp(), trains())),
-      row<&Spec::bias>(
-          "parallel.tp.bias", "after: a linear that tp cuts leaves its bias to be added after it",
-          ShortName{"bias"},
-          with(tp(), any_of(Needed{"model.attention_bias", true}, Needed{"model.mlp_bias", true},
-                            Needed{"model.family", "qwen2"}))),
+      row<&Spec::bias>("parallel.tp.bias",
+                       "after: a linear that tp cuts leaves its bias to be added after it",
+                       ShortName{"bias"}, with(tp(), biased)),
       row<&Spec::spread_checkpoints>(
           "parallel.tp.spread_checkpoints",
           "Each tp rank keeps a part of what activation_checkpointing "
@@ -131,7 +135,7 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
       row<&Spec::expert_rows_multiple>("parallel.experts.rows_multiple",
                                        "Each expert computes a multiple of so many rows, with "
                                        "zeros behind those of its tokens",
-                                       Range{1, 1024}, ShortName{"rows_multiple"}, has_experts(),
+                                       Range{1, 1024}, ShortName{"rows_multiple"}, with_experts(),
                                        kOfExperts),
       member<&Spec::pp_options>(),
       member<&Spec::fsdp>(),

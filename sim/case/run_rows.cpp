@@ -19,10 +19,7 @@ OptionRows<StageSpec> sizes_of_load() {
     rows.push_back(
         key<StageSpec>(path.c_str(), kInteger, 0, doc.c_str(), Range{0, kMaxRanks}, loads));
   }
-  Needs of_experts;
-  for (const char* family : kExpertFamilies) {
-    of_experts.ways.push_back({{"model.family", family}, stage(StageKind::kLoad)});
-  }
+  const Needs of_experts = with_experts(loads);
   for (const ExpertPart& part : kExpertParts) {
     const std::string path = std::string("run.stages[].") + part.key;
     const std::string doc = fmt::format("load: ranks of part {}", part.name);
@@ -169,13 +166,15 @@ const OptionRows<SideLossOptions>& rows_of(const SideLossOptions&) {
 
 const OptionRows<BiasRule>& rows_of(const BiasRule&) {
   using Spec = BiasRule;
+  const auto has_bias = [](const FamilyTraits& family) {
+    return family.has_experts() && family.scores != RouterScores::kSoftmaxOfChosen;
+  };
   static const OptionRows<BiasRule> rows = {
       row<&Spec::rate>("run.experts.bias.rate",
                        "How far the selection bias of an expert moves after each step, up when it "
                        "had fewer routes than the average, down when more; 0: there is no bias",
                        Range{0, kMaxConstant}, ShortName{"bias_rate"},
-                       in_families(std::array{"qwen2_moe", "qwen3_moe", "deepseek_v3"}, trains()),
-                       kOfExperts),
+                       in_families(has_bias, trains()), kOfExperts),
       row<&Spec::centered>(
           "run.experts.bias.centered", "The bias keeps its mean over the experts of a layer",
           ShortName{"centered"}, all_of(above_0("run.experts.bias.rate")), kOfExperts),

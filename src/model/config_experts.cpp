@@ -25,6 +25,24 @@ void refuse_options(const ConfigFields& config) {
   }
 }
 
+// Keys of rules that another family has: transformers does not read them.
+void refuse_keys_of_others(const ConfigFields& config, const FamilyTraits& family) {
+  const auto only = [&](bool known, std::initializer_list<const char*> keys) {
+    for (const char* key : keys) {
+      if (known || !config.has(key)) continue;
+      config.refuse({key}, fmt::format("{} is not an option of {}", key, family.name),
+                    "remove it, or name the family that is meant");
+    }
+  };
+  only(family.scores != RouterScores::kSoftmaxOfChosen, {"norm_topk_prob"});
+  only(family.scores == RouterScores::kSigmoid,
+       {"n_group", "topk_group", "routed_scaling_factor", "scoring_func"});
+  only(family.moe_intermediate_size > 0, {"moe_intermediate_size"});
+  only(family.experts == ExpertLayers::kBySteps, {"decoder_sparse_step", "mlp_only_layers"});
+  only(family.experts == ExpertLayers::kLast, {"first_k_dense_replace"});
+  only(family.shared_by_count, {"n_shared_experts"});
+}
+
 // transformers 5 writes num_local_experts for every family, 4 wrote num_experts for qwen3_moe.
 int64_t read_num_experts(const ConfigFields& config, const FamilyTraits& family) {
   const bool routed = config.has("n_routed_experts");
@@ -50,7 +68,6 @@ std::vector<int64_t> read_dense_layers(const ConfigFields& config) {
 }
 
 void read_group_rule(const ConfigFields& config, RouterRule& rule) {
-  rule.scores = RouterScores::kSigmoid;
   rule.normalized = config.flag_or("norm_topk_prob", true);
   rule.scaling = config.positive_or("routed_scaling_factor", 2.5);
   rule.num_groups = config.size_or("n_group", 8);
@@ -68,15 +85,16 @@ void read_group_rule(const ConfigFields& config, RouterRule& rule) {
 
 void read_experts(const ConfigFields& config, ModelConfig& model) {
   const FamilyTraits& family = model.traits();
-  if (family.experts == ExpertLayers::kNone) return;
+  if (!family.has_experts()) return;
   refuse_options(config);
-  const bool by_steps = family.experts == ExpertLayers::kBySteps;
-  const bool last = family.experts == ExpertLayers::kLast;
+  refuse_keys_of_others(config, family);
   model.router = {.num_experts = read_num_experts(config, family),
                   .num_chosen = config.size_or("num_experts_per_tok", family.num_experts_per_tok),
-                  .scores = by_steps ? RouterScores::kSoftmaxOfAll : RouterScores::kSoftmaxOfChosen,
-                  .normalized = by_steps && config.flag_or("norm_topk_prob", false)};
-  if (last) read_group_rule(config, model.router);
+                  .scores = family.scores};
+  if (family.scores == RouterScores::kSoftmaxOfAll) {
+    model.router.normalized = config.flag_or("norm_topk_prob", false);
+  }
+  if (family.scores == RouterScores::kSigmoid) read_group_rule(config, model.router);
   try {
     check_router_rule(model.router);
   } catch (const Error& error) {
@@ -86,14 +104,18 @@ void read_experts(const ConfigFields& config, ModelConfig& model) {
     if (error.kind() == ErrorKind::kRefused) config.refuse(keys, error.fact(), error.fix());
     config.bad(keys, error.fact(), error.fix());
   }
-  model.expert_width = by_steps || last
+  model.expert_width = family.moe_intermediate_size > 0
                            ? config.size_or("moe_intermediate_size", family.moe_intermediate_size)
                            : model.intermediate_size;
-  if (last) model.shared_width = model.expert_width * config.size_or("n_shared_experts", 1);
+  if (family.shared_by_count) {
+    model.shared_width = model.expert_width * config.size_or("n_shared_experts", 1);
+  }
   if (family.shared_expert_intermediate_size > 0) {
     model.shared_width =
         config.size_or("shared_expert_intermediate_size", family.shared_expert_intermediate_size);
   }
+  const bool by_steps = family.experts == ExpertLayers::kBySteps;
+  const bool last = family.experts == ExpertLayers::kLast;
   const int64_t step = by_steps ? config.size_or("decoder_sparse_step", 1) : 1;
   const int64_t first = last ? config.integer_or("first_k_dense_replace", 3) : 0;
   const std::vector<int64_t> dense = by_steps ? read_dense_layers(config) : std::vector<int64_t>();
@@ -110,7 +132,7 @@ void add_selection_bias(ModelConfig& model) {
 }
 
 bool is_added_bias(const ModelConfig& model, const std::string& name) {
-  return model.traits().experts != ExpertLayers::kLast &&
+  return model.traits().scores != RouterScores::kSigmoid &&
          name.ends_with(".e_score_correction_bias");
 }
 

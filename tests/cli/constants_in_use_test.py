@@ -217,8 +217,8 @@ OTHERWISE = {
     "the default of a key or option, which scenarios give": {
         "golden/golden_main.cpp": "kFirstMembers", "src/base/training_choices.h": "*", "src/model/batch.h": "seq_len",
         "src/model/config.cpp": "1e-6 kv_rank nope q_rank query_pre_attn_scalar rope value", "src/model/config.h": "*",
-        "src/model/config_rope.cpp": "attention_factor factor original_max_position_embeddings", "src/model/family.cpp": "*",
-        "src/model/config_windows.cpp": "4096 from sliding_window", "src/model/family.h": "*",
+        "src/model/config_rope.cpp": "attention_factor factor original_max_position_embeddings", "src/base/families.cpp": "*",
+        "src/model/config_windows.cpp": "4096 from sliding_window", "src/base/families.h": "*",
         "src/parallel/hf/save_weights.h": "max_file_bytes"},
     "a share of a thread, whose rows are computed alone": {
         "src/logprob/row_softmax.cpp": "kRowsOfOneThread", "src/parallel/tp/add_rms_norm.cpp": "grain",

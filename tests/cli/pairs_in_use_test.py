@@ -40,9 +40,8 @@ SCHEMA = json.loads((keys_in_use.ROOT / "scenarios/schema.json").read_text())
 LEDGER = pathlib.Path(__file__).with_name("pairs_not_combined.yaml")
 BLOCKS = ("model", "parallel", "data", "run")
 ALONE = ("workload", "precision", "world.backend")
-# Values that are not part of a pair.
-NO_VALUE = {("model.family", family) for family in  # most keys of models are not theirs: scenarios/ep, and `fuzz`
-            ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v3")}
+# Values that are not part of a pair: most keys of models are not those of families with experts (scenarios/ep, `fuzz`).
+NO_VALUE = {pair for way in SCHEMA["properties"]["model"]["properties"]["config"]["x-needs"] for pair in way.items()}
 WORKLOADS = {"train", "logprobs", "policy"}
 MORE = "more"  # a number that is not off
 GIVEN = "given"  # set, where null is possible

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/families.h"
 #include "base/read_text.h"
 #include "base/utf8.h"
 #include "sim/case/names.h"
@@ -213,10 +214,14 @@ void require_weights(const fs::path& folder) {
 }  // namespace
 
 void leave_out_extra_heads(json& config) {
-  const bool named =
-      config.value("model_type", json()) == "deepseek_v3" ||
-      config.value("architectures", json()) == json::array({"DeepseekV3ForCausalLM"});
-  if (named) config.erase("num_nextn_predict_layers");
+  for (const Architecture& known : known_architectures()) {
+    const bool named = config.value("model_type", json()) == known.model_type ||
+                       config.value("architectures", json()) == json::array({known.name});
+    // A family that has extra heads by default is not one of transformers.
+    if (named && family_traits(known.family).extra_heads == 0) {
+      config.erase("num_nextn_predict_layers");
+    }
+  }
 }
 
 bool looks_like_case_folder(const std::string& path) {

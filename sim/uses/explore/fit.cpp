@@ -162,8 +162,7 @@ class Fit : private FittedSettings {
   // The golden draws the parts of the plan of the architecture, each of which one rank holds.
   void weights() {
     const char *init = "model.init", *plan = "parallel.custom_parallel_plan",
-               *kv = "model.num_key_value_heads", *fused = "run.scoring.fused_norm",
-               *family = "model.family";
+               *kv = "model.num_key_value_heads", *fused = "run.scoring.fused_norm";
     if (setting_of(settings_, init) == name_of(WeightInit::kOwnStream)) {
       std::vector<std::string> excluded;
       for (const auto& [key, value] : settings_.items()) {
@@ -175,12 +174,11 @@ class Fit : private FittedSettings {
         if (is_fixed(init)) drop(key);
       }
     }
-    const auto not_both = [&](const char* one, const json& value, const char* of_family) {
-      const bool given = setting_of(settings_, one) == value;
-      if (given && setting_of(settings_, family) == of_family) drop(is_fixed(one) ? family : one);
+    const auto not_both = [&](const char* one, const json& value, bool of_family) {
+      if (of_family && setting_of(settings_, one) == value) drop(is_fixed(one) ? "model.family" : one);
     };
-    not_both(fused, true, "gemma3");
-    not_both(kPrecision, name_of(Precision::kFloat16), "llama_mtp");
+    not_both(fused, true, family().unit_offset_norm);
+    not_both(kPrecision, name_of(Precision::kFloat16), family().extra_heads.value_or(0) > 0);
   }
 
   // Ranks keep parts of checkpoints' inputs that sequence_parallel does not cut; loaded meshes too.

@@ -4,10 +4,9 @@
 #include <numeric>
 
 #include "base/expert_choices.h"
+#include "base/families.h"
 #include "base/training_choices.h"
 #include "sim/case/names.h"
-#include "sim/case/needs.h"
-#include "sim/uses/explore/effects.h"
 #include "sim/uses/explore/fitted_settings.h"
 
 namespace shardproof::sim::explore {
@@ -16,8 +15,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char *kFamily = "model.family", *kConfig = "model.config",
-                     *kEp = "parallel.expert_parallel_size",
+constexpr const char *kConfig = "model.config", *kEp = "parallel.expert_parallel_size",
                      *kEtp = "parallel.expert_tensor_parallel_size",
                      *kSp = "parallel.sequence_parallel", *kWidth = "model.intermediate_size",
                      *kBalance = "run.experts.balance.coefficient",
@@ -43,10 +41,7 @@ class ExpertsFit : private FittedSettings {
  public:
   using FittedSettings::FittedSettings;
 
-  bool has_experts() const {
-    return std::find(kExpertFamilies.begin(), kExpertFamilies.end(), family()) !=
-           kExpertFamilies.end();
-  }
+  bool has_experts() const { return family().has_experts(); }
 
   void fit() {
     stream();
@@ -75,7 +70,7 @@ class ExpertsFit : private FittedSettings {
   }
 
  private:
-  std::string family() const { return setting_of(settings_, kFamily); }
+  bool chooses_first() const { return family().scores == RouterScores::kSoftmaxOfChosen; }
   bool is_policy() const {
     return setting_of(settings_, "workload") == name_of(ModelWorkload::kPolicy);
   }
@@ -90,9 +85,9 @@ class ExpertsFit : private FittedSettings {
   // Ranks of tp have other tokens, and what this excludes.
   void stream() {
     for (const char* path : kOfOthers) drop(path);
-    if (family() != "gpt_oss") drop("model.sliding_window");
-    if (family() != "qwen3_moe") drop("model.attention_bias");
-    if (family() == "deepseek_v3") drop("model.num_key_value_heads");
+    if (family().window == WindowRule::kNone) drop("model.sliding_window");
+    if (!family().attention_bias_option || family().attention_bias) drop("model.attention_bias");
+    if (family().latent_attention) drop("model.num_key_value_heads");
     drop("parallel.custom_parallel_plan");
     drop("run.frozen");
     if (is_fixed(kSp) && setting_of(settings_, kSp) == false) set(kTp, 1);
@@ -195,7 +190,6 @@ class ExpertsFit : private FittedSettings {
       }
       return otherwise;
     };
-    const bool all_layers = family() == "mixtral" || family() == "gpt_oss";
     const int64_t ep = all_sizes(kEp, "reference.mesh.ep");
     const int64_t etp = all_sizes(kEtp, "reference.mesh.etp");
     const int64_t tp = all_sizes(kTp, "reference.mesh.tp");
@@ -209,34 +203,56 @@ class ExpertsFit : private FittedSettings {
       }
     };
     count = multiple(count, ep);
-    if (family() == "deepseek_v3") {
+    if (family().scores == RouterScores::kSigmoid) {
       const int64_t groups = given({"n_group"}, 2);
       const int64_t best = std::min(given({"topk_group"}, 1), groups);
       count = multiple(count, std::lcm(ep, 2 * groups));
       chosen = groups > 1 ? 2 * best : std::min(chosen, count);
-      config = {{"n_routed_experts", count},      {"n_group", groups},     {"topk_group", best},
-                {"moe_intermediate_size", width}, {"q_lora_rank", 10},     {"kv_lora_rank", 7},
-                {"qk_nope_head_dim", 5},          {"qk_rope_head_dim", 4}, {"v_head_dim", 6},
-                {"n_shared_experts", 1}};
-      keep({"routed_scaling_factor", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
-            "qk_rope_head_dim", "v_head_dim", "norm_topk_prob"});
-      config["first_k_dense_replace"] =
-          std::min(given({"first_k_dense_replace"}, 0), size(kLayers, 2) - 1);
-    } else if (all_layers) {
+      config = {{"n_group", groups}, {"topk_group", best}};
+      keep({"routed_scaling_factor"});
+    }
+    if (chooses_first()) {
       chosen = std::max<int64_t>(chosen, 2);
       count = multiple(std::max(count, chosen), ep);
-      config["num_local_experts"] = count;
-      if (family() == "gpt_oss") keep({"swiglu_limit", "swiglu_alpha"});
-      set(kWidth, multiple(size(kWidth, 12), std::lcm(etp, tp)));
     } else {
-      config = {{"num_experts", count}, {"moe_intermediate_size", width}};
       keep({"norm_topk_prob"});
-      config["decoder_sparse_step"] = std::min(given({"decoder_sparse_step"}, 1), size(kLayers, 2));
-      if (size(kLayers, 2) > 2) keep({"mlp_only_layers"});
-      if (family() == "qwen2_moe") {
-        config["shared_expert_intermediate_size"] =
-            multiple(given({"shared_expert_intermediate_size"}, 10), tp);
-      }
+    }
+    switch (family().experts) {
+      case ExpertLayers::kNone:
+        break;
+      case ExpertLayers::kAll:
+        config["num_local_experts"] = count;
+        break;
+      case ExpertLayers::kBySteps:
+        config["num_experts"] = count;
+        config["decoder_sparse_step"] =
+            std::min(given({"decoder_sparse_step"}, 1), size(kLayers, 2));
+        if (size(kLayers, 2) > 2) keep({"mlp_only_layers"});
+        break;
+      case ExpertLayers::kLast:
+        config["n_routed_experts"] = count;
+        config["first_k_dense_replace"] =
+            std::min(given({"first_k_dense_replace"}, 0), size(kLayers, 2) - 1);
+        break;
+    }
+    if (family().moe_intermediate_size > 0) {
+      config["moe_intermediate_size"] = width;
+    } else {
+      set(kWidth, multiple(size(kWidth, 12), std::lcm(etp, tp)));
+    }
+    if (family().shared_by_count) config["n_shared_experts"] = 1;
+    if (family().shared_expert_intermediate_size > 0) {
+      config["shared_expert_intermediate_size"] =
+          multiple(given({"shared_expert_intermediate_size"}, 10), tp);
+    }
+    if (family().clamped_experts) keep({"swiglu_limit", "swiglu_alpha"});
+    if (family().latent_attention) {
+      config.update({{"q_lora_rank", 10},
+                     {"kv_lora_rank", 7},
+                     {"qk_nope_head_dim", 5},
+                     {"qk_rope_head_dim", 4},
+                     {"v_head_dim", 6}});
+      keep({"q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"});
     }
     set(kWidth, multiple(size(kWidth, 96), tp));
     config["num_experts_per_tok"] = std::min(chosen, count);
@@ -263,8 +279,7 @@ class ExpertsFit : private FittedSettings {
     for (const std::string& key : given) {
       if (!trains) drop(key);
     }
-    const bool of_chosen = family() == "mixtral" || family() == "gpt_oss";
-    if (of_chosen) drop_all({kBias, "run.experts.bias.centered"});
+    if (chooses_first()) drop_all({kBias, "run.experts.bias.centered"});
     if (!is_policy()) drop(kReplay);
     if (setting_of(settings_, kReplay) == true) {
       for (const char* key : {"factor", "minimum", "policy", "scope"}) {
@@ -281,9 +296,9 @@ class ExpertsFit : private FittedSettings {
     if (global || mesh_sizes().pp > 1) drop(kForm);
   }
 
-  // Gate and up of gpt_oss are joined column by column.
+  // Muon needs gate and up one behind the other, and not column by column.
   void optimizer() {
-    if (family() != "gpt_oss" || setting_of(settings_, kOptimizer) != "Muon") return;
+    if (!family().clamped_experts || setting_of(settings_, kOptimizer) != "Muon") return;
     for (const std::string& key : keys_of("run.optimizer.")) drop(key);
   }
 };

@@ -141,9 +141,8 @@ class PipelineFit : private FittedSettings {
       const bool takes_rest = empty && stage == stages - 1;
       text += "|" + std::string(static_cast<size_t>(each + (takes_rest ? rest : 0)), 't');
     }
-    const json family = setting_of(settings_, "model.family");
-    const bool heads = family == "llama_mtp" || family == "deepseek_v3";
-    text += std::string(heads ? static_cast<size_t>(size(kHeads, family == "llama_mtp")) : 0, 'm');
+    const std::optional<int64_t> heads = family().extra_heads;
+    text += std::string(heads ? static_cast<size_t>(size(kHeads, *heads)) : 0, 'm');
     settings_[kLayout] = text + "L";
   }
 

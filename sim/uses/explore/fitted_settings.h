@@ -4,6 +4,8 @@
 #include <set>
 #include <string>
 
+#include "base/families.h"
+#include "sim/uses/explore/effects.h"
 #include "sim/uses/explore/scenario_text.h"
 
 namespace shardproof::sim::explore {
@@ -34,6 +36,11 @@ class FittedSettings {
   }
   int64_t size(const std::string& path, int64_t otherwise) const {
     return has(path) ? settings_[path].get<int64_t>() : otherwise;
+  }
+  // A name that is no family is refused with the case.
+  const FamilyTraits& family() const {
+    const FamilyTraits* known = find_family(setting_of(settings_, "model.family"));
+    return known == nullptr ? all_families().front() : *known;
   }
   void set(const std::string& path, const nlohmann::json& value) {
     if (!is_fixed(path)) settings_[path] = value;

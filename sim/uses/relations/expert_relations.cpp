@@ -48,8 +48,9 @@ bool trains_routers(const CaseSpec& spec) {
 std::string is_sum_of_experts(const CaseSpec& spec, const ModelConfig& config) {
   if (!config.has_experts()) return "no layer has experts";
   const bool sums_to_1 =
-      config.family == "mixtral" || (config.family == "qwen3_moe" && config.router.normalized);
-  if (!sums_to_1) return "the weights of a token's experts do not sum to 1, or others are added";
+      config.router.scores == RouterScores::kSoftmaxOfChosen || config.router.normalized;
+  if (config.traits().with_equal_experts == nullptr || !sums_to_1)
+    return "the weights of a token's experts do not sum to 1, or others are added";
   const bool all = std::all_of(config.expert_layers.begin(), config.expert_layers.end(),
                                [](bool has) { return has; });
   if (!all && config.expert_width != config.intermediate_size) {
@@ -65,7 +66,7 @@ void equal_experts_as_mlp(Variant& first, Variant& second) {
   second.spec.selection_bias = {};
   nlohmann::json& model = second.spec.model;
   for (const char* key : kKeysOfExperts) model.erase(key);
-  model["model_type"] = config.family == "mixtral" ? "llama" : "qwen3";
+  model["model_type"] = config.traits().with_equal_experts;
   model["intermediate_size"] = config.expert_width;
   model["num_key_value_heads"] = config.num_key_value_heads;
   model["head_dim"] = config.head_dim;

@@ -11,16 +11,9 @@
 #include <array>
 #include <cstdint>
 
-namespace shardproof {
+#include "base/families.h"
 
-enum class RouterScores {
-  kSoftmaxOfChosen,  // the K largest logits; their softmax is the weights (gpt_oss, mixtral)
-  kSoftmaxOfAll,     // softmax over N; the K largest (qwen3_moe, deepseek_v2)
-  kSigmoid,          // sigmoid of each logit; the K largest (deepseek_v3)
-};
-constexpr std::array<const char*, 3> names_of(RouterScores) {
-  return {"softmax_of_chosen", "softmax_of_all", "sigmoid"};
-}
+namespace shardproof {
 
 // The score of a group, from the selection scores of its experts.
 enum class GroupScore { kBestTwo, kBest };  // the sum of the two best (deepseek_v3); the best one
