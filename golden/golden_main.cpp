@@ -94,8 +94,7 @@ std::vector<int64_t> run_ensemble(const sim::CaseSpec& spec, const CaseData& dat
   RunOptions plain{.dtype = dtype, .routes = routes};
   if (routes != nullptr) {
     NoProbe nobody;
-    const auto none = std::make_shared<std::vector<bool>>(static_cast<size_t>(spec.steps));
-    run_single_device(spec, data, {.dtype = at::kDouble, .overflows = none, .routes = routes},
+    run_single_device(spec, data, {.dtype = at::kDouble, .overflows = nullptr, .routes = routes},
                       nobody);
     choices.fix();
   }

@@ -28,6 +28,8 @@ bool OverflowSkips::unscale(const std::vector<at::Tensor>& grads) {
   bool overflow = !finite;
   if (finds_them_) {
     overflows_->push_back(overflow);
+  } else if (overflows_ == nullptr) {
+    overflow = false;
   } else {
     SHARDPROOF_ASSERT(!overflows_->empty(), "the float16 run came first");
     overflow = overflows_->front();

@@ -20,7 +20,8 @@ namespace shardproof::golden {
 class OverflowSkips {
  public:
   // `overflows` is written by a float16 run and read by a float64 run, which never overflows: both
-  // skip the same steps. In other precisions the scale stays 1 and no step is skipped.
+  // skip the same steps; none is skipped where it is null. In other precisions the scale stays 1
+  // and no step is skipped.
   OverflowSkips(const sim::CaseSpec& spec, bool finds_them,
                 std::shared_ptr<std::vector<bool>> overflows);
   bool active() const { return active_; }

@@ -33,7 +33,7 @@ struct CaseData {
 struct RunOptions {
   at::ScalarType dtype;  // a dtype of precision.h
   // Whether a gradient overflowed in each training step of a float16 case. A float16 run writes it;
-  // a float64 run, which never overflows, reads it.
+  // a float64 run, which never overflows, reads it. null: no step is skipped.
   std::shared_ptr<std::vector<bool>> overflows = std::make_shared<std::vector<bool>>();
   const Perturbation* perturbation = nullptr;  // null: no perturbation
   // Gets the steps that sums of parts skip otherwise (sim/case/record/golden_record.h). null: they

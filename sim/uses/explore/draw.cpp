@@ -274,6 +274,7 @@ bool Drawer::settle(Drawing& drawing, std::mt19937_64& random) {
   json& settings = drawing.settings;
   for (int i = 0; i < kMostRemoved; ++i) {
     fit_sizes(settings, drawing.fixed, catalog_.defaults_of(settings["workload"]));
+    if (is_refused(settings)) return false;  // the pair needs what together cannot run
     const CheckedCase checked = check_settings(settings, "drawn.yaml", world_);
     ++counts_.drawn;
     if (checked.spec && is_small(*checked.spec)) {

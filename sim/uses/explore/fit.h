@@ -16,4 +16,8 @@ inline constexpr int64_t kMostDrawnRanks = 16;
 void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed,
                const nlohmann::json& usual = nlohmann::json::object());
 
+// Whether the ranks refuse this whatever else is set: stages of a policy with experts below
+// float64.
+bool is_refused(const CaseSettings& settings);
+
 }  // namespace shardproof::sim::explore

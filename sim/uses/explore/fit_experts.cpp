@@ -7,6 +7,7 @@
 #include "base/families.h"
 #include "base/training_choices.h"
 #include "sim/case/names.h"
+#include "sim/uses/explore/fit.h"
 #include "sim/uses/explore/fitted_settings.h"
 
 namespace shardproof::sim::explore {
@@ -42,6 +43,8 @@ class ExpertsFit : private FittedSettings {
   using FittedSettings::FittedSettings;
 
   bool has_experts() const { return family().has_experts(); }
+
+  bool is_narrow_policy() const { return has_experts() && is_policy() && !is_exact(); }
 
   void fit() {
     stream();
@@ -259,7 +262,7 @@ class ExpertsFit : private FittedSettings {
     settings_[kConfig] = config;
   }
 
-  // Below float64 ranks take the experts of one device.
+  // Below float64 ranks take the experts of one device, which the stages of a policy cannot.
   void precision() {
     const char* heads = "model.num_nextn_predict_layers";
     if (setting_of(settings_, "precision") == "float16" &&
@@ -269,6 +272,7 @@ class ExpertsFit : private FittedSettings {
     if (is_exact()) return;
     if (is_policy()) drop("precision");
     if (is_exact()) return;
+    if (is_policy()) return drop(kFamily);  // ranks refuse both together
     drop_all({"record_activations", "sample_rows", kBias, "run.experts.bias.centered"});
     if (has(kCapacity)) set(kPolicy, name_of(DropPolicy::kPosition));
   }
@@ -304,6 +308,12 @@ class ExpertsFit : private FittedSettings {
 };
 
 }  // namespace
+
+bool is_refused(const CaseSettings& settings) {
+  const std::set<std::string> none;
+  CaseSettings same = settings;
+  return ExpertsFit(same, none).is_narrow_policy();
+}
 
 void fit_experts(CaseSettings& settings, const std::set<std::string>& fixed) {
   ExpertsFit fit(settings, fixed);
