@@ -64,11 +64,17 @@ void add_folder(const fs::path& folder, std::vector<fs::path>& inputs) {
   }
 }
 
-// By custom a dash is standard output.
-void refuse_dash(const std::string& option, const std::string& path) {
-  if (path != "-") return;
-  refuse(option, path, "this option does not write to standard output",
-         "name a place, or write ./- for one of this name");
+// By custom a dash is standard output. Links that name each other and names that are too long lead
+// nowhere; where a part of the path is absent or a file, the caller says what it needs.
+void require_place(const std::string& option, const std::string& path) {
+  if (path == "-") {
+    refuse(option, path, "this option does not write to standard output",
+           "name a place, or write ./- for one of this name");
+  }
+  std::error_code error;  // not for a part that is absent
+  if (!fs::exists(path, error) && error) {
+    refuse(option, path, error.message(), "name another place");
+  }
 }
 
 }  // namespace
@@ -100,7 +106,7 @@ void require_two(const std::string& a, const std::string& b) {
 std::string output_file(const std::string& option, const std::string& path,
                         const std::vector<fs::path>& inputs, bool force, const OwnFile& own) {
   if (path.empty()) return "";
-  refuse_dash(option, path);
+  require_place(option, path);
   const fs::path whole = fs::absolute(path).lexically_normal();
   const fs::path folder = whole.parent_path();
   if (fs::is_directory(whole)) refuse(option, path, "this is a folder", "name a file");
@@ -108,6 +114,9 @@ std::string output_file(const std::string& option, const std::string& path,
     refuse(option, path, "this is a device, a socket or a pipe", "name a regular file");
   }
   if (!fs::is_directory(folder)) {
+    if (fs::exists(folder)) {
+      refuse(option, path, folder.string() + " is not a folder", "name a file in a folder");
+    }
     refuse(option, path, fmt::format("there is no folder {}", folder.string()),
            "make the folder first");
   }
@@ -128,7 +137,7 @@ std::string output_file(const std::string& option, const std::string& path,
 std::string output_folder(const std::string& option, const std::string& path,
                           const std::vector<fs::path>& inputs, bool force) {
   if (path.empty()) return "";
-  refuse_dash(option, path);
+  require_place(option, path);
   const fs::path whole = fs::absolute(path).lexically_normal();
   if (fs::exists(whole) && !fs::is_directory(whole)) {
     refuse(option, path, "this is not a folder", "name a folder");
@@ -163,7 +172,7 @@ void require_apart(const std::string& option, const std::string& path, const std
 
 std::string results_folder(const std::string& path, const std::vector<fs::path>& inputs,
                            bool force) {
-  refuse_dash("--out", path);
+  if (!path.empty()) require_place("--out", path);
   for (const fs::path& input : inputs) {
     if (path.empty() || !lies_in(input, path)) continue;
     const std::string why =

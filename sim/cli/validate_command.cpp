@@ -172,7 +172,7 @@ class ValidateCommand {
     std::vector<CaseSpec> cases = {spec};
     for (CaseSpec& one : settings_.cases(settings_.world_size)) cases.push_back(std::move(one));
     if (const auto limits = limits_for(run_arguments_.world)) {
-      run::check_process_memory(settings_.backend, settings_.world_size, *limits);
+      run::check_processes(settings_.backend, settings_.world_size, *limits);
       for (const CaseSpec& one : cases) run::check_world_limits(one, *limits);
       for (const CaseSpec& one : cases) run::check_golden_limits(one, *limits);
     }

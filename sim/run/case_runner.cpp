@@ -119,7 +119,7 @@ void CaseRunner::start(const CaseSpec& spec, Done done) {
     check_copies(spec);
     if (limits_) {
       check_world_limits(spec, *limits_);
-      check_process_memory(spec.world.backend, spec.parallel.world_size(), *limits_);
+      check_processes(spec.world.backend, spec.parallel.world_size(), *limits_);
     }
   } catch (const Error& error) {
     finish(running, {ending_of(spec, error)});

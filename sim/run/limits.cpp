@@ -324,7 +324,8 @@ MachineLimits machine_limits() {
                              group_limit("memory", "memory.limit_in_bytes", "memory.max")),
           .address_space = address_space_left(),
           .threads = thread_limit(),
-          .descriptors = resource_limit(RLIMIT_NOFILE, true)};
+          .descriptors = resource_limit(RLIMIT_NOFILE, true),
+          .cores = world::usable_cores()};
 }
 
 void check_world_limits(const CaseSpec& spec, const MachineLimits& there) {
@@ -334,11 +335,18 @@ void check_world_limits(const CaseSpec& spec, const MachineLimits& there) {
   check_ranks(spec, bytes, there);
 }
 
-void check_process_memory(Backend backend, int64_t ranks, const MachineLimits& there) {
+void check_processes(Backend backend, int64_t ranks, const MachineLimits& there) {
   constexpr double kOfProcess = 4 << 20;  // measured with 4 and 16 Gloo ranks: 5.3 to 7 MiB
   if (backend == Backend::kEmulated) return;
-  check_memory(fmt::format("{} rank processes need", ranks),
-               kOfProcess * static_cast<double>(ranks), there.memory, "choose a smaller mesh");
+  const auto count = static_cast<double>(ranks);
+  check_memory(fmt::format("{} rank processes need", ranks), kOfProcess * count, there.memory,
+               "choose a smaller mesh");
+  if (count <= kProcessesPerCore * there.cores) return;
+  too_large(fmt::format("{} rank processes would share {}, {:.0f} on each, and at most {} on each "
+                        "are started",
+                        ranks, count_of(static_cast<int64_t>(there.cores), "core"),
+                        count / there.cores, kProcessesPerCore),
+            "choose a smaller mesh");
 }
 
 std::string crowd_warning(const CaseSpec& spec) {

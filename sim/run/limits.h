@@ -14,6 +14,7 @@ struct MachineLimits {
   double address_space = 0;  // bytes that one process may still map (ulimit -v)
   double threads = 0;        // of all processes
   double descriptors = 0;    // of one process
+  double cores = 0;          // that this process may use
 };
 
 MachineLimits machine_limits();
@@ -22,11 +23,15 @@ MachineLimits machine_limits();
 // anyway. A case that its ranks refuse needs nothing.
 void check_world_limits(const CaseSpec& spec, const MachineLimits& there);
 void check_golden_limits(const CaseSpec& spec, const MachineLimits& there);
-// The same for the memory of the processes themselves, whatever they compute.
-void check_process_memory(Backend backend, int64_t ranks, const MachineLimits& there);
+// The same for the processes themselves, whatever they compute: their memory, and their number on
+// each core.
+void check_processes(Backend backend, int64_t ranks, const MachineLimits& there);
 
 // More ranks than this on each core take turns for long.
 constexpr int64_t kRanksPerCore = 8;
+// More rank processes than this on each core are not started. 128 ranks on 2 cores took 74 s for
+// the first stage of `validate`, 64 took 20 s.
+constexpr int64_t kProcessesPerCore = 128;
 // A line that says so, with the numbers; "" for fewer ranks.
 std::string crowd_warning(const CaseSpec& spec);
 

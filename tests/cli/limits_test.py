@@ -146,6 +146,18 @@ class Limits(cli_test.CommandTest):
         text = self.call("validate", "--ranks", "60000", limits=[(resource.RLIMIT_NOFILE, 4096)], status=2)
         self.assertRegex(text, r"60000 rank processes need at least .* --ignore-limits")
 
+    def test_more_rank_processes_than_the_cores_can_turn_to_are_refused_everywhere(self):
+        self.make_case()
+        many = 128 * len(os.sched_getaffinity(0)) + 2
+        said = rf"{many} rank processes would share \d+ cores?, 1\d\d on each, and at most 128 on each are started; " \
+               "choose a smaller mesh, or start it anyway with --ignore-limits"
+        mesh = self.scenario(SMALL.replace("length: 8", "length: 8, uneven: true") +
+                             f"parallel: {{data_parallel_size: {many}}}\n")
+        for words in (("validate", "--ranks", str(many)), ("run", mesh, "--backend", "gloo"),
+                      ("check", self.case, "--mesh", f"dp={many}", "--backend", "gloo")):
+            with self.subTest(words=words):
+                self.assertRegex(self.call(*words, status=2), said)
+
     def test_a_file_whose_read_fails_is_bad_input(self):
         self.assertIn("/proc/self/mem cannot be read: Input/output error", self.call("run", "/proc/self/mem", status=2))
 

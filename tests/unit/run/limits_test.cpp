@@ -13,6 +13,8 @@ using namespace shardproof::sim;
 using namespace shardproof::sim::describe;
 using namespace shardproof::sim::run;
 
+using Catch::Contains;
+
 namespace {
 
 CaseSpec long_rows() {
@@ -43,8 +45,11 @@ double measured_bytes(const CaseSpec& spec) {
 
 MachineLimits machine_with(double memory) {
   constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-  return {
-      .memory = memory, .address_space = kNoLimit, .threads = kNoLimit, .descriptors = kNoLimit};
+  return {.memory = memory,
+          .address_space = kNoLimit,
+          .threads = kNoLimit,
+          .descriptors = kNoLimit,
+          .cores = 2};
 }
 
 }  // namespace
@@ -78,4 +83,14 @@ TEST_CASE("A case is refused below a bound that is under what its ranks take", "
   const double measured = measured_bytes(spec);
   CHECK_NOTHROW(check_world_limits(spec, machine_with(measured)));
   CHECK_THROWS_AS(check_world_limits(spec, machine_with(measured / 3)), Error);
+}
+
+TEST_CASE("More rank processes than cores can turn to are refused, and emulated ranks are not",
+          "[limits]") {
+  const MachineLimits there = machine_with(std::numeric_limits<double>::infinity());
+  CHECK_NOTHROW(check_processes(Backend::kGloo, 256, there));
+  CHECK_THROWS_WITH(check_processes(Backend::kGloo, 257, there),
+                    Contains("257 rank processes would share 2 cores, 128 on each") &&
+                        Contains("--ignore-limits"));
+  CHECK_NOTHROW(check_processes(Backend::kEmulated, 5000, there));
 }
