@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/selection.h"
@@ -92,7 +93,7 @@ std::map<std::pair<std::string, std::string>, Total> totals_of(const CallsByRank
 void print_text(const CaseSpec& spec, const CallsByRank& calls) {
   std::cout << fmt::format("{}: {}\n", spec.name, spec.parallel.mesh().describe());
   for (size_t rank = 0; rank < calls.size(); ++rank) {
-    std::cout << fmt::format("rank {}: {} calls\n", rank, calls[rank].size());
+    std::cout << fmt::format("rank {}: {}\n", rank, count_of(std::ssize(calls[rank]), "call"));
     for (const MadeCall& made : calls[rank]) {
       std::cout << fmt::format("  {:>5}  step {}  {}, {} bytes\n", made.number, made.step,
                                describe(made.call), made.call.bytes);

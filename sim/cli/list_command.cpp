@@ -15,8 +15,9 @@ namespace {
 void print_case(const CaseSpec& spec) {
   std::string tags;
   for (const std::string& tag : spec.tags) tags += (tags.empty() ? "" : " ") + tag;
-  std::cout << fmt::format("{:<9} {:>3} ranks  {}{}{}\n", spec.world.backend,
-                           spec.parallel.world_size(), spec.name, tags.empty() ? "" : "   " + tags,
+  std::cout << fmt::format("{:<9} {:>9}  {}{}{}\n", spec.world.backend,
+                           count_of(spec.parallel.world_size(), "rank"), spec.name,
+                           tags.empty() ? "" : "   " + tags,
                            spec.skip.empty() ? "" : "   skipped: " + spec.skip);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/count_of.h"
 #include "sim/report/escape.h"
 #include "sim/report/summary.h"
 
@@ -116,13 +117,13 @@ std::string verdict_text(const ValidationResult& result) {
       }
     }
   }
-  const size_t count = result.findings.size();
+  const int64_t count = std::ssize(result.findings);
   const std::string what = result.interrupted ? "interrupted"
                            : count == 0       ? "no findings"
-                                        : fmt::format("{} finding{}", count, count == 1 ? "" : "s");
-  return text + fmt::format("validate: {} ranks on {} host{}, {} in {:.1f} s; exit status {}\n",
-                            result.world_size, result.hosts.count(),
-                            result.hosts.count() == 1 ? "" : "s", what, result.seconds,
+                                              : count_of(count, "finding");
+  return text + fmt::format("validate: {} on {}, {} in {:.1f} s; exit status {}\n",
+                            count_of(result.world_size, "rank"),
+                            count_of(result.hosts.count(), "host"), what, result.seconds,
                             result.exit_status);
 }
 

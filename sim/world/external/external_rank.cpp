@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -334,6 +335,7 @@ ExternalHost::ExternalHost(const ExternalPlace& place, Backend backend, DeviceKi
       place.secret, place.world_size);
   const NetAddress address = listener_->address();
   const pid_t control = ::getpid();
+  std::fflush(nullptr);  // else the child prints it again
   child_ = ::fork();
   SHARDPROOF_ASSERT(child_ >= 0, "rank 0 cannot be forked");
   if (child_ > 0) return;

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <set>
 #include <thread>
@@ -168,6 +169,7 @@ Zygote::Zygote(const WorkerFunctions& functions) {
   socket_ = OwnedFd(ends[0]);
   OwnedFd child_end(ends[1]);
   const pid_t control = ::getpid();
+  std::fflush(nullptr);  // else each worker prints it again
   pid_ = ::fork();
   if (pid_ < 0) throw_shortage("the process that forks workers could not be started", errno);
   if (pid_ > 0) return;
