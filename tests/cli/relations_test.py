@@ -31,6 +31,23 @@ matrix:
     - {name: plain}
     - {name: balanced, run.experts: {balance: {coefficient: 0.5}, capacity: {factor: 1}}}
 """
+HEADS = """
+name: t/heads
+model: {vocab_size: 16, hidden_size: 8, intermediate_size: 6, num_hidden_layers: 2, num_attention_heads: 2}
+data: {lengths: [5, 8, 3, 6]}
+run: {train_micro_batch_size: 1}
+parallel: {pipeline_parallel_size: 2}
+matrix:
+  row:
+    - {name: llama, model.family: llama_mtp, model.num_nextn_predict_layers: 2}
+    - name: deepseek
+      model.family: deepseek_v3
+      model.num_nextn_predict_layers: 1
+      model.config: {n_routed_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 6, n_group: 1, topk_group: 1,
+        first_k_dense_replace: 1, q_lora_rank: null, kv_lora_rank: 4, qk_nope_head_dim: 4, qk_rope_head_dim: 2, v_head_dim: 4}
+      run.experts: {balance: {coefficient: 0.5}, bias: {rate: 0.01}}
+"""
+OF_STAGES = {"stages_joined", "another_table", "another_split"}
 OF_EXPERTS = {"experts_reversed", "experts_joined", "dispatched_otherwise", "experts_recomputed"}
 
 
@@ -50,6 +67,18 @@ class Relations(cli_test.CommandTest):
         self.assertLess(OF_EXPERTS | {"experts_as_mlp", "files", "samples_reversed", "later_tokens_changed"}, set(ran["plain"]))
         self.assertFalse({"heads_reversed", "channels_changed"} & set(ran["plain"]))
         self.assertEqual(ran["balanced"], dict.fromkeys(OF_EXPERTS, "match"))
+
+    def test_relations_hold_beside_extra_heads_and_those_of_stages_beside_losses_of_routers(self):
+        (self.folder / "heads.yaml").write_text(HEADS)
+        self.run_to_end("run", "heads.yaml", "--relations", "--backend", "emulated", "--out", "out")
+        ran = {"llama": {}, "deepseek": {}}
+        for case in self.results("out")["cases"]:
+            row, _, relation = case["name"].removeprefix("t/heads[").removesuffix("]").partition(",relation=")
+            ran[row][relation] = case["verdict"]
+        self.assertEqual(set(ran["llama"].values()), {"match"})
+        self.assertLess(OF_STAGES | {"samples_reversed", "loss_scaled", "later_tokens_changed", "heads_reversed"}, set(ran["llama"]))
+        self.assertFalse({"residual_reversed", "residual_scaled", "temperature_doubled", "layer_added"} & set(ran["llama"]))
+        self.assertEqual(ran["deepseek"], dict.fromkeys(OF_STAGES | {"experts_reversed", "experts_recomputed"}, "match"))
 
     def test_the_relations_of_a_case_hold_and_each_is_a_result(self):
         self.run_to_end("run", "small.yaml", "--relations", "--backend", "emulated", "--out", "out")

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "model/config_keys.h"
 #include "sim/uses/relations/relations.h"
 
 namespace shardproof::sim::relations {
@@ -41,6 +42,18 @@ at::Tensor select_rows(const at::Tensor& rows, const std::vector<int64_t>& order
   return rows.index_select(0, at::tensor(order, at::kLong));
 }
 
+bool is_logprobs(const std::string& name) {
+  return name == "logprobs" || name.starts_with("logprobs.");
+}
+
+// Changes the log-probabilities of the model, and those of each of its extra heads, [B, S].
+template <class Change>
+void change_logprobs(Values& values, const Change& change) {
+  for (auto& [name, value] : values) {
+    if (is_logprobs(name)) value = change(value);
+  }
+}
+
 // --- samples_reversed
 std::vector<int64_t> reversed_samples(const Variant& variant) {
   const int64_t together = samples_together(variant.spec);
@@ -56,7 +69,9 @@ void reverse_samples(Variant& first, Variant& second) {
 }
 
 void reverse_logprobs(const Variant& first, const Variant&, Values&, Values& b) {
-  b["logprobs"] = select_rows(b.at("logprobs"), reversed_samples(first));  // its own inverse
+  change_logprobs(b, [order = reversed_samples(first)](const at::Tensor& logprobs) {
+    return select_rows(logprobs, order);  // its own inverse
+  });
 }
 
 // --- samples_twice
@@ -68,7 +83,9 @@ void double_samples(Variant& first, Variant& second) {
 }
 
 void keep_first_samples(const Variant& first, const Variant&, Values&, Values& b) {
-  b["logprobs"] = b.at("logprobs").narrow(0, 0, first.batch.size());
+  change_logprobs(b, [count = first.batch.size()](const at::Tensor& logprobs) {
+    return logprobs.narrow(0, 0, count);
+  });
 }
 
 // --- microbatches
@@ -107,7 +124,9 @@ void pad_further(Variant& first, Variant& second) {
 }
 
 void cut_padding(const Variant& first, const Variant&, Values&, Values& b) {
-  b["logprobs"] = b.at("logprobs").narrow(1, 0, first.batch.seq_len());
+  change_logprobs(b, [length = first.batch.seq_len()](const at::Tensor& logprobs) {
+    return logprobs.narrow(1, 0, length);
+  });
 }
 
 // --- packed_otherwise
@@ -171,11 +190,13 @@ void scale_loss(Variant& first, Variant& second) {
   }
   second.batch.advantages = second.batch.advantages * 4;
   second.spec.loss.kl_beta *= 4;
+  if (first.config.extra_heads == 0) return;
+  set_model_key(second, kExtraLossKey, 4 * first.config.extra_loss_weight);
 }
 
 void scale_loss_back(const Variant&, const Variant&, Values&, Values& b) {
   for (auto& [name, value] : b) {
-    if (name != "logprobs") value = value / 4;
+    if (!is_logprobs(name)) value = value / 4;
   }
 }
 
@@ -263,8 +284,9 @@ void change_later_tokens(Variant& first, Variant& second) {
 void keep_earlier_logprobs(const Variant& first, const Variant&, Values& a, Values& b) {
   const at::Tensor later = at_or_after(first.batch, first_changed(first.batch));
   for (Values* values : {&a, &b}) {
-    at::Tensor& logprobs = values->at("logprobs");
-    logprobs = at::where(later, at::zeros_like(logprobs), logprobs);
+    change_logprobs(*values, [&later](const at::Tensor& logprobs) {
+      return at::where(later, at::zeros_like(logprobs), logprobs);
+    });
   }
 }
 

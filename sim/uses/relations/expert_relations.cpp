@@ -27,7 +27,7 @@ void reverse_experts(const Variant& second, WeightMaps& maps) {
   std::vector<int64_t> order(static_cast<size_t>(config.router.num_experts));
   std::iota(order.rbegin(), order.rend(), 0);
   for (const auto& [name, weight] : second.weights) {
-    for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    for (int64_t layer = 0; layer < config.layers_with_heads(); ++layer) {
       const bool of_layer = name.starts_with(layer_part(layer, "mlp.experts.")) ||
                             name.starts_with(config.router_of(layer) + ".");
       if (config.has_experts(layer) && of_layer) maps.add(name, permuted(0, order));

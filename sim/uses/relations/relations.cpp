@@ -42,7 +42,7 @@ const std::vector<Relation>& relations() {
     for (const auto& more : {stage_relations(), expert_relations()}) {
       rows.insert(rows.end(), more.begin(), more.end());
     }
-    for (Relation& row : rows) row.beside_experts = true;
+    for (Relation& row : rows) row.beside_experts = row.beside_heads = true;
     for (const auto& more : {weight_relations(), config_relations()}) {
       rows.insert(rows.end(), more.begin(), more.end());
     }
@@ -56,7 +56,7 @@ std::string why_not(const Relation& relation, const CaseSpec& spec) {
     const ModelConfig config = ModelConfig::from_json(spec.model);
     const std::string experts = why_not_beside_experts(relation, spec, config);
     if (!experts.empty()) return experts;
-    if (config.extra_heads > 0 && !relation.every_precision) return "the model has extra heads";
+    if (config.extra_heads > 0 && !relation.beside_heads) return "the model has extra heads";
     if (spec.precision != Precision::kFloat64 && !relation.every_precision) {
       return "relations but those of stages are judged in float64 only";
     }

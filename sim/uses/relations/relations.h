@@ -30,6 +30,7 @@ struct Relation {
   bool every_precision = false;  // not in float64 alone
   bool beside_experts = false;   // holds for layers with experts, too
   bool of_experts = false;       // holds whatever their routers are trained with
+  bool beside_heads = false;     // holds for extra heads, too
 };
 
 // Whether each layer of both models has the same slots, and so weights of the same names.

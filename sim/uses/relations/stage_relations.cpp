@@ -94,7 +94,8 @@ std::vector<Relation> stage_relations() {
                     .change = change,
                     .back = drop_reordered_sums,
                     .exact = true,
-                    .every_precision = true};
+                    .every_precision = true,
+                    .of_experts = true};
   };
   return {
       row("stages_joined", "the same mesh without stages", is_in_stages, join_stages),
