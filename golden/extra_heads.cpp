@@ -27,6 +27,19 @@ class NamedSlots {
   const StepContext& context_;
 };
 
+// The layer of another slot, which must stay alive. Routes are chosen by each slot itself.
+class Repeated : public Layer {
+ public:
+  explicit Repeated(Layer& first) : first_(first) {}
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
+    return first_.forward(inputs, context);
+  }
+  std::vector<ParameterPtr> parameters() const override { return first_.parameters(); }
+
+ private:
+  Layer& first_;
+};
+
 std::vector<int64_t> lengths_of(const Batch& batch) {
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < batch.size(); ++i) {
@@ -118,6 +131,21 @@ at::Tensor layer_output(const NamedSlots& at_slot, const at::Tensor& x, const Mo
 }
 
 }  // namespace
+
+void repeat_first_head(Decoder& model) {
+  const ModelConfig& config = model.config();
+  if (!config.repeats_extra_layer) return;
+  for (int64_t depth = 2; depth <= config.extra_heads; ++depth) {
+    for (const SlotName& part : layer_slots(config, config.num_hidden_layers)) {
+      const auto slot_of = [&](int64_t head) -> Slot& {
+        const int64_t layer = config.num_hidden_layers + head - 1;
+        return model.slot(fmt::format("model.layers.{}.{}", layer, part.name));
+      };
+      if (slot_of(1).layer->parameters().empty() || part.role == SlotRole::kSelection) continue;
+      slot_of(depth).layer = std::make_unique<Repeated>(*slot_of(1).layer);
+    }
+  }
+}
 
 std::vector<at::Tensor> dense_head_logits(Decoder& model, const at::Tensor& stream,
                                           const Batch& batch, const StepContext& context) {

@@ -21,6 +21,10 @@ namespace shardproof::golden {
 std::vector<at::Tensor> dense_head_logits(Decoder& model, const at::Tensor& stream,
                                           const Batch& batch, const StepContext& context);
 
+// With config.repeats_extra_layer: all heads compute with the layers of the first one. Call it
+// before anything wraps them; slots and what they observe stay apart.
+void repeat_first_head(Decoder& model);
+
 // Wider float [B, S]: the log-probability of input_ids[:, t] by head `depth`, in the place of that
 // token. The first 1 + depth tokens of a sample, and padding, are 0.
 at::Tensor dense_head_logprobs(const at::Tensor& logits, const Batch& batch, int64_t depth);

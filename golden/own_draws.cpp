@@ -28,7 +28,9 @@ std::vector<Matrix> matrices_of(const ModelConfig& config) {
   const auto add_head = [&] {
     if (!config.tie_word_embeddings) all.push_back({"lm_head.weight", 0, true});
   };
-  for (int64_t layer = 0; layer < config.num_hidden_layers + config.extra_heads; ++layer) {
+  const int64_t heads =
+      config.repeats_extra_layer ? std::min<int64_t>(config.extra_heads, 1) : config.extra_heads;
+  for (int64_t layer = 0; layer < config.num_hidden_layers + heads; ++layer) {
     if (layer == config.num_hidden_layers + 1) add_head();  // the first extra head uses it
     if (layer >= config.num_hidden_layers) {
       all.push_back({fmt::format("model.layers.{}.eh_proj.weight", layer), 0, false});
@@ -38,7 +40,7 @@ std::vector<Matrix> matrices_of(const ModelConfig& config) {
       all.push_back({fmt::format("model.layers.{}.{}.weight", layer, linear), sums ? 1 : 0, false});
     }
   }
-  if (config.extra_heads < 2) add_head();
+  if (heads < 2) add_head();
   return all;
 }
 

@@ -36,6 +36,7 @@ Decoder written_out(const CaseData& data) {
   Decoder model(data.config, data.weights);
   write_out(model);
   if (data.config.extra_heads == 0) return model;
+  repeat_first_head(model);
   // The heads are written out, and lie between the two parts.
   std::vector<Segment> layers = model.segments();
   const Segment head = layers.back();

@@ -12,21 +12,22 @@ namespace shardproof::golden {
 
 class RouterBiases::Seen : public WrappedLayer {
  public:
-  Seen(std::unique_ptr<Layer> inner, std::shared_ptr<std::map<std::string, at::Tensor>> ids)
-      : WrappedLayer(std::move(inner)), ids_(std::move(ids)) {}
+  Seen(std::unique_ptr<Layer> inner, int64_t layer, std::shared_ptr<RoutesOfBiases> ids)
+      : WrappedLayer(std::move(inner)), layer_(layer), ids_(std::move(ids)) {}
 
   at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
     const at::Tensor ids = inner_->forward(inputs, context);
-    for (const ParameterPtr& bias : parameters()) (*ids_)[bias->name] = ids;
+    for (const ParameterPtr& bias : parameters()) (*ids_)[bias->name][layer_] = ids;
     return ids;
   }
 
  private:
-  std::shared_ptr<std::map<std::string, at::Tensor>> ids_;
+  int64_t layer_;
+  std::shared_ptr<RoutesOfBiases> ids_;
 };
 
 RouterBiases::RouterBiases(const sim::CaseSpec& spec, Decoder& model)
-    : rule_(spec.selection_bias), ids_(std::make_shared<std::map<std::string, at::Tensor>>()) {
+    : rule_(spec.selection_bias), ids_(std::make_shared<RoutesOfBiases>()) {
   if (rule_.rate == 0) return;
   if (spec.precision != Precision::kFloat64) {
     throw_refused(fmt::format("a selection bias moves by the routes of each step, but in {} tokens "
@@ -34,8 +35,8 @@ RouterBiases::RouterBiases(const sim::CaseSpec& spec, Decoder& model)
                               name_of(spec.precision)),
                   "leave out run.experts.bias, or set precision: float64");
   }
-  visit_layer_slots(model, SlotKind::kSelection, [this](int64_t, Slot& slot) {
-    slot.layer = std::make_unique<Seen>(std::move(slot.layer), ids_);
+  visit_layer_slots(model, SlotKind::kSelection, [this](int64_t layer, Slot& slot) {
+    slot.layer = std::make_unique<Seen>(std::move(slot.layer), layer, ids_);
   });
 }
 
@@ -48,11 +49,13 @@ void RouterBiases::update(const Batch& batch, const std::vector<ParameterPtr>& p
     if (found == ids_->end()) continue;
     const at::Tensor& bias = masters[i];
     std::vector<int64_t> counts(static_cast<size_t>(bias.size(0)));
-    for (int64_t sample = 0; sample < batch.size(); ++sample) {
-      const int64_t length = batch.input_lengths[sample].item<int64_t>();
-      const at::Tensor ids = found->second[sample].narrow(0, 0, length).contiguous();
-      for (int64_t at = 0; at < ids.numel(); ++at) {
-        ++counts[static_cast<size_t>(ids.data_ptr<int64_t>()[at])];
+    for (const auto& [layer, chosen] : found->second) {
+      for (int64_t sample = 0; sample < batch.size(); ++sample) {
+        const int64_t length = batch.input_lengths[sample].item<int64_t>();
+        const at::Tensor ids = chosen[sample].narrow(0, 0, length).contiguous();
+        for (int64_t at = 0; at < ids.numel(); ++at) {
+          ++counts[static_cast<size_t>(ids.data_ptr<int64_t>()[at])];
+        }
       }
     }
     const auto* first = bias.data_ptr<double>();

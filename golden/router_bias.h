@@ -23,8 +23,11 @@ class RouterBiases {
 
  private:
   class Seen;
+  // [B, S, K] of each layer with the bias, by its name.
+  using RoutesOfBiases = std::map<std::string, std::map<int64_t, at::Tensor>>;
+
   BiasRule rule_;
-  std::shared_ptr<std::map<std::string, at::Tensor>> ids_;  // [B, S, K] by the name of the bias
+  std::shared_ptr<RoutesOfBiases> ids_;
 };
 
 }  // namespace shardproof::golden

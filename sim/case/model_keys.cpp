@@ -88,6 +88,11 @@ OptionRows<CaseSpec> model_keys() {
           "Weight of the mean of the losses of extra heads, beside the loss (0.1); also beside "
           "model.folder",
           Range{0, kMaxConstant}, ShortName{"mtp_weight"}, of_heads),
+      key("model.mtp_use_repeated_layer", kBool, none,
+          "All extra heads have the weights of the first one (false); also beside model.folder",
+          ShortName{"repeated"},
+          NotPaired{"of models with extra heads alone: scenarios/mtp, and `fuzz`"},
+          with(Needed{"model.num_nextn_predict_layers", none}, of_heads)),
       key("model.rope_local_base_freq", kNumber, none,
           "gemma3: base of the rotary frequencies of sliding layers (10000)", Range{1e-6, 1e12},
           local),

@@ -264,6 +264,7 @@ void read_decoder(const ConfigFields& config, ModelConfig& model) {
                  fmt::format("{}={} is negative", kExtraLossKey, model.extra_loss_weight),
                  "give 0 or more");
     }
+    model.repeats_extra_layer = config.flag_or(kRepeatedLayerKey, false);
   }
   read_experts(config, model);
 }
@@ -274,6 +275,11 @@ bool ModelConfig::has_bias(const std::string& linear) const {
   if (linear.starts_with("mlp.")) return mlp_bias;
   if (linear == "eh_proj") return false;
   return attention_bias || (qkv_bias.value_or(traits().qkv_bias) && linear != "self_attn.o_proj");
+}
+
+int64_t ModelConfig::layers_with_weights() const {
+  return num_hidden_layers +
+         (repeats_extra_layer ? std::min<int64_t>(extra_heads, 1) : extra_heads);
 }
 
 int64_t ModelConfig::window_of_layer(int64_t layer) const {

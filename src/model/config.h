@@ -84,6 +84,7 @@ struct ModelConfig {
   bool mlp_bias = false;
   double extra_loss_weight = 0.1;        // of the mean of the losses of extra heads
   int64_t extra_heads = 0;               // each predicts one token further; decoder.h
+  bool repeats_extra_layer = false;      // all extra heads have the weights of the first one
   RouterRule router = {};                // of layers with experts
   int64_t expert_width = 0;              // of the MLP of each expert
   int64_t shared_width = 0;              // of the MLP beside the experts; 0: none
@@ -94,6 +95,7 @@ struct ModelConfig {
   bool has_bias(const std::string& linear) const;
   // Those of extra heads have the numbers behind the others.
   int64_t layers_with_heads() const { return num_hidden_layers + extra_heads; }
+  int64_t layers_with_weights() const;  // of their own: the first ones
   // 0: the layer sees all tokens before.
   int64_t window_of_layer(int64_t layer) const;
   bool has_sliding_layers() const;

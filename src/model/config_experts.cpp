@@ -120,8 +120,9 @@ void read_experts(const ConfigFields& config, ModelConfig& model) {
   const int64_t first = last ? config.integer_or("first_k_dense_replace", 3) : 0;
   const std::vector<int64_t> dense = by_steps ? read_dense_layers(config) : std::vector<int64_t>();
   for (int64_t layer = 0; layer < model.layers_with_heads(); ++layer) {
-    const bool is_dense = std::find(dense.begin(), dense.end(), layer) != dense.end();
-    model.expert_layers.push_back(!is_dense && layer >= first && (layer + 1) % step == 0);
+    const int64_t own = std::min(layer, model.layers_with_weights() - 1);
+    const bool is_dense = std::find(dense.begin(), dense.end(), own) != dense.end();
+    model.expert_layers.push_back(!is_dense && own >= first && (own + 1) % step == 0);
   }
 }
 

@@ -105,7 +105,8 @@ const std::vector<std::string>& keys_of_decoders() {
 
 std::vector<std::string> read_keys(const Json& config) {
   std::vector<std::string> keys = keys_of_decoders();
-  if (names_extra_heads(config)) keys.insert(keys.end(), {kExtraHeadsKey, kExtraLossKey});
+  if (names_extra_heads(config))
+    keys.insert(keys.end(), {kExtraHeadsKey, kExtraLossKey, kRepeatedLayerKey});
   if (!names_experts(config)) return keys;
   keys.insert(keys.end(), keys_of_experts().begin(), keys_of_experts().end());
   if (!names_latents(config)) return keys;

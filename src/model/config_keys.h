@@ -9,10 +9,12 @@
 
 namespace shardproof {
 
-// The number of extra heads, under the name of deepseek_v3's config.json, and the weight of their
-// losses, under that of NVIDIA/Megatron-LM megatron/core/transformer/transformer_config.py.
+// The number of extra heads, under the name of deepseek_v3's config.json; the weight of their
+// losses, and whether one layer serves all of them, under the names of NVIDIA/Megatron-LM
+// megatron/core/transformer/transformer_config.py.
 inline constexpr const char* kExtraHeadsKey = "num_nextn_predict_layers";
 inline constexpr const char* kExtraLossKey = "mtp_loss_scaling_factor";
+inline constexpr const char* kRepeatedLayerKey = "mtp_use_repeated_layer";
 
 // Throws a ConfigProblem: bad input for a key that is nearly one that is read, a refusal of a key
 // that changes what a decoder computes in a way that no family here has.

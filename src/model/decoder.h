@@ -14,7 +14,8 @@
 //
 // and the head of the model, which all share, gives the logits of t_i+k+1 from x_k. Between the
 // norm and the head the stream is x_0, x_1, .. behind each other along the sequence, and the logits
-// are too. Layer L + k - 1 is head k, under the names of deepseek_v3's checkpoints.
+// are too. Layer L + k - 1 is head k, under the names of deepseek_v3's checkpoints. With
+// config.repeats_extra_layer the slots of all heads share the parameters of layer L.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -106,6 +107,7 @@ class Decoder {
  private:
   struct Block;
   Slot* add(std::string name, SlotRole role, std::unique_ptr<Layer> layer);
+  // One for each name, which several slots may share.
   ParameterPtr parameter(const std::string& name) const;
   ParameterPtr hidden_matrix(const std::string& name, int64_t joined = 1) const;
   std::unique_ptr<Layer> linear(const std::string& name, bool bias) const;
@@ -131,6 +133,7 @@ class Decoder {
   std::shared_ptr<const WeightMap> weights_;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::map<std::string, Slot*> by_name_;
+  mutable std::map<std::string, ParameterPtr> parameters_;
   Slot* embed_tokens_ = nullptr;
   ParameterPtr embedding_, head_;
   std::vector<Block> blocks_;  // those of extra heads behind the others

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "model/experts.h"
 
@@ -14,8 +16,12 @@ ParameterPtr Decoder::parameter(const std::string& name) const {
     throw_bad_input(fmt::format("the weights have no tensor '{}'", name),
                     "add it, or mend the config that asks for it");
   }
-  return std::make_shared<Parameter>(Parameter{
-      .name = name, .tensor = found->second, .global_shape = found->second.sizes().vec()});
+  ParameterPtr& one = parameters_[name];
+  if (!one) {
+    one = std::make_shared<Parameter>(Parameter{
+        .name = name, .tensor = found->second, .global_shape = found->second.sizes().vec()});
+  }
+  return one;
 }
 
 // A weight that joins so many matrices of equal size.
@@ -94,9 +100,11 @@ std::unique_ptr<Layer> Decoder::make_experts(const std::string& name) const {
 
 Decoder::Block Decoder::make_block(int64_t index) {
   const std::string layer = fmt::format("model.layers.{}.", index);
+  const int64_t with_weights = std::min(index, config_.layers_with_weights() - 1);
+  const std::string weights = fmt::format("model.layers.{}.", with_weights);
   Block block{};
   for (const auto& [part, role] : layer_slots(config_, index)) {
-    Slot* slot = add(layer + part, role, make_layer(layer, part, index, kind_of(role)));
+    Slot* slot = add(layer + part, role, make_layer(weights, part, index, kind_of(role)));
     if (role != SlotRole::kLmHead) block.slots.push_back(slot);
   }
   const auto part = [&](const std::string& name) {

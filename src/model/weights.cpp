@@ -179,7 +179,7 @@ std::map<std::string, std::vector<int64_t>> weight_shapes(const ModelConfig& con
       {"mlp.shared_expert_gate", {1, hidden}}};
   Shapes shapes;
   shapes["model.embed_tokens.weight"] = {config.vocab_size, hidden};
-  for (int64_t i = 0; i < config.layers_with_heads(); ++i) {
+  for (int64_t i = 0; i < config.layers_with_weights(); ++i) {
     for (const auto& [part, role] : layer_slots(config, i)) {
       const std::string name = fmt::format("model.layers.{}.{}", i, part);
       if (const auto linear = linears.find(part); linear != linears.end()) {

@@ -33,7 +33,7 @@ SelectionBiases::SelectionBiases(Decoder& model, const BiasRule& rule, MeshComm&
       comm_(comm),
       device_(device) {
   visit_layer_slots(model, SlotKind::kSelection, [this](int64_t layer, Slot& slot) {
-    for (const ParameterPtr& bias : slot.layer->parameters()) layers_[bias->name] = layer;
+    for (const ParameterPtr& bias : slot.layer->parameters()) layers_[bias->name].push_back(layer);
     slot.layer = std::make_unique<CountedSelection>(std::move(slot.layer), layer, *this);
   });
 }
@@ -52,7 +52,9 @@ void SelectionBiases::count(int64_t layer, const at::Tensor& ids, const StepCont
 void SelectionBiases::reduce() {
   const auto options = at::TensorOptions().dtype(at::kLong).device(device_);
   std::map<int64_t, at::Tensor> by_layer;
-  for (const auto& [bias, layer] : layers_) by_layer[layer] = at::zeros({num_experts_}, options);
+  for (const auto& [bias, layers] : layers_) {
+    for (const int64_t layer : layers) by_layer[layer] = at::zeros({num_experts_}, options);
+  }
   for (const auto& [key, counts] : counts_) by_layer.at(key.first).add_(counts);
   std::vector<at::Tensor> own;
   for (const auto& [layer, counts] : by_layer) own.push_back(counts);
@@ -68,7 +70,9 @@ void SelectionBiases::move(const std::vector<ParameterPtr>& parameters,
   for (size_t i = 0; i < parameters.size(); ++i) {
     const auto found = layers_.find(parameters[i]->name);
     if (found == layers_.end()) continue;
-    const at::Tensor all = selection_bias_move(reduced_.at(found->second), options_);
+    at::Tensor counts = at::zeros({num_experts_}, at::TensorOptions(at::kLong).device(device_));
+    for (const int64_t layer : found->second) counts = counts + reduced_.at(layer);
+    const at::Tensor all = selection_bias_move(counts, options_);
     masters[i].add_(cut(all, parameters[i]->layout, comm_.mesh(), comm_.rank()));
   }
 }

@@ -42,7 +42,7 @@ class SelectionBiases {
   MeshComm& comm_;
   at::Device device_;
   bool counts_now_ = false;
-  std::map<std::string, int64_t> layers_;                     // by the name of the bias
+  std::map<std::string, std::vector<int64_t>> layers_;        // that have the bias, by its name
   std::map<std::pair<int64_t, int64_t>, at::Tensor> counts_;  // [N] by layer and microbatch
   std::map<int64_t, at::Tensor> reduced_;                     // [N] by layer
 };

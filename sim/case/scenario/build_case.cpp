@@ -79,7 +79,8 @@ void set_model(const Settings& settings, CaseSpec& spec) {
     spec.model = sizes_model(settings);
     return;
   }
-  const std::vector<std::string> of_heads = {"num_nextn_predict_layers", "mtp_loss_scaling_factor"};
+  const std::vector<std::string> of_heads = {"num_nextn_predict_layers", "mtp_loss_scaling_factor",
+                                             "mtp_use_repeated_layer"};
   std::vector<std::string> beside_folder = {"model.folder"};
   for (const std::string& key : of_heads) beside_folder.push_back("model." + key);
   const std::string also = settings.given_below("model.", beside_folder);

@@ -33,8 +33,11 @@ void check_chunks(const Decoder& model) {
   }
 }
 
-bool is_layer(const Segment& segment) {
-  return segment.part == Segment::Part::kLayer || segment.part == Segment::Part::kExtraHead;
+// Whether a segment has a unit of its own. One that serves all extra heads is in the root's, which
+// stays gathered until the last of them is done.
+bool is_layer(const Decoder& model, const Segment& segment) {
+  if (segment.part != Segment::Part::kExtraHead) return segment.part == Segment::Part::kLayer;
+  return !model.config().repeats_extra_layer;
 }
 
 // The slots of a segment whose parameters are in the unit of its layer, or those of the others.
@@ -42,7 +45,7 @@ bool is_layer(const Segment& segment) {
 std::vector<Slot*> slots_in_unit(Decoder& model, const Segment& segment, bool of_layer) {
   std::vector<Slot*> slots = model.slots_of(segment);
   std::erase_if(slots, [&](const Slot* slot) {
-    return (is_layer(segment) && slot->kind() != SlotKind::kEmbedding) != of_layer;
+    return (is_layer(model, segment) && slot->kind() != SlotKind::kEmbedding) != of_layer;
   });
   return slots;
 }
@@ -88,7 +91,7 @@ FullyShardedModel::FullyShardedModel(const StoreSetup& setup, const FsdpOptions&
     std::vector<ParameterPtr> outside;  // of all layers
     std::vector<Segment> layers;
     for (const Segment& segment : model.chunk(chunk)) {
-      if (is_layer(segment)) layers.push_back(segment);
+      if (is_layer(model, segment)) layers.push_back(segment);
       for (const auto& parameter : parameters_of(slots_in_unit(model, segment, false))) {
         if (std::find(outside.begin(), outside.end(), parameter) == outside.end()) {
           outside.push_back(parameter);

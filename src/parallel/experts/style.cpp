@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <set>
+
 #include "base/error.h"
 #include "model/experts.h"
 #include "parallel/experts/dispatch.h"
@@ -90,8 +92,10 @@ void ExpertParallel::place(Decoder& model, const Mesh& mesh) const {
   if (!is_spread(mesh)) return;
   check_sizes(model.config(), mesh);
   const int64_t width = model.config().expert_width;
+  std::set<ParameterPtr> placed;  // extra heads may share their experts
   for (const Slot* slot : expert_slots(model)) {
     const Experts& experts = plain(*slot);
+    if (!placed.insert(experts.down).second) continue;
     const auto cut = [&mesh](const ParameterPtr& parameter, const Cut& of) {
       if (mesh.size(of.axis) > 1) parameter->layout.append(of);
     };

@@ -63,6 +63,42 @@ TEST_CASE("Extra heads run where they have ids, behind the stream of the model",
                   at::embedding(embedding, ids)));
 }
 
+TEST_CASE("A repeated layer has one set of parameters, and the gradients of all heads",
+          "[model][PP-29]") {
+  ModelConfig config = with_two_heads();
+  Decoder apart(config, seeded_weights(config, 3));
+  config.repeats_extra_layer = true;
+  CHECK(config.layers_with_weights() == 3);
+  Decoder model = ready(config);
+  CHECK(weight_shapes(config).count("model.layers.3.eh_proj.weight") == 0);
+  CHECK(model.parameters().size() == weight_shapes(config).size());
+  CHECK(model.slots().size() == apart.slots().size());
+  const Slot &first = model.slot("model.layers.2.eh_proj"),
+             &second = model.slot("model.layers.3.eh_proj");
+  const ParameterPtr weight = first.layer->parameters()[0];
+  CHECK(second.layer->parameters()[0] == weight);
+  // The same weights in two layers: their gradients are the addends.
+  WeightMap twice = *seeded_weights(config, 3);
+  for (const auto& [name, tensor] : WeightMap(twice)) {
+    if (name.starts_with("model.layers.2.")) twice["model.layers.3." + name.substr(15)] = tensor;
+  }
+  config.repeats_extra_layer = false;
+  Decoder copies(config, std::make_shared<WeightMap>(twice));
+  copies.materialise(Mesh(), 0, at::kDouble, at::kCPU);
+  const at::Tensor ids = some_ids();
+  NoProbe nobody;
+  for (Decoder* each : {&model, &copies}) {
+    const at::Tensor logits = each->forward(ids, context_of_heads(ids, nobody));
+    (logits * uneven_like(logits)).sum().backward();
+  }
+  const auto grad_in_copies = [&](const std::string& slot) {
+    return copies.slot(slot).layer->parameters()[0]->tensor.grad();
+  };
+  CHECK(at::allclose(
+      weight->tensor.grad(),
+      grad_in_copies("model.layers.2.eh_proj") + grad_in_copies("model.layers.3.eh_proj"), 1e-12));
+}
+
 TEST_CASE("Extra heads in a chunk of their own give the bits of the whole model",
           "[model][PP-30]") {
   const ModelConfig config = with_two_heads();
