@@ -22,6 +22,13 @@ ENUM = (r"\b(?:verdict|precision|workload|backend|device|compute|side|normalizat
         r"|(?:call|line|known|made|told)(?:\.|->)(?:op|reduce)"
         r"|(?:ending|result|found|outcome|why|stage|fault|how|loss|optimizer|scheduler|batching)(?:\.|->)kind)\b")
 ENUM_AS_TEXT = re.compile(rf'{ENUM}\s*[!=]=\s*"|"\w*"\s*[!=]=\s*[\w.>()\[\]-]*{ENUM}')
+# A family is known by the traits of its row alone (src/base/families.h). The exceptions: the default; names of transformers
+# that differ from ours; a relation between two families by name.
+FAMILIES = "src/base/families.cpp"
+FAMILY_NAME = re.compile(r'\{\.name = "(\w+)"')
+MAY_NAME = {("src/model/config.h", "llama"), ("sim/case/model_keys.cpp", "llama"), ("sim/uses/proofs/refit_workload.cpp", "llama"),
+            ("sim/case/scenario/build_case.cpp", "gemma3"), ("sim/uses/relations/config_relations.cpp", "qwen2"),
+            ("sim/uses/relations/config_relations.cpp", "llama")}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 
@@ -210,8 +217,23 @@ def cycles(rows):
             yield error.args[1][::-1]
 
 
+def check_families(root):
+    """Yields (path, line, sentence) for every family that is known by its name."""
+    if not (root / FAMILIES).is_file():
+        return
+    families = set(FAMILY_NAME.findall((root / FAMILIES).read_text(encoding="utf-8")))
+    for path in source_files(root):
+        if not path.startswith(("src/", "sim/", "golden/")) or path.startswith("src/base/families."):
+            continue
+        for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
+            for name in re.findall(r'"(\w+)"', line):
+                if name in families and (path, name) not in MAY_NAME:
+                    yield path, number, f"the family {name} is known by its name; ask its row for a trait (src/base/families.h)"
+
+
 def violations(root):
     found = [f"{path}:{line}: {what}" for path in source_files(root) for line, what in check_file(root, path)]
+    found += [f"{path}:{line}: {what}" for path, line, what in check_families(root)]
     found += [f"{path}:1: {what}" for path, what in check_types(root)]
     return found + [f"include_table.py: {what} {why}" for what, why in check_table(root)]
 

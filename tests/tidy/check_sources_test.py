@@ -17,6 +17,7 @@ GOOD = {
     "src/model/slot.h": "// A slot.\n#pragma once\n#include \"mesh/layout.h\"\n",
     "sim/case/case_spec.h": "// A case.\n#pragma once\n#include <nlohmann/json.hpp>\n",
     "sim/world/rank/rank_main.cpp": "// A rank.\n#include <ATen/ATen.h>\n#include \"model/slot.h\"\n",
+    "src/base/families.cpp": '// Rows.\nnamespace shardproof {\nconst Family all[] = {{.name = "rows_moe", .experts = kAll}};\n}\n',
     "golden/golden_main.cpp": "// Alone.\n#include \"sim/case/case_spec.h\"\n",
 }
 
@@ -57,6 +58,7 @@ WRONG = [
     ("sim/case/record/a.cpp", A_CPP + "namespace shardproof::sim::record {\n}\n", "this folder's is shardproof::sim"),
     ("sim/uses/explore/a.cpp", A_CPP + "namespace shardproof::sim::uses {\n}\n",
      "this folder's is shardproof::sim::explore"),
+    ("sim/case/a.cpp", A_CPP + 'bool b = family == "rows_moe";\n', "the family rows_moe is known by its name"),
     ("src/mesh/a.cpp", A_CPP * 401, "401 lines"),
     ("src/mesh/a.cpp", "#include <string>\n", "concept"),
     ("src/mesh/b.cpp", "", "concept"),

@@ -175,7 +175,8 @@ class Fit : private FittedSettings {
       }
     }
     const auto not_both = [&](const char* one, const json& value, bool of_family) {
-      if (of_family && setting_of(settings_, one) == value) drop(is_fixed(one) ? "model.family" : one);
+      if (of_family && setting_of(settings_, one) == value)
+        drop(is_fixed(one) ? "model.family" : one);
     };
     not_both(fused, true, family().unit_offset_norm);
     not_both(kPrecision, name_of(Precision::kFloat16), family().extra_heads.value_or(0) > 0);

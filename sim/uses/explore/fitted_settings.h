@@ -37,7 +37,7 @@ class FittedSettings {
   int64_t size(const std::string& path, int64_t otherwise) const {
     return has(path) ? settings_[path].get<int64_t>() : otherwise;
   }
-  // A name that is no family is refused with the case.
+  // A name that no family has is refused with the case.
   const FamilyTraits& family() const {
     const FamilyTraits* known = find_family(setting_of(settings_, "model.family"));
     return known == nullptr ? all_families().front() : *known;
