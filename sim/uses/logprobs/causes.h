@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "sim/uses/logprobs/claim.h"
 
@@ -34,6 +35,11 @@ std::optional<Claim> propose_chunks(const Comparison& comparison);
 // All wrong tokens are exactly 0 in one file, and only those: they were not scored there. A logprob
 // that rounds to 0 is near 0 in the other file too.
 std::optional<Claim> propose_unscored(const Comparison& comparison);
+// All values of one file are numbers of a coarser dtype, and are those of the other rounded to it.
+std::optional<Claim> propose_rounded(const Comparison& comparison);
+// "each of the 96 values of B that are not 0 is a number of bfloat16"; "" if none is so, or if both
+// are, or if the files say so.
+std::string rounded_text(const Pair& pair);
 
 // Causes that name the wrong tokens and predict no values.
 

@@ -70,13 +70,14 @@ std::optional<Claim> judge_prediction(const Comparison& comparison,
   const std::vector<Token>& tokens = comparison.pair.tokens;
   std::vector<double> coded = comparison.differences, remaining(tokens.size(), NAN);
   std::vector<char> classes(tokens.size(), 1);  // 0: predicted
-  double left = 0, before = 0, effect = 0, covered = 0, differing = 0, nearer = 0;
+  double left = 0, before = 0, of_b = 0, effect = 0, covered = 0, differing = 0, nearer = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (std::isnan(predicted[i])) continue;
     classes[i] = 0;
     coded[i] = remaining[i] = tokens[i].b - predicted[i];
     left += remaining[i] * remaining[i];
     before += comparison.differences[i] * comparison.differences[i];
+    of_b += tokens[i].b * tokens[i].b;
     effect += std::pow(comparison.size_of(predicted[i] - tokens[i].a, i), 2);
     ++covered;
     if (comparison.size_of(comparison.differences[i], i) <= comparison.noise) continue;
@@ -89,6 +90,7 @@ std::optional<Claim> judge_prediction(const Comparison& comparison,
   claim.leaves_noise = comparison.is_noise(remaining);
   if (claim.share < kHalf) return std::nullopt;
   if (!claim.leaves_noise && nearer < kLeastNearer * differing) return std::nullopt;
+  if (!claim.leaves_noise && left > (1 - kLeastShare) * of_b) return std::nullopt;
   claim.gained =
       comparison.nats - fit_mixture(sizes_of(comparison, coded), classes, comparison.floor).nats;
   if (!may_be_claimed(claim)) return std::nullopt;

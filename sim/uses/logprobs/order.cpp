@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "sim/uses/logprobs/causes.h"
 
@@ -201,15 +203,56 @@ constexpr double kLeastZeros = 3, kMostOf = 0.75;  // tokens; of those that diff
 // Tokens that are 0 in one file: `far` ones differ by more than noise, `near` ones may be certain.
 enum Zero : char { kScored, kNear, kFar };
 
-// Whether the far ones are the first tokens of their rows, some near ones among them.
-bool are_prefixes(const Pair& pair, const std::vector<Zero>& zeros) {
+// Whether the far ones are the first or the last tokens of their rows, some near ones among them.
+bool are_at_end(const Pair& pair, const std::vector<Zero>& zeros, bool last) {
   bool ended = false;
-  for (size_t i = 0; i < zeros.size(); ++i) {
-    if (i == 0 || pair.tokens[i].row != pair.tokens[i - 1].row) ended = false;
+  int64_t row = -1;
+  for (size_t k = 0; k < zeros.size(); ++k) {
+    const size_t i = last ? zeros.size() - 1 - k : k;
+    if (pair.tokens[i].row != row) ended = false;
+    row = pair.tokens[i].row;
     if (zeros[i] == kFar && ended) return false;
     ended = ended || zeros[i] == kScored;
   }
   return true;
+}
+
+// Where the far ones are: "; they are the last ones of their rows, 1 in each of 24 rows".
+struct ZeroPlace {
+  bool first = false, last = false;
+  std::string text, likely = "a mask was applied in one file alone; give both the same mask";
+};
+
+ZeroPlace place_of(const Pair& pair, const std::vector<Zero>& zeros) {
+  ZeroPlace place;
+  std::map<int64_t, int64_t> of_row;
+  std::set<int64_t> ids;
+  for (size_t i = 0; i < zeros.size(); ++i) {
+    if (zeros[i] != kFar) continue;
+    ++of_row[pair.tokens[i].row];
+    ids.insert(pair.tokens[i].id);
+  }
+  place.first = are_at_end(pair, zeros, false);
+  place.last = !place.first && are_at_end(pair, zeros, true);
+  if (place.first || place.last) {
+    int64_t fewest = INT64_MAX, most = 0;
+    for (const auto& [row, count] : of_row) {
+      fewest = std::min(fewest, count);
+      most = std::max(most, count);
+    }
+    place.text = fmt::format(
+        "; they are the {} ones of their rows, {} in {} of {} rows", place.first ? "first" : "last",
+        fewest == most ? std::to_string(most) : fmt::format("{} to {}", fewest, most),
+        of_row.size(), pair.rows);
+    place.likely = place.first
+                       ? "the prompt is masked in one file alone; give both the same mask"
+                       : "one file does not score how the rows end: the end token, or what is "
+                         "behind its limit of length; give both the same mask";
+  }
+  if (ids.size() == 1 && *ids.begin() >= 0)
+    place.text +=
+        fmt::format("{} all have token id {}", place.text.empty() ? ";" : ", and", *ids.begin());
+  return place;
 }
 
 double entropy_nats(double count, double total) {
@@ -235,17 +278,15 @@ std::optional<Claim> judge_unscored(const Comparison& comparison, bool in_b) {
     ++count;
   }
   if (count == 0) return std::nullopt;
-  const bool prefixes = are_prefixes(pair, zeros);
+  const ZeroPlace place = place_of(pair, zeros);
   const bool everywhere = std::find(zeros.begin(), zeros.end(), kScored) == zeros.end();
   const auto total = static_cast<double>(pair.tokens.size());
-  Claim claim{
-      .cause = "unscored",
-      .text = fmt::format("{:.0f} of {:.0f} tokens are 0 in {} and clearly not in {}{}", count,
-                          total, in_b ? "B" : "A", in_b ? "A" : "B",
-                          prefixes ? "; they are the first ones of their rows" : ""),
-      .likely = prefixes ? "the prompt is masked in one file alone; give both the same mask"
-                         : "a mask was applied in one file alone; give both the same mask",
-      .description = prefixes ? pair.rows * std::log(pair.length) : entropy_nats(count, total)};
+  Claim claim{.cause = "unscored",
+              .text = fmt::format("{:.0f} of {:.0f} tokens are 0 in {} and clearly not in {}{}",
+                                  count, total, in_b ? "B" : "A", in_b ? "A" : "B", place.text),
+              .likely = place.likely,
+              .description = place.first || place.last ? pair.rows * std::log(pair.length)
+                                                       : entropy_nats(count, total)};
   if (everywhere) {
     claim.text = fmt::format("{} is 0 everywhere: unscored, at {:.0f} tokens that {} has",
                              in_b ? "B" : "A", total, in_b ? "A" : "B");

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""`logprobs A B`: what the values themselves show. Values that went through a coarser dtype, the place of tokens that one
+file does not score, and a factor that predicts nothing. SEED=n draws other batches.
+
+Usage: logprobs_values_test.py PROGRAM [unittest arguments]
+"""
+import os
+import random
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import cli_test  # noqa: E402
+import logprobs_test  # noqa: E402
+from logprobs_test import SEED, Batch, rounded  # noqa: E402
+
+
+class LogprobsValuesTest(cli_test.CommandTest):
+    pair = logprobs_test.LogprobsTest.pair
+    expect = logprobs_test.LogprobsTest.expect
+
+    def compare(self, batch, a, b, dtype="float32", **metadata):
+        return self.pair(a=batch.tensors(a, dtype), b=batch.tensors(b, dtype), **metadata)
+
+    def test_values_that_were_rounded(self):
+        batch = Batch(random.Random(f"{SEED} rounded"), rows=8, length=48)
+        a, b = (batch.score("float32") for _ in range(2))
+        for dtype in ("bfloat16", "float16"):
+            coarse = [[rounded(value, dtype) for value in row] for row in b]
+            for name, other, pair in (("B", "A", (a, coarse)), ("A", "B", (coarse, a))):
+                self.expect(self.compare(batch, *pair), 1, "the cause is known: rounded",
+                            f"each of the 376 values of {name} that are not 0 is a number of {dtype}",
+                            f"further from that of {other} than half a step", "and the rest is noise of float32")
+            # Files that say so are compared with the noise of that dtype.
+            self.expect(self.compare(batch, a, coarse, metadata_b={"dtype": dtype}), 0, "NOISE")
+            # Both went through it: nothing was rounded on one side alone.
+            both = [[rounded(value, dtype) for value in row] for row in a]
+            both[3][7] *= 2
+            self.assertNotIn("number of", self.compare(batch, both, coarse).stdout)
+        one = [[rounded(value, "bfloat16") for value in row] for row in b]
+        one[2][9] = b[2][9]
+        self.assertNotIn("number of", self.compare(batch, a, one).stdout)
+
+    def test_values_of_a_coarser_computation(self):
+        """They are numbers of bfloat16, too, but further from the other file than its rounding takes them."""
+        batch = Batch(random.Random(f"{SEED} computed"), rows=8, length=48)
+        b = [[rounded(value, "bfloat16") for value in row] for row in batch.score("bfloat16")]
+        self.expect(self.compare(batch, batch.score("float32"), b), 1, "no known cause",
+                    "each of the 376 values of B that are not 0 is a number of bfloat16", "computed in it")
+
+    def test_the_place_of_unscored_tokens(self):
+        batch = Batch(random.Random(f"{SEED} unscored"), rows=12, length=40, padded=True)
+        a, b = (batch.score("bfloat16") for _ in range(2))
+        ends = [length - 1 for length in batch.lengths]
+        for row, end in enumerate(ends):
+            batch.ids[row][end] = 47
+            a[row][end] = b[row][end] = -1.5 - row / 8
+
+        def unscored(is_zero):
+            zero = [[0.0 if is_zero(row, t) else value for t, value in enumerate(values)] for row, values in enumerate(b)]
+            return self.compare(batch, a, zero, metadata_a={"dtype": "bfloat16"})
+
+        self.expect(unscored(lambda row, t: t == ends[row]), 1, "the cause is known: unscored",
+                    "they are the last ones of their rows, 1 in 12 of 12 rows, and all have token id 47",
+                    "one file does not score how the rows end")
+        done = unscored(lambda row, t: row % 3 and t >= ends[row] - row)
+        self.expect(done, 1, "the last ones of their rows,", "in 8 of 12 rows; explains")
+        self.assertNotIn("token id 47", done.stdout)
+        self.expect(unscored(lambda row, t: t < 6), 1, "the first ones of their rows", "the prompt is masked")
+        self.assertNotIn("of their rows", unscored(lambda row, t: 6 < t < 12 + row).stdout)
+
+    def test_a_factor_that_predicts_nothing(self):
+        """The logprobs of improbable tokens in A, of probable ones in B: A times any small number is nearer to B."""
+        draw = random.Random(f"{SEED} factor")
+        batch = Batch(draw, rows=16, length=48)
+        a, b = ([[0.0] + [-draw.expovariate(1 / mean) for _ in range(47)] for _ in range(16)] for mean in (12, 0.6))
+        self.expect(self.compare(batch, a, b), 1, "no known cause")
+        self.expect(self.compare(batch, b, a), 1, "no known cause")
+        self.expect(self.compare(batch, a, [[value / 20 for value in row] for row in a]), 1, "the cause is known: factor")
+
+
+if __name__ == "__main__":
+    cli_test.main()
