@@ -272,7 +272,7 @@ class ExpertsFit : private FittedSettings {
     if (is_exact()) return;
     if (is_policy()) drop("precision");
     if (is_exact()) return;
-    if (is_policy()) return drop(kFamily);  // ranks refuse both together
+    if (is_policy()) return drop("model.family");  // ranks refuse both together
     drop_all({"record_activations", "sample_rows", kBias, "run.experts.bias.centered"});
     if (has(kCapacity)) set(kPolicy, name_of(DropPolicy::kPosition));
   }
