@@ -124,6 +124,9 @@ void dispatch_otherwise(Variant&, Variant& second) {
 std::string can_recompute(const CaseSpec& spec, const ModelConfig& config) {
   if (!config.has_experts()) return "no layer has experts";
   if (!spec.is(ModelWorkload::kTrain)) return "nothing is recomputed without a backward";
+  if (config.repeats_extra_layer && config.extra_heads > 1) {
+    return "a recomputed layer adds the gradient of each extra head in another order";
+  }
   const bool discards = spec.parallel.discarded_outputs != DiscardedOutputs::kNone;
   return discards ? "outputs are discarded, which a recomputed layer does not" : "";
 }

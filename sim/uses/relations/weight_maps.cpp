@@ -106,7 +106,7 @@ void WeightMaps::add(const std::string& name, const TensorMap& map) {
 }
 
 void WeightMaps::add_rows(const std::string& part, const TensorMap& map) {
-  for (int64_t layer = 0; layer < config_.layers_with_heads(); ++layer) {
+  for (int64_t layer = 0; layer < config_.layers_with_weights(); ++layer) {
     add(layer_part(layer, part) + ".weight", map);
     const std::string bias = layer_part(layer, part) + ".bias";
     if (has(bias)) add(bias, map);
@@ -114,13 +114,13 @@ void WeightMaps::add_rows(const std::string& part, const TensorMap& map) {
 }
 
 void WeightMaps::add_columns(const std::string& part, const TensorMap& map) {
-  for (int64_t layer = 0; layer < config_.layers_with_heads(); ++layer) {
+  for (int64_t layer = 0; layer < config_.layers_with_weights(); ++layer) {
     add(layer_part(layer, part) + ".weight", map);
   }
 }
 
 void WeightMaps::add_norms(const TensorMap& map) {
-  for (int64_t layer = 0; layer < config_.layers_with_heads(); ++layer) {
+  for (int64_t layer = 0; layer < config_.layers_with_weights(); ++layer) {
     for (const auto& [part, role] : layer_slots(config_, layer)) {
       if (role == SlotRole::kStreamNorm) add(layer_part(layer, part) + ".weight", map);
     }
