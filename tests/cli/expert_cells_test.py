@@ -6,12 +6,15 @@ all-gather. Fewer than one case of a hundred may be refused for near scores of i
   expert_cells_test.py PROGRAM [--all]    all cells, and 300 drawn ones each; default: a sample of a few seconds
 """
 import itertools
+import json
 import math
 import random
 import unittest
 from collections import Counter
 
 import cells
+import keys_in_use_test as keys_in_use
+import yaml
 
 SAMPLE, DRAWN, SEED = 5, 300, 36
 MOST_RANKS = 16
@@ -21,23 +24,34 @@ SIZES = {"dp": "data_parallel_size", "cp": "context_parallel_size", "ulysses": "
          "ep": "expert_parallel_size", "etp": "expert_tensor_parallel_size"}
 
 
+def forms():
+    """{family: a small config of it}: the keys of all its rows in scenarios/ep/sizes.yaml."""
+    found = {}
+    for row in yaml.safe_load((keys_in_use.ROOT / "scenarios/ep/sizes.yaml").read_text())["matrix"]["case"]:
+        found[row["model.family"]] = row["model.config"] | found.get(row["model.family"], {})
+    return found
+
+
+FORMS = forms()
+EVERY_FAMILY = keys_in_use.expert_families(json.loads((keys_in_use.ROOT / "scenarios/schema.json").read_text()))
+OF_EVERY_MESH = "qwen3_moe"
+
+
 def config_of(family, ep, etp, tp, number):
-    """Experts that ep and etp cut: their number, how many of them a token gets, and their width vary with the cell."""
+    """Experts that ep and etp cut: their number, how many of them a token gets, and their width vary with the cell. Returns
+    the config and the width of an MLP, which is that of the experts where they have none of their own."""
+    config = dict(FORMS[family])
     experts = ep * (1 + number % 3) if ep > 2 else 2 * ep * (1 + number % 2)
     width = math.lcm(etp, tp) * (1 + number % 2)
-    chosen = min(experts, 2 + number % 3)
-    if family in ("mixtral", "gpt_oss"):
-        return {"num_local_experts": experts, "num_experts_per_tok": chosen}, width
-    if family == "deepseek_v3":
-        experts = math.lcm(experts, 4)
-        return {"n_routed_experts": experts, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "n_shared_experts": 1,
-                "moe_intermediate_size": width, "first_k_dense_replace": number % 2, "q_lora_rank": 6, "kv_lora_rank": 5,
-                "qk_nope_head_dim": 3, "qk_rope_head_dim": 2, "v_head_dim": 4}, tp * 3
-    config = {"num_experts": experts, "num_experts_per_tok": min(experts, 1 + number % 3), "moe_intermediate_size": width,
-              "decoder_sparse_step": 1 + number % 2, "norm_topk_prob": number % 4 == 0}
-    if family == "qwen2_moe":
-        config["shared_expert_intermediate_size"] = 3 * tp
-    return config, tp * 3
+    fewest = 1 if "norm_topk_prob" in config else 2  # the softmax of one chosen score is 1, and has no gradient
+    chosen = min(experts, fewest + number % 3)
+    if "n_group" in config:
+        experts, chosen = math.lcm(experts, 4), 2
+    varied = {"num_experts": experts, "num_local_experts": experts, "n_routed_experts": experts, "n_group": 2, "topk_group": 1,
+              "num_experts_per_tok": chosen, "moe_intermediate_size": width, "shared_expert_intermediate_size": 3 * tp,
+              "decoder_sparse_step": 1 + number % 2, "first_k_dense_replace": number % 2, "norm_topk_prob": number % 4 == 0}
+    config |= {key: value for key, value in varied.items() if key in config}
+    return config, tp * 3 if "moe_intermediate_size" in config else width
 
 
 def case_of(family, dispatch, mesh, number):
@@ -80,13 +94,16 @@ class ExpertCells(unittest.TestCase):
         self.assertEqual(len(every), 2214)
         if not cells.ALL:
             every = random.Random(SEED).sample(every, 2 * SAMPLE)
-        self.check([case_of("qwen3_moe", "all_to_all", mesh, number) for number, mesh in enumerate(every)])
+        self.check([case_of(OF_EVERY_MESH, "all_to_all", mesh, number) for number, mesh in enumerate(every)])
+
+    def test_every_family_has_a_small_config(self):
+        self.assertEqual(sorted(EVERY_FAMILY), sorted(FORMS), "give each family a row in scenarios/ep/sizes.yaml")
 
     def test_drawn_meshes_of_each_other_family_and_of_all_gather_match_one_device(self):
         drawn = random.Random(SEED)
         several = [mesh for mesh in meshes() if mesh[-1] * mesh[-2] > 1]
-        for family, dispatch in (("mixtral", "all_to_all"), ("qwen2_moe", "all_to_all"), ("gpt_oss", "all_to_all"),
-                                 ("deepseek_v3", "all_to_all"), ("qwen3_moe", "all_gather")):
+        others = [(family, "all_to_all") for family in EVERY_FAMILY if family != OF_EVERY_MESH]
+        for family, dispatch in [*others, (OF_EVERY_MESH, "all_gather")]:
             with self.subTest(family=family, dispatch=dispatch):
                 some = drawn.sample(several, DRAWN if cells.ALL else SAMPLE)
                 self.check([case_of(family, dispatch, mesh, number) for number, mesh in enumerate(some)])

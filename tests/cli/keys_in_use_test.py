@@ -49,6 +49,12 @@ def leaves(schema, path=""):
             yield key, child.get("default")
 
 
+def expert_families(schema):
+    """The families of models with experts: those in which model.config has an effect."""
+    ways = schema["properties"]["model"]["properties"]["config"]["x-needs"]
+    return [way["model.family"] for way in ways]
+
+
 def settings(block, keys, path=""):
     """(key, value) of all settings of a block of a scenario, with records and nested blocks flattened."""
     for name, value in block.items():
