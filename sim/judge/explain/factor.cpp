@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/explain/hypotheses.h"
@@ -248,6 +249,9 @@ std::optional<Meaning> all_meanings_of(double factor, double near,
   return all;
 }
 
+// Whether a tensor of this name has the weights of a router's choice: no count divides them.
+bool are_route_weights(std::string_view name) { return name.ends_with(".weights.output"); }
+
 // Two counts whose quotient the factor is: `due` tokens, rows or microbatches were divided by
 // `taken`.
 struct Counts {
@@ -333,6 +337,12 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
       .ranks = difference.ranks,
       .share = all_scalar ? -1 : found.share,
       .left = std::sqrt(1 - found.share) * std::fabs(found.factor - 1) * difference.golden_size};
+  if (!meaning && found.exact && are_route_weights(wrong.front()->name)) {
+    out.likely =
+        "a constant of the model that multiplies the weights of all routes, such as "
+        "routed_scaling_factor, is left out, another one, or applied twice";
+    return out;
+  }
   if (!meaning) {
     const auto counts = counts_of(difference, found);
     if (!counts) return out;

@@ -115,6 +115,8 @@ std::optional<Proposal> propose_offset(const Assembled& tensor, const Mesh& mesh
 // actual - k * golden is one vector along the last dim, repeated over all others, with k or 1/k the
 // size of axes: a linear's output, whose bias is right.
 std::optional<Proposal> propose_factor_before_bias(const Assembled& tensor, const Mesh& mesh);
+// Each token's heads of an attention's output are the golden's, each times a factor of its own.
+std::optional<Proposal> propose_head_factors(const Assembled& tensor, const Mesh& mesh);
 // Rows of zeros are shifted by some positions from the golden's: a mask is off.
 std::optional<Proposal> propose_mask_shift(const Assembled& tensor, const Mesh& mesh);
 
@@ -175,6 +177,7 @@ inline constexpr Propose kHypotheses[] = {
     on_each_copy<propose_sample_factors>,
     on_each_copy<propose_offset>,
     on_each_copy<propose_factor_before_bias>,
+    on_each_copy<propose_head_factors>,
     on_each_copy<propose_mask_shift>,
     on_each_copy<propose_token_order>,
 };

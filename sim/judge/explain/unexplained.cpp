@@ -186,8 +186,8 @@ std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh)
     append("are exactly zero in the golden");
     out.likely = "padding or dropped positions are counted";
   } else if (wrong.zeros) {
-    append("are all zero");
-    out.likely = "one part was dropped or never filled";
+    append("are all zero");  // a single number may be: the sign of an expert's load, for example
+    if (tensor.wrong > 1) out.likely = "one part was dropped or never filled";
   } else if (wrong.sums.factor() != 0 && wrong.sums.count > 1 && wrong.sums.fits(1e-6)) {
     const double factor = wrong.sums.factor();
     const bool is_one_share = wrong.off.count >= kFewestOfShare && wrong.off.fits(0.1);

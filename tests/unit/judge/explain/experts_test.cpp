@@ -15,6 +15,7 @@ using Catch::Contains;
 constexpr const char* kGateUp = "grad.model.layers.0.mlp.experts.gate_up_proj";
 constexpr const char* kRouterGrad = "grad.model.layers.0.mlp.gate.weight";
 constexpr const char* kIds = "model.layers.0.mlp.gate.ids.output";
+constexpr const char* kWeights = "model.layers.0.mlp.gate.weights.output";
 constexpr const char* kLogitsGrad = "model.layers.0.mlp.gate.weights.grad_input";
 
 Observation of_tokens(const std::string& name, at::Tensor tensor, Phase phase) {
@@ -42,6 +43,7 @@ JudgedWorld experts_world(int64_t dp = 4, int64_t cp = 1) {
       {of_tokens(kIds, ids(), Phase::kForward),
        of_tokens("model.layers.0.mlp.gate.ids.margin", numbered({3, 8}, 3).abs(),
                  Phase::kRecompute),
+       of_tokens(kWeights, numbered({3, 8, 2}, 13), Phase::kForward),
        of_tokens(kLogitsGrad, numbered({3, 8, 6}, 4), Phase::kBackward),
        of_tokens(std::string(kLogitsGrad) + ".balance", numbered({3, 8, 6}, 5) * 0.01,
                  Phase::kRecompute),
@@ -182,6 +184,18 @@ TEST_CASE("A rank without a part of a side loss does not contradict the others",
   CHECK_FALSE(proposed());
   second.evidence = {};
   CHECK_FALSE(proposed());
+}
+
+TEST_CASE("A factor of the weights of routes is no quotient of counts", "[explanations]") {
+  const auto found_times = [](double factor) {
+    return found_in(experts_world(), kWeights,
+                    [=](int64_t, const at::Tensor& weights) { return factor * weights; });
+  };
+  for (const double factor : {10.0 / 17, 1.7, 0.4}) {
+    CHECK_THAT(found_times(factor).likely, Contains("such as routed_scaling_factor, is left out") &&
+                                               !Contains("a count of tokens"));
+  }
+  CHECK_THAT(found_times(4).likely, Contains("summed once too often over that axis"));
 }
 
 TEST_CASE("Wrong routes are named with the token, both choices and the golden's margin",
