@@ -1,10 +1,9 @@
 // Drawn cases leave out what ranks would refuse.
 #include "sim/uses/explore/fit.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "sim/case/needs.h"
+#include "base/families.h"
 #include "sim/uses/explore/draw.h"
 
 namespace shardproof::sim::explore {
@@ -20,7 +19,7 @@ TEST_CASE("stages of a policy below float64 are drawn without experts") {
     const CaseSettings settings = drawer.draw_missing(coverage, coverage, random);
     const std::string family = setting_of(settings, "model.family");
     INFO(settings.dump());
-    CHECK(std::count(kExpertFamilies.begin(), kExpertFamilies.end(), family) == 0);
+    CHECK_FALSE(family_traits(family).has_experts());
     coverage.add(catalog.kinds_in(settings));
   }
 }
