@@ -25,24 +25,6 @@ void refuse_options(const ConfigFields& config) {
   }
 }
 
-// Keys of rules that another family has: transformers does not read them.
-void refuse_keys_of_others(const ConfigFields& config, const FamilyTraits& family) {
-  const auto only = [&](bool known, std::initializer_list<const char*> keys) {
-    for (const char* key : keys) {
-      if (known || !config.has(key)) continue;
-      config.refuse({key}, fmt::format("{} is not an option of {}", key, family.name),
-                    "remove it, or name the family that is meant");
-    }
-  };
-  only(family.scores != RouterScores::kSoftmaxOfChosen, {"norm_topk_prob"});
-  only(family.scores == RouterScores::kSigmoid,
-       {"n_group", "topk_group", "routed_scaling_factor", "scoring_func"});
-  only(family.moe_intermediate_size > 0, {"moe_intermediate_size"});
-  only(family.experts == ExpertLayers::kBySteps, {"decoder_sparse_step", "mlp_only_layers"});
-  only(family.experts == ExpertLayers::kLast, {"first_k_dense_replace"});
-  only(family.shared_by_count, {"n_shared_experts"});
-}
-
 // transformers 5 writes num_local_experts for every family, 4 wrote num_experts for qwen3_moe.
 int64_t read_num_experts(const ConfigFields& config, const FamilyTraits& family) {
   const bool routed = config.has("n_routed_experts");
@@ -87,7 +69,6 @@ void read_experts(const ConfigFields& config, ModelConfig& model) {
   const FamilyTraits& family = model.traits();
   if (!family.has_experts()) return;
   refuse_options(config);
-  refuse_keys_of_others(config, family);
   model.router = {.num_experts = read_num_experts(config, family),
                   .num_chosen = config.size_or("num_experts_per_tok", family.num_experts_per_tok),
                   .scores = family.scores};

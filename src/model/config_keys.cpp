@@ -54,17 +54,40 @@ bool is_key_of_experts(const std::string& key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-// Whether a config names a family that has something, before anything else of it is read.
-template <class Has>
-bool names_family(const Json& config, const Has& has) {
+// The rows of the families that a config names, before anything else of it is read: its two keys
+// may contradict each other.
+std::vector<const FamilyTraits*> named_families(const Json& config) {
   const Json type = config.value("model_type", Json()),
              named = config.value("architectures", Json());
   const Json first = named.is_array() && !named.empty() ? named[0] : Json();
+  std::vector<const FamilyTraits*> families;
   for (const Architecture& known : known_architectures()) {
-    if (!has(family_traits(known.family))) continue;
-    if (type == known.model_type || first == known.name) return true;
+    if (type != known.model_type && first != known.name) continue;
+    families.push_back(&family_traits(known.family));
   }
-  return false;
+  return families;
+}
+
+template <class Has>
+bool names_family(const Json& config, const Has& has) {
+  const auto families = named_families(config);
+  return std::any_of(families.begin(), families.end(),
+                     [&](const FamilyTraits* family) { return has(*family); });
+}
+
+// Whether a family whose layers have experts reads this one of their keys.
+bool reads_of_experts(const FamilyTraits& family, const std::string& key) {
+  const auto is = [&](std::initializer_list<const char*> keys) {
+    return std::find(keys.begin(), keys.end(), key) != keys.end();
+  };
+  if (is({"norm_topk_prob"})) return family.scores != RouterScores::kSoftmaxOfChosen;
+  if (is({"n_group", "topk_group", "routed_scaling_factor", "scoring_func"}))
+    return family.scores == RouterScores::kSigmoid;
+  if (is({"moe_intermediate_size"})) return family.moe_intermediate_size > 0;
+  if (is({"decoder_sparse_step", "mlp_only_layers"}))
+    return family.experts == ExpertLayers::kBySteps;
+  if (is({"first_k_dense_replace"})) return family.experts == ExpertLayers::kLast;
+  return !is({"n_shared_experts"}) || family.shared_by_count;
 }
 
 bool names_experts(const Json& config) {
@@ -227,8 +250,16 @@ std::vector<std::string> unread_config_keys(const Json& config) {
   std::vector<std::string> unread;
   const auto add = [&](const Json& object, const std::string& prefix) {
     const std::vector<std::string> keys = read_keys(object);
+    const auto families = named_families(object);
     for (const auto& [key, value] : object.items()) {
-      if (std::find(keys.begin(), keys.end(), key) == keys.end()) unread.push_back(prefix + key);
+      const std::string& name = key;
+      const bool known = std::find(keys.begin(), keys.end(), name) != keys.end();
+      const bool of_others =
+          !families.empty() &&
+          std::none_of(families.begin(), families.end(), [&](const FamilyTraits* family) {
+            return !family->has_experts() || reads_of_experts(*family, name);
+          });
+      if (!known || of_others) unread.push_back(prefix + name);
     }
   };
   add(config, "");

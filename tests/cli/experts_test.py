@@ -79,7 +79,8 @@ class Experts(cli_test.CommandTest):
 
         self.assertIn("1 match", run({"num_local_experts": 3}))
         self.assertIn("4 of 3 experts cannot be chosen", run({"num_local_experts": 3, "num_experts_per_tok": 4}, status=2))
-        self.assertIn("nothing reads n_group of model.config in family mixtral", run({"n_group": 3}, status=2))
+        for key in ("n_group", "norm_topk_prob", "moe_intermediate_size", "mlp_only_layers"):  # of others
+            self.assertIn(f"nothing reads {key} of model.config in family mixtral", run({key: 3}, status=2))
         self.assertIn("did you mean num_local_experts?", run({"num_local_expert": 3}, status=2))
         self.assertIn("model.config has 'hidden_size', which model.hidden_size sets", run({"hidden_size": 8}, status=2))
 
