@@ -28,11 +28,10 @@ std::vector<Matrix> matrices_of(const ModelConfig& config) {
   const auto add_head = [&] {
     if (!config.tie_word_embeddings) all.push_back({"lm_head.weight", 0, true});
   };
-  const int64_t heads =
-      config.repeats_extra_layer ? std::min<int64_t>(config.extra_heads, 1) : config.extra_heads;
-  for (int64_t layer = 0; layer < config.num_hidden_layers + heads; ++layer) {
-    if (layer == config.num_hidden_layers + 1) add_head();  // the first extra head uses it
-    if (layer >= config.num_hidden_layers) {
+  const int64_t layers = config.layers_with_weights(), first_extra = config.num_hidden_layers;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    if (layer == first_extra + 1) add_head();  // the first extra head uses it
+    if (layer >= first_extra) {
       all.push_back({fmt::format("model.layers.{}.eh_proj.weight", layer), 0, false});
     }
     for (const std::string linear : linears) {
@@ -40,7 +39,7 @@ std::vector<Matrix> matrices_of(const ModelConfig& config) {
       all.push_back({fmt::format("model.layers.{}.{}.weight", layer, linear), sums ? 1 : 0, false});
     }
   }
-  if (heads < 2) add_head();
+  if (layers < first_extra + 2) add_head();
   return all;
 }
 

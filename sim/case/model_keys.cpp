@@ -19,10 +19,8 @@ OptionRows<CaseSpec> model_keys() {
       in_families([](const FamilyTraits& family) { return family.own_score_scale; });
   const Needs local = in_families([](const FamilyTraits& family) { return family.local_rope; });
   const Needed slides{"model.use_sliding_window", true};
-  Needs windows = all_of(slides);
-  for (const WindowRule rule : {WindowRule::kPattern, WindowRule::kInTurn}) {
-    for (const Way& way : of_window(rule).ways) windows.ways.push_back(way);
-  }
+  const Needs windows = either(either(all_of(slides), of_window(WindowRule::kPattern)),
+                               of_window(WindowRule::kInTurn));
   const Needs of_heads =
       in_families([](const FamilyTraits& family) { return family.extra_heads.has_value(); },
                   any_of(workload(ModelWorkload::kTrain), workload(ModelWorkload::kPolicy)));

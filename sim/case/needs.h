@@ -47,6 +47,12 @@ inline Needs with(const Needed& also, Needs needs) {
   return needs;
 }
 
+// One of the ways of either is enough.
+inline Needs either(Needs one, const Needs& other) {
+  one.ways.insert(one.ways.end(), other.ways.begin(), other.ways.end());
+  return one;
+}
+
 inline Needs trains() { return any_of(workload(ModelWorkload::kTrain), stage(StageKind::kTrain)); }
 inline Needs scores() {
   return any_of(workload(ModelWorkload::kLogprobs), stage(StageKind::kScore));
@@ -59,9 +65,7 @@ template <class Has>
 Needs in_families(const Has& has, const Needs& needs = {{Way{}}}) {
   Needs all;
   for (const FamilyTraits& family : all_families()) {
-    if (!has(family)) continue;
-    const Needs of_family = with({"model.family", family.name}, needs);
-    all.ways.insert(all.ways.end(), of_family.ways.begin(), of_family.ways.end());
+    if (has(family)) all = either(all, with({"model.family", family.name}, needs));
   }
   return all;
 }

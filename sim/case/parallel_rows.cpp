@@ -91,11 +91,9 @@ OptionRows<ReferenceSpec> sizes_of_reference() {
 
 const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
   using Spec = ParallelSpec;
-  Needs biased = any_of(Needed{"model.attention_bias", true}, Needed{"model.mlp_bias", true});
-  for (const Way& way :
-       in_families([](const FamilyTraits& family) { return family.qkv_bias; }).ways) {
-    biased.ways.push_back(way);
-  }
+  const Needs biased =
+      either(any_of(Needed{"model.attention_bias", true}, Needed{"model.mlp_bias", true}),
+             in_families([](const FamilyTraits& family) { return family.qkv_bias; }));
   static const OptionRows<ParallelSpec> others = {
       row<&Spec::sequence_parallel>("parallel.sequence_parallel",
                                     "Shard the sequence over tp in norms", ShortName{"sp"},

@@ -16,42 +16,56 @@ using Json = nlohmann::json;
 
 constexpr size_t kMisspeltBy = 2;  // letters, as in case.json
 
-// Of families with experts alone.
-const std::vector<std::string>& keys_of_experts() {
-  static const std::vector<std::string> keys = {"num_experts",
-                                                "num_local_experts",
-                                                "num_experts_per_tok",
-                                                "moe_intermediate_size",
-                                                "norm_topk_prob",
-                                                "decoder_sparse_step",
-                                                "mlp_only_layers",
-                                                "router_jitter_noise",
-                                                "output_router_logits",
-                                                "qkv_bias",
-                                                "shared_expert_intermediate_size",
-                                                "swiglu_alpha",
-                                                "swiglu_limit"};
+// A key that only families with experts have.
+struct ExpertKey {
+  const char* name;
+  bool of_latents = false;  // the families with latent attention alone
+  bool (*is_read)(const FamilyTraits& family) = [](const FamilyTraits&) { return true; };
+};
+
+const std::vector<ExpertKey>& expert_keys() {
+  using Family = const FamilyTraits&;
+  const auto by_steps = [](Family family) { return family.experts == ExpertLayers::kBySteps; };
+  const auto by_sigmoid = [](Family family) { return family.scores == RouterScores::kSigmoid; };
+  static const std::vector<ExpertKey> keys = {
+      {"num_experts"},
+      {"num_local_experts"},
+      {"num_experts_per_tok"},
+      {"moe_intermediate_size", false,
+       [](Family family) { return family.moe_intermediate_size > 0; }},
+      {"norm_topk_prob", false,
+       [](Family family) { return family.scores != RouterScores::kSoftmaxOfChosen; }},
+      {"decoder_sparse_step", false, by_steps},
+      {"mlp_only_layers", false, by_steps},
+      {"router_jitter_noise"},
+      {"output_router_logits"},
+      {"qkv_bias"},
+      {"shared_expert_intermediate_size"},
+      {"swiglu_alpha"},
+      {"swiglu_limit"},
+      {"n_routed_experts", true},
+      {"n_shared_experts", true, [](Family family) { return family.shared_by_count; }},
+      {"n_group", true, by_sigmoid},
+      {"topk_group", true, by_sigmoid},
+      {"routed_scaling_factor", true, by_sigmoid},
+      {"first_k_dense_replace", true,
+       [](Family family) { return family.experts == ExpertLayers::kLast; }},
+      {"scoring_func", true, by_sigmoid},
+      {"kv_lora_rank", true},
+      {"q_lora_rank", true},
+      {"qk_nope_head_dim", true},
+      {"qk_rope_head_dim", true},
+      {"v_head_dim", true},
+      {"rope_interleave", true}};
   return keys;
 }
 
-// Of families with latent attention alone.
-const std::vector<std::string>& keys_of_latents() {
-  static const std::vector<std::string> keys = {
-      "n_routed_experts",      "n_shared_experts",      "n_group",          "topk_group",
-      "routed_scaling_factor", "first_k_dense_replace", "scoring_func",     "kv_lora_rank",
-      "q_lora_rank",           "qk_nope_head_dim",      "qk_rope_head_dim", "v_head_dim",
-      "rope_interleave"};
-  return keys;
-}
-
-bool is_key_of_latents(const std::string& key) {
-  const auto& keys = keys_of_latents();
-  return std::find(keys.begin(), keys.end(), key) != keys.end();
-}
-
-bool is_key_of_experts(const std::string& key) {
-  const auto& keys = keys_of_experts();
-  return std::find(keys.begin(), keys.end(), key) != keys.end();
+// Null: not a key of experts.
+const ExpertKey* expert_key(const std::string& name) {
+  for (const ExpertKey& key : expert_keys()) {
+    if (key.name == name) return &key;
+  }
+  return nullptr;
 }
 
 // The rows of the families that a config names, before anything else of it is read: its two keys
@@ -73,21 +87,6 @@ bool names_family(const Json& config, const Has& has) {
   const auto families = named_families(config);
   return std::any_of(families.begin(), families.end(),
                      [&](const FamilyTraits* family) { return has(*family); });
-}
-
-// Whether a family whose layers have experts reads this one of their keys.
-bool reads_of_experts(const FamilyTraits& family, const std::string& key) {
-  const auto is = [&](std::initializer_list<const char*> keys) {
-    return std::find(keys.begin(), keys.end(), key) != keys.end();
-  };
-  if (is({"norm_topk_prob"})) return family.scores != RouterScores::kSoftmaxOfChosen;
-  if (is({"n_group", "topk_group", "routed_scaling_factor", "scoring_func"}))
-    return family.scores == RouterScores::kSigmoid;
-  if (is({"moe_intermediate_size"})) return family.moe_intermediate_size > 0;
-  if (is({"decoder_sparse_step", "mlp_only_layers"}))
-    return family.experts == ExpertLayers::kBySteps;
-  if (is({"first_k_dense_replace"})) return family.experts == ExpertLayers::kLast;
-  return !is({"n_shared_experts"}) || family.shared_by_count;
 }
 
 bool names_experts(const Json& config) {
@@ -131,9 +130,10 @@ std::vector<std::string> read_keys(const Json& config) {
   if (names_extra_heads(config))
     keys.insert(keys.end(), {kExtraHeadsKey, kExtraLossKey, kRepeatedLayerKey});
   if (!names_experts(config)) return keys;
-  keys.insert(keys.end(), keys_of_experts().begin(), keys_of_experts().end());
-  if (!names_latents(config)) return keys;
-  keys.insert(keys.end(), keys_of_latents().begin(), keys_of_latents().end());
+  const bool latents = names_latents(config);
+  for (const ExpertKey& key : expert_keys()) {
+    if (latents || !key.of_latents) keys.emplace_back(key.name);
+  }
   return keys;
 }
 
@@ -224,16 +224,17 @@ void check_config_keys(const ConfigFields& decoder) {
              heads = names_extra_heads(decoder.object());
   refuse_misspelt(decoder, read_keys(decoder.object()));
   for (const auto& [key, neutral] : keys_of_other_models()) {
-    if (experts && is_key_of_experts(key)) continue;
-    if (latents && is_key_of_latents(key)) continue;
+    const ExpertKey* const of_experts = expert_key(key);
+    if (of_experts != nullptr && (of_experts->of_latents ? latents : experts)) continue;
     if (heads && key == kExtraHeadsKey) continue;
     const auto found = decoder.object().find(key);
     if (found == decoder.object().end() || changes_nothing(*found, neutral)) continue;
-    decoder.refuse(
-        {key},
-        fmt::format("'{}' is not supported: {} computes with it", decoder.name(key),
-                    is_key_of_experts(key) ? "no family here without experts" : "no family here"),
-        "remove it if the model does without it");
+    decoder.refuse({key},
+                   fmt::format("'{}' is not supported: {} computes with it", decoder.name(key),
+                               of_experts != nullptr && !of_experts->of_latents
+                                   ? "no family here without experts"
+                                   : "no family here"),
+                   "remove it if the model does without it");
   }
 }
 
@@ -252,14 +253,14 @@ std::vector<std::string> unread_config_keys(const Json& config) {
     const std::vector<std::string> keys = read_keys(object);
     const auto families = named_families(object);
     for (const auto& [key, value] : object.items()) {
-      const std::string& name = key;
-      const bool known = std::find(keys.begin(), keys.end(), name) != keys.end();
+      const bool known = std::find(keys.begin(), keys.end(), key) != keys.end();
+      const ExpertKey* const of_experts = expert_key(key);
       const bool of_others =
-          !families.empty() &&
+          of_experts != nullptr && !families.empty() &&
           std::none_of(families.begin(), families.end(), [&](const FamilyTraits* family) {
-            return !family->has_experts() || reads_of_experts(*family, name);
+            return !family->has_experts() || of_experts->is_read(*family);
           });
-      if (!known || of_others) unread.push_back(prefix + name);
+      if (!known || of_others) unread.push_back(prefix + key);
     }
   };
   add(config, "");
