@@ -109,9 +109,12 @@ shardproof_folder(sim/lint src/base sim/case sim/case/scenario sim/run/case_chec
 # Runs cases and changed cases whose values follow from one another.
 shardproof_folder(sim/uses/relations src/base src/tensor src/observe/observation_kind.h src/model sim/case sim/case/inputs sim/case/record
   sim/judge/diff sim/judge/verdict sim/run fmt json torch)
-# Draws cases and makes failing ones smaller; who runs them is sim/cli.
-shardproof_folder(sim/uses/explore src/base sim/case sim/case/scenario sim/judge/verdict
-  sim/run/case_check.h fmt json)
+# Runs the many cases of a command.
+shardproof_folder(sim/uses/runs src/base sim/case sim/judge/verdict sim/world/launch sim/report sim/run
+  sim/uses/relations fmt)
+# Draws cases and makes failing ones smaller.
+shardproof_folder(sim/uses/explore src/base sim/case sim/case/scenario sim/judge/verdict sim/run sim/lint
+  fmt json)
 # Checks the hosts and links of a job.
 shardproof_folder(sim/uses/validate src/base src/mesh src/tensor src/observe src/comm sim/case sim/case/scenario
   sim/judge/verdict sim/world/calls sim/world/launch sim/world/rank sim/report sim/run fmt json
@@ -119,6 +122,6 @@ shardproof_folder(sim/uses/validate src/base src/mesh src/tensor src/observe src
 shardproof_folder(sim/cli src/base src/tensor src/comm src/model src/parallel/tp sim/case
   sim/case/scenario sim/case/inputs sim/judge/verdict sim/uses/recorded sim/uses/logprobs
   sim/world/calls sim/world/external sim/world/nodes sim/world/launch sim/world/rank sim/report sim/run sim/lint
-  sim/describe sim/uses/explore sim/uses/relations sim/uses/validate fmt cli json torch)
+  sim/describe sim/uses/explore sim/uses/relations sim/uses/runs sim/uses/validate fmt cli json torch)
 # Knows what sim/case/runners.h declares; golden defines it and is linked beside it.
 shardproof_folder(sim/program sim/case sim/uses/proofs sim/world/nodes sim/world/rank sim/run sim/uses/validate sim/cli fmt json)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/case/scenario/known_workload.h"
+#include "sim/uses/runs/run_settings.h"
 
 namespace shardproof::sim::cli {
 
@@ -20,39 +21,28 @@ struct WorldArguments {
   bool ignore_limits = false;  // start what this machine is predicted not to hold
 };
 
-inline constexpr int64_t kAllSchedules = -1;  // of RunArguments::schedules
-
-struct RunArguments {
+struct RunArguments : runs::RunSettings {
   std::vector<std::string> paths;     // files and folders; empty: scenarios/
   std::vector<std::string> backends;  // empty: every one that this machine can run
   std::vector<std::string> filters;   // each a part of a case's name or a whole tag; all must match
   std::string only;                   // the exact name of one case
-  int64_t jobs = 0;                   // cases at a time; 0: as many as the cores allow
   int64_t shard = 1, shard_count = 1;  // --shard I/N, I from 1
-  std::optional<double> time_budget_s;
-  std::string rerun_failed;        // folder of an earlier run
-  std::vector<std::string> names;  // of a resumed run: only these cases; empty: all
-  std::optional<int64_t> shuffle;  // seed of the order
-  std::optional<int64_t> seed;     // replaces every scenario's seed
-  int64_t sample_rows = 0;         // replaces every scenario's, unless 0
-  int64_t schedules = 0;           // each emulated case under so many; 0: as the threads come;
-                                   // kAllSchedules: under all that can differ
-  std::string out;                 // run folder; "": runs/<time>
-  bool quiet = false;              // no line for expected results
-  bool json_lines = false;         // standard output gets a line of JSON for each case
-  std::string keep;                // "all", "unexpected" or "", by the number of cases
-  int64_t durations = 0;           // lists this many of the slowest cases at the end
-  bool force = false;              // `out` may hold files that are not of a run
-  std::string resume;              // run: folder of an earlier run to go on with; "": none
-  std::string dump;                // run: file for the one case's own full tensors; "": none
-  std::string label;               // calls: only those whose label has this text; "": all
+  std::string rerun_failed;            // folder of an earlier run
+  std::vector<std::string> names;      // of a resumed run: only these cases; empty: all
+  std::optional<int64_t> shuffle;      // seed of the order
+  std::optional<int64_t> seed;         // replaces every scenario's seed
+  int64_t sample_rows = 0;             // replaces every scenario's, unless 0
+  std::string out;                     // run folder; "": runs/<time>
+  std::string keep;                    // "all", "unexpected" or "", by the number of cases
+  int64_t durations = 0;               // lists this many of the slowest cases at the end
+  bool force = false;                  // `out` may hold files that are not of a run
+  std::string resume;                  // run: folder of an earlier run to go on with; "": none
+  std::string dump;                    // run: file for the one case's own full tensors; "": none
+  std::string label;                   // calls: only those whose label has this text; "": all
   bool no_skips = false;
   bool no_unresolved = false;  // a tensor that cannot be resolved makes the exit status 1
-  int64_t max_fail = 0;        // start no case after so many that are not as expected; 0: all
   bool allow_partial = false;  // cases that were not run leave the exit status as it is
   bool shrink = false;         // run: make a case of each way to fail small
-  bool relations = false;      // run: instead of the golden, cases and changed cases
-  bool drawn = false;          // fuzz: a refusal is as expected
   bool all_tags = false;       // also the cases tagged slow or manual
   bool keys = false;           // list: the keys of a scenario file instead of cases
   bool known = false;          // schema: the workloads that are known instead

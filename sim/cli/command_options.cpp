@@ -31,7 +31,7 @@ constexpr const char* kAll = "all";
 
 void add_schedules(CLI::App& app, RunArguments& run) {
   const auto take = [&run](const std::string& text) {
-    run.schedules = text == kAll ? kAllSchedules : std::stoll(text);
+    run.schedules = text == kAll ? runs::kAllSchedules : std::stoll(text);
   };
   app.add_option_function<std::string>("--schedules", take,
                                        "Run emulated cases under N schedules, or all, and compare")

@@ -34,7 +34,7 @@ std::string with_replay_flags(const std::string& command, const RunArguments& ar
   if (arguments.seed) flags += fmt::format(" --seed {}", *arguments.seed);
   if (arguments.sample_rows > 0) flags += fmt::format(" --sample-rows {}", arguments.sample_rows);
   if (arguments.schedules > 0 && schedules > 0) flags += fmt::format(" --schedules {}", schedules);
-  if (arguments.schedules == kAllSchedules) flags += " --schedules all";
+  if (arguments.schedules == runs::kAllSchedules) flags += " --schedules all";
   if (arguments.relations) flags += " --relations";
   return by_this_program(command) + flags;
 }

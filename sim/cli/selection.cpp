@@ -109,7 +109,7 @@ std::set<std::string> failed_cases(RunArguments& arguments) {
                     "nothing is left to run again");
   }
   if (arguments.paths.empty()) arguments.paths.assign(files.begin(), files.end());
-  if (arguments.schedules != kAllSchedules && schedules > arguments.schedules) {
+  if (arguments.schedules != runs::kAllSchedules && schedules > arguments.schedules) {
     throw_bad_input(fmt::format("a case of {} failed under schedule {}, which this run has not",
                                 arguments.rerun_failed, schedules),
                     fmt::format("add --schedules {}", schedules));
@@ -126,7 +126,7 @@ std::vector<CaseSpec> under_schedules(std::vector<CaseSpec> cases, const RunArgu
     throw_bad_input("--schedules: no selected case runs in the emulated world",
                     "select one, or leave --schedules out");
   }
-  if (arguments.schedules == kAllSchedules) return cases;
+  if (arguments.schedules == runs::kAllSchedules) return cases;
   const int64_t only = judge::schedule_of_name(arguments.only);
   if (only > arguments.schedules && !cases.empty() && arguments.only != cases.front().name) {
     throw_bad_input(

@@ -7,9 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <map>
 #include <set>
-#include <thread>
 
 #include "base/count_of.h"
 #include "base/elapsed.h"
@@ -25,6 +23,7 @@
 #include "sim/run/case_runner.h"
 #include "sim/uses/explore/shrink.h"
 #include "sim/uses/explore/smaller_cases.h"
+#include "sim/uses/explore/tried_cases.h"
 
 namespace shardproof::sim::cli {
 
@@ -33,7 +32,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kNotRun = "not run";
 constexpr const char* kFolders[] = {"model.folder", "data.case"};
 constexpr size_t kShownLine = 400;  // bytes of a finding in the head of the file
 constexpr const char* kShrunkFrom = "# Shrunk from ";
@@ -95,7 +93,10 @@ class Shrink {
     }
     if (run_.seed) settings["seed"] = *run_.seed;
     if (run_.sample_rows > 0) settings["sample_rows"] = run_.sample_rows;
-    const judge::CaseResult before = run_first(settings);
+    explore::TriedCases tried(
+        runner_, file_, world_, [this] { return in_time(); },
+        [this] { return pool_.interrupted(); });
+    const judge::CaseResult before = tried.run(settings);
     const std::string signature = explore::failure_signature(before);
     if (signature.empty()) {
       std::cerr << "shardproof: the case matches, so there is nothing to shrink\n";
@@ -103,71 +104,15 @@ class Shrink {
     }
     std::cout << "the case fails: " << printable(explore::failure_text(before), kShownLine)
               << std::endl;
-    explore::Shrunk shrunk = explore::shrink_case(
-        settings, signature, [this](const auto& cases) { return signatures_of(cases); },
+    const explore::Shrunk shrunk = explore::shrink_case(
+        settings, signature, [&](const auto& cases) { return tried.signatures_of(cases); },
         [this] { return in_time(); });
-    write(settings, shrunk);
+    write(tried, settings, shrunk);
     return pool_.interrupted() ? 130 : 0;
   }
 
  private:
-  struct Known {
-    std::string signature, text;
-    Verdict verdict = Verdict::kInternal;
-    ResultKind kind = ResultKind::kNone;
-  };
-  static Known known(const judge::CaseResult& result) {
-    return {explore::failure_signature(result), explore::failure_text(result), result.verdict,
-            result.kind};
-  }
-
   bool in_time() const { return seconds_since(start_) < deadline_s_ && !pool_.interrupted(); }
-
-  judge::CaseResult run_first(const explore::CaseSettings& settings) {
-    const explore::CheckedCase checked = explore::check_settings(settings, file_, world_);
-    if (!checked.spec) throw_bad_input(checked.sentence, "shrink a case that can run");
-    judge::CaseResult result = runner_.run(*checked.spec);
-    known_[settings.dump()] = known(result);
-    return result;
-  }
-
-  // The search takes a while; each of its waits is short.
-  void say_progress() {
-    if (seconds_since(said_) < 1) return;
-    said_ = std::chrono::steady_clock::now();
-    std::cerr << fmt::format("shardproof: searching, {} cases after {:.0f} s\n", known_.size(),
-                             seconds_since(start_));
-  }
-
-  std::vector<std::string> signatures_of(const std::vector<explore::CaseSettings>& cases) {
-    say_progress();
-    for (const explore::CaseSettings& settings : cases) start(settings);
-    runner_.wait_until_at_most(0);
-    std::vector<std::string> signatures;
-    for (const explore::CaseSettings& settings : cases) {
-      const auto found = known_.find(settings.dump());
-      signatures.push_back(found == known_.end() ? kNotRun : found->second.signature);
-    }
-    return signatures;
-  }
-
-  // Runs each case once.
-  void start(const explore::CaseSettings& settings) {
-    const std::string text = settings.dump();
-    if (known_.count(text) != 0 || !in_time()) return;
-    const explore::CheckedCase checked = explore::check_settings(settings, file_, world_);
-    if (!checked.spec) {
-      known_[text] = {"refused: " + checked.sentence, ""};
-      return;
-    }
-    known_[text] = {kNotRun, ""};
-    const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-    runner_.wait_for_room(checked.spec->parallel.world_size(), cores);
-    runner_.start(*checked.spec, [this, text](const judge::CaseResult& result) {
-      if (pool_.interrupted()) return;
-      known_[text] = known(result);
-    });
-  }
 
   // Before anything runs.
   void choose_place(const Scenario& scenario) {
@@ -188,24 +133,17 @@ class Shrink {
     out_ = output_file("--out", place, inputs, run_.force, kOwnScenario);
   }
 
-  // "4 ranks and 12 settings"
-  std::string size_text(const explore::CaseSettings& settings) const {
-    const explore::CheckedCase checked = explore::check_settings(settings, file_, world_);
-    const int64_t ranks = checked.spec ? checked.spec->parallel.world_size() : 1;
-    return count_of(ranks, "rank") + " and " +
-           count_of(static_cast<int64_t>(settings.size()), "setting");
-  }
-
   // What happened instead, with the numbers that a signature leaves out.
-  std::string why_kept(const explore::KeptSetting& kept) const {
+  static std::string why_kept(const explore::TriedCases& tried, const explore::KeptSetting& kept) {
     if (kept.signature.empty()) return "match";
-    const auto found = known_.find(kept.edited.dump());
-    if (found == known_.end() || found->second.text.empty()) return kept.signature;
-    return found->second.text.substr(0, found->second.text.find('\n'));
+    const auto* const found = tried.ending_of(kept.edited);
+    if (found == nullptr || found->text.empty()) return kept.signature;
+    return found->text.substr(0, found->text.find('\n'));
   }
 
-  void write(const explore::CaseSettings& before, explore::Shrunk& shrunk) {
-    const Known& found = known_.at(shrunk.settings.dump());
+  void write(const explore::TriedCases& tried, const explore::CaseSettings& before,
+             const explore::Shrunk& shrunk) {
+    const explore::TriedCases::Ending& found = *tried.ending_of(shrunk.settings);
     explore::CaseSettings settings = shrunk.settings;
     for (const char* key : kFolders) {
       if (!settings.contains(key)) continue;
@@ -223,15 +161,16 @@ class Shrink {
     write_text_file(out_, text);
     std::cout << fmt::format(
         "shrunk from {} to {} in {:.1f} s: {} smaller cases were tried in {}\n{}",
-        size_text(before), size_text(shrunk.settings), seconds_since(start_), shrunk.cases_run,
-        count_of(shrunk.rounds, "round"), text);
+        tried.size_text(before), tried.size_text(shrunk.settings), seconds_since(start_),
+        shrunk.cases_run, count_of(shrunk.rounds, "round"), text);
     if (!shrunk.in_time) {
       std::cout << fmt::format("the deadline of {} s ended the search; --deadline gives it more\n",
                                deadline_s_);
     }
     std::cout << "not smaller:\n";
     for (const explore::KeptSetting& kept : shrunk.kept) {
-      std::cout << "  " << printable(kept.what + ": " + why_kept(kept), kShownLine / 2) << '\n';
+      std::cout << "  " << printable(kept.what + ": " + why_kept(tried, kept), kShownLine / 2)
+                << '\n';
     }
     std::cout << "written to " << out_.string() << '\n';
   }
@@ -245,9 +184,7 @@ class Shrink {
   WorldChoice world_;
   std::string file_;
   fs::path out_;
-  std::map<std::string, Known> known_;  // by the text of the settings
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point said_ = start_;
 };
 
 }  // namespace
