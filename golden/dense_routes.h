@@ -23,12 +23,9 @@ struct DenseRoutes {
 DenseRoutes choose_experts(const at::Tensor& logits, const at::Tensor& bias,
                            const RouterRule& rule);
 
-// Ranks may choose otherwise where two scores or weights are nearer than this: such a case is
-// refused.
-inline constexpr double kLeastMargin = 1e-8;
-
-// Throws Error(kRefused) when a margin is below kLeastMargin; `name` is that of the selection. In
-// float64 the probe gets the margins [B, S] as "<name>.margin", beside the golden.
+// Throws Error(kRefused) when a margin is below kLeastMargin (base/expert_choices.h); `name` is
+// that of the selection. In float64 the probe gets the margins [B, S] as "<name>.margin", beside
+// the golden.
 void see_margins(const std::string& name, const at::Tensor& margins, at::ScalarType type,
                  const StepContext& context);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -115,11 +116,15 @@ CaseSpec ReferenceTensors::begin(int64_t run) const {
 }
 
 world::TaskOutcome ReferenceTensors::take(int64_t run, const std::vector<RankEnding>& endings) {
-  const judge::CaseResult ran = judge::judge(reference_case(spec_, folder_, run), endings);
   const std::string who = fmt::format("the reference ({}): ", reference_name(spec_.reference));
+  // Scores of one rank may be too near each other while the others go on.
+  const auto refusal = std::find_if(endings.begin(), endings.end(), is_refusal);
+  if (refusal != endings.end()) {
+    return {.kind = ResultKind::kBadInput, .message = who + refusal->message};
+  }
+  const judge::CaseResult ran = judge::judge(reference_case(spec_, folder_, run), endings);
   if (ran.verdict != Verdict::kMatch) {
-    const bool refused = ran.verdict == Verdict::kRefused || ran.verdict == Verdict::kBadInput;
-    return {.kind = refused ? ResultKind::kBadInput : ran.kind, .message = who + ran.message};
+    return {.kind = ran.kind, .message = who + ran.message};
   }
   const std::string own = folder_of_run(folder_, run);
   return guarded(who, [&] {

@@ -48,6 +48,10 @@ constexpr std::array<const char*, 2> names_of(DropPolicy) { return {"probs", "po
 enum class CapacityScope { kRank, kSequence };
 constexpr std::array<const char*, 2> names_of(CapacityScope) { return {"rank", "sequence"}; }
 
+// Where two scores or weights are nearer than this, roundings may decide which expert a token goes
+// to and which route stays. No layout is right then, so that such a case is refused.
+inline constexpr double kLeastMargin = 1e-8;
+
 struct CapacityRule {
   double factor = 0;  // of the average number of routes; 0: no limit
   int64_t minimum = 0;

@@ -179,6 +179,15 @@ class Refused(Program):
         # What a scenario expects of its own ranks does not excuse its reference.
         self.refused(r"the reference \(tp3\): ", tp2, "reference: {mesh: {tp: 3}}", "expect: {verdict: refused}")
 
+    def test_routes_that_roundings_could_decide(self):
+        # One token id: the weights of equal tokens differ by roundings, and an expert keeps one of them.
+        few = scenario("name: near", "workload: train",
+                       "model: {family: mixtral, vocab_size: 1, hidden_size: 24, num_attention_heads: 4, "
+                       "num_key_value_heads: 2, config: {num_local_experts: 4, num_experts_per_tok: 2}}",
+                       "data: {lengths: [7, 4, 8, 5], sequence_length: 8}",
+                       "run.experts.capacity: {factor: 0.25}", "parallel: {data_parallel_size: 2}")
+        self.refused(r"the reference \(dp4\): .*roundings could decide", "reference: {mesh: {dp: 4}}", text=few)
+
 
 def descendants(pid):
     found, todo = [], [pid]

@@ -1,11 +1,13 @@
 #include "model/moe/capacity.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "base/error.h"
 #include "tensor/int64_list.h"
 
 namespace shardproof {
@@ -59,6 +61,12 @@ KeptRoutes routes_within_capacity(const at::Tensor& ids, const at::Tensor& weigh
     result.margin = (in_order.index({first_dropped - 1}) - in_order.index({first_dropped}))
                         .min()
                         .item<double>();
+  }
+  if (result.margin < router.least_margin) {
+    throw_refused(fmt::format("an expert drops one of two routes whose weights differ by {:.1e}, "
+                              "so that roundings could decide",
+                              result.margin),
+                  "choose another seed");
   }
   return result;
 }

@@ -26,6 +26,8 @@ struct KeptRoutes {
   double margin;
 };
 
+// Throws Error(kRefused): a margin below that of the router's rule.
+//
 //   ids      [T, K] int64   rows in the order of (sample, position); -1 for padding
 //   weights  [T, K]         before any is dropped
 //   groups   [T] int64      the capacity group of each token, from 0; unused for padding

@@ -31,6 +31,9 @@ struct RouterRule {
   // A bias of each expert is added to its score for the selection alone
   // (e_score_correction_bias).
   bool selection_bias = false;
+  // Error(kRefused) where what was chosen exceeds what was left out by less; 0: never. Ranks that
+  // make a reference have it.
+  double least_margin = 0;
 };
 
 // Throws Error(kBadInput) for sizes that contradict each other, and Error(kRefused) for a rule that

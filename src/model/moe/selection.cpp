@@ -1,6 +1,7 @@
 #include "model/moe/selection.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <limits>
 
@@ -71,6 +72,15 @@ Selection select_experts(const at::Tensor& logits, const at::Tensor& bias, const
   if (real.defined()) {
     selection.ids = selection.ids.masked_fill(real.logical_not().unsqueeze(-1), -1);
     selection.margin = selection.margin.masked_fill(real.logical_not(), kInfinity);
+  }
+  if (rule.least_margin > 0 && selection.margin.numel() > 0) {
+    const double least = selection.margin.min().item<double>();
+    if (least < rule.least_margin) {
+      throw_refused(fmt::format("a router chooses between two scores that differ by {:.1e}, so "
+                                "that roundings could decide",
+                                least),
+                    "choose another seed");
+    }
   }
   return selection;
 }

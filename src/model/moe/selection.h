@@ -20,7 +20,8 @@ struct Selection {
   at::Tensor margin;
 };
 
-// Among equal scores the lower id is chosen. `bias` [N] is undefined for a rule without one; `real`
+// Among equal scores the lower id is chosen. Throws Error(kRefused): a margin below that of the
+// rule. `bias` [N] is undefined for a rule without one; `real`
 // [..] bool is false for padding, and undefined where every token is real.
 Selection select_experts(const at::Tensor& logits, const at::Tensor& bias, const RouterRule& rule,
                          const at::Tensor& real = {});

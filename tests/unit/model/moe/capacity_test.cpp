@@ -78,6 +78,14 @@ TEST_CASE("Of equal weights an expert keeps the first token's, and the margin is
       routes_within_capacity(ids, weights, numbers({0, 0, 0, 0}), router, {.factor = 1});
   CHECK(list_of(kept.kept.to(at::kLong)) == std::vector<int64_t>{1, 1, 0, 1});
   CHECK(kept.margin == 0);
+
+  RouterRule careful = router;
+  careful.least_margin = kLeastMargin;
+  const auto keep = [&](const at::Tensor& of) {
+    return routes_within_capacity(ids, of, numbers({0, 0, 0, 0}), careful, {.factor = 1});
+  };
+  CHECK_THROWS_WITH(keep(weights), Catch::Contains("whose weights differ by 0.0e+00"));
+  CHECK_NOTHROW(keep(at::tensor({0.5, 0.6, 0.4, 0.5}, at::kDouble).view({4, 1})));
 }
 
 TEST_CASE("A capacity of nothing but padding is empty", "[moe][MR-7]") {

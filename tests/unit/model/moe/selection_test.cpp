@@ -71,6 +71,12 @@ TEST_CASE("Among equal scores the lower id is chosen, and the margin is 0", "[mo
   }
   const Selection all_equal = select_experts(at::zeros({1, 12}, at::kDouble), {}, rule);
   CHECK(at::equal(all_equal.ids, at::tensor({0, 1, 2, 3}, at::kLong).view({1, 4})));
+
+  RouterRule careful{.num_experts = 3, .num_chosen = 1, .least_margin = kLeastMargin};
+  const at::Tensor near = vector_of({0, 1, 1 + 1e-9, 3, 1, 2}).view({2, 3});
+  CHECK_THROWS_WITH(select_experts(near, {}, careful), Catch::Contains("differ by 1.0e-09"));
+  const at::Tensor real = at::tensor({0, 1}).to(at::kBool);
+  CHECK_NOTHROW(select_experts(near, {}, careful, real));
 }
 
 TEST_CASE("The selection bias moves the choice and not the weight", "[moe][MR-5]") {
