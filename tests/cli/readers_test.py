@@ -4,6 +4,8 @@ bad input, named with its place.
 
 Usage: readers_test.py PROGRAM [unittest arguments]
 """
+import copy
+import itertools
 import json
 import os
 import re
@@ -22,6 +24,7 @@ name: t/one
 model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1}
 data: {lengths: [5, 3]}
 """
+SCHEMA = os.path.join(HERE, "..", "..", "python", "shardproof", "run.schema.json")
 TWICE = "stands twice in one object; keep one"
 
 
@@ -118,6 +121,52 @@ class Readers(cli_test.CommandTest):
             text = self.call("judge", run, "--golden", golden, status=2)
             self.assertIn(f"run.json: precision is '{word}'; ", text)
             self.assertIn(says, text)
+
+    def test_a_recorded_run_has_no_other_keys_than_its_schema(self):
+        """In each object of run.json and of a line, a key that the schema lacks is refused with those that it has."""
+        with open(SCHEMA, encoding="utf-8") as file:
+            schema = json.load(file)["$defs"]
+        head = schema["header"]["properties"]
+        optimizer = head["optimizer"]["properties"]
+        rule = {"type": "AdamW", "rule": "adamw", "lr": [0.01]}
+        matrix = {"state": "momentum_buffer", "momentum": 0.9, "nesterov": True, "average": False, "iterations": 1,
+                  "coefficients": [1, 1, 1], "blocks": [1], "parameters": ["x"]}
+        golden, count = self.path("golden"), itertools.count()
+        recorded_test.recorded().write(golden)
+        more = {"batch": {"rows": 2, "parts": 1}, "parts": [{"axis": "ep", "stride": 1, "size": 2}],
+                "matrices": [matrix],
+                "optimizer": {**rule, "groups": [{**rule, "parameters": ["x"]}, {**rule, "parameters": ["y"]}]}}
+        sum_of = {"partial": {"axes": ["tp"], "op": "sum"}}
+        hashed = {"kind": "hash", "digest": "0" * 16}
+        for name, number, where, known, change in (
+                ("run.json", 0, [], head, {}), ("run.json", 0, ["batch"], head["batch"]["properties"], {}),
+                ("run.json", 0, ["mesh", 0], head["mesh"]["items"]["properties"], {}),
+                ("run.json", 0, ["parts", 0], head["parts"]["items"]["properties"], {}),
+                ("run.json", 0, ["matrices", 0], head["matrices"]["items"]["properties"], {}),
+                ("run.json", 0, ["optimizer"], optimizer, {}),
+                ("run.json", 0, ["optimizer", "groups", 1], optimizer["groups"]["items"]["properties"], {}),
+                ("rank1.jsonl", 1, [], schema["piece"]["properties"], {}),
+                ("rank1.jsonl", 1, [], schema["hash"]["properties"], hashed),
+                ("rank1.jsonl", 1, ["partial"], schema["piece"]["properties"]["partial"]["properties"], sum_of),
+                ("rank1.jsonl", -1, [], schema["end"]["properties"], {})):
+            def edit(text):
+                lines = text.splitlines()
+                found = whole = {**json.loads(lines[number]), **copy.deepcopy(more if name == "run.json" else change)}
+                if known is schema["hash"]["properties"]:
+                    del whole["key"]
+                for key in where:
+                    found = found[key]
+                found["unheard_of"] = 1
+                lines[number] = json.dumps(whole)
+                return "\n".join(lines) + "\n"
+            with self.subTest(file=name, where=where, change=change):
+                run = self.path(f"run{next(count)}")
+                recorded_test.recorded([("tp", 2)]).write(run)
+                self.edit(os.path.join(run, name), edit)
+                text = self.call("judge", run, "--golden", golden, status=2)
+                said = re.search(r"unheard_of is not a key here; known are ([a-z_, ]+)", text)
+                self.assertTrue(said, text)
+                self.assertEqual(sorted(said[1].split(", ")), sorted(known))
 
     def test_a_config_of_a_scenario(self):
         """Errors with their places, and the keys that nothing reads, as `check` says them."""

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "sim/case/names.h"
 
 namespace shardproof::sim::recorded {
 
@@ -77,6 +79,13 @@ std::vector<double> Fields::numbers(const std::string& name) const {
   return read;
 }
 
+void Fields::expect_only(const std::vector<std::string>& known) const {
+  for (const std::string& name : names()) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    fail(printable(name, 120), "is not a key here; " + known_names(name, known));
+  }
+}
+
 std::vector<std::string> Fields::names() const {
   std::vector<std::string> names;
   for (const auto& [name, value] : object_.items()) names.push_back(name);
@@ -97,6 +106,12 @@ void Fields::number(const std::string& name, double& value) const {
   if (read.empty()) return;
   if (read.size() != 1 || !std::isfinite(read[0])) fail(name, "must be one finite number");
   value = read[0];
+}
+
+bool Fields::flag(const std::string& name) const {
+  const json& given = value(name);
+  if (!given.is_boolean()) fail(name, "must be true or false, not " + shown(given));
+  return given.get<bool>();
 }
 
 Fields Fields::object(const std::string& name) const {

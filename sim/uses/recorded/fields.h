@@ -9,12 +9,13 @@
 namespace shardproof::sim::recorded {
 
 // All readers throw Error(kBadInput) with the place and the field when it is absent or of another
-// type or range.
+// type or range; `expect_only` when there is a field that is not in `known`, with those that are.
 class Fields {
  public:
   Fields(std::string where, nlohmann::json object);
 
   bool has(const std::string& name) const;  // a field that is null counts as absent
+  void expect_only(const std::vector<std::string>& known) const;
   std::vector<std::string> names() const;
   std::string text(const std::string& name) const;
   int64_t count(const std::string& name, int64_t low, int64_t high) const;
@@ -22,6 +23,7 @@ class Fields {
   std::vector<double> numbers(const std::string& name) const;  // empty when absent
   std::vector<std::string> texts(const std::string& name) const;
   void number(const std::string& name, double& value) const;  // kept when absent
+  bool flag(const std::string& name) const;
   const nlohmann::json& list(const std::string& name) const;
   Fields object(const std::string& name) const;
   const nlohmann::json& value(const std::string& name) const;

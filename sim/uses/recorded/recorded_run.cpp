@@ -128,6 +128,7 @@ void read_place(const Fields& fields, RecordedPiece& piece) {
 void read_partial(const Fields& fields, const Mesh& mesh, RecordedPiece& piece) {
   if (!fields.has("partial")) return;
   const Fields partial = fields.object("partial");
+  partial.expect_only({"axes", "op"});
   const std::vector<std::string> axes = partial.texts("axes");
   if (axes.empty()) partial.fail("axes", "is empty; leave out \"partial\" where nothing is summed");
   if (std::set<std::string>(axes.begin(), axes.end()).size() != axes.size()) {
@@ -192,12 +193,15 @@ RecordedHash hash_of(const Fields& fields, const RecordedRun& run) {
     fields.fail("digest", "is '" + digits + "'; it has 16 hexadecimal digits");
   }
   hash.digest = std::stoull(digits, nullptr, 16);
+  fields.expect_only({"kind", "name", "step", "microbatch", "order", "dtype", "shape",
+                      "global_shape", "offset", "flat", "partial", "rows", "digest", "source"});
   return hash;
 }
 
 // The last line of a rank: all pieces and all tensors were written.
 void check_end(const Fields& fields, int64_t lines, int64_t hashes,
                const std::set<std::string>& keys, const SafetensorsReader& file) {
+  fields.expect_only({"end"});
   const int64_t pieces = fields.count("end", 0, int64_t{1} << 40);
   if (pieces != lines) {
     fields.fail("end", fmt::format("says {} pieces, and {} came before it", pieces, lines));
@@ -235,6 +239,8 @@ void read_rank(int64_t rank, RecordedRun& run) {
       ++hashes;
       continue;
     }
+    fields.expect_only({"key", "kind", "name", "step", "microbatch", "order", "dtype", "shape",
+                        "global_shape", "offset", "flat", "partial", "source"});
     RecordedPiece piece = described_piece(fields, run);
     read_values(fields, file, piece);
     keys.insert(fields.text("key"));

@@ -30,10 +30,12 @@ Mesh mesh_of(const Fields& fields, int64_t world_size) {
   std::vector<MeshPart> parts;
   for (const json& one : fields.list("mesh")) {
     const Fields axis(fields.where() + ": mesh", one);
+    axis.expect_only({"axis", "size"});
     axes.push_back({name_of_axis(axis), axis.count("size", 1, Mesh::kMaxWorldSize)});
   }
   for (const json& one : fields.has("parts") ? fields.list("parts") : json::array()) {
     const Fields part(fields.where() + ": parts", one);
+    part.expect_only({"axis", "stride", "size"});
     parts.push_back({name_of_axis(part), part.count("stride", 1, Mesh::kMaxWorldSize),
                      part.count("size", 1, Mesh::kMaxWorldSize)});
     const std::string& name = parts.back().name;
@@ -49,6 +51,15 @@ Mesh mesh_of(const Fields& fields, int64_t world_size) {
                                     count_of(mesh.world_size(), "rank"), world_size));
   }
   return mesh;
+}
+
+// Keys of an optimizer and of a group of parameters.
+std::vector<std::string> rule_keys(std::initializer_list<const char*> more) {
+  std::vector<std::string> keys = {"type",    "rule",         "lr",       "betas",
+                                   "eps",     "weight_decay", "momentum", "dampening",
+                                   "amsgrad", "nesterov",     "maximize"};
+  keys.insert(keys.end(), more.begin(), more.end());
+  return keys;
 }
 
 // The rule of an optimizer and its numbers, into a run or a group of parameters. Before version 3 a
@@ -83,17 +94,24 @@ void read_rule(const Fields& given, int64_t steps, Target& target) {
   given.number("eps", optimizer.eps);
   given.number("weight_decay", optimizer.weight_decay);
   given.number("momentum", optimizer.momentum);
+  double dampening = 0;
+  given.number("dampening", dampening);
+  for (const char* name : {"amsgrad", "nesterov", "maximize"}) {
+    if (given.has(name)) given.flag(name);
+  }
 }
 
 void read_optimizer(const Fields& fields, RecordedRun& run) {
   run.optimizer.max_norm = 0;  // no clipping
   if (!fields.has("optimizer")) return;
   const Fields given = fields.object("optimizer");
+  given.expect_only(rule_keys({"max_norm", "groups"}));
   read_rule(given, run.steps, run);
   given.number("max_norm", run.optimizer.max_norm);
   if (!given.has("groups")) return;
   for (const json& one : given.list("groups")) {
     const Fields group(given.where() + ": groups", one);
+    group.expect_only(rule_keys({"parameters"}));
     read_rule(group, run.steps, run.groups.emplace_back());
     run.groups.back().optimizer.max_norm = run.optimizer.max_norm;
     for (std::string& name : group.texts("parameters")) {
@@ -106,11 +124,13 @@ void read_matrices(const Fields& fields, RecordedRun& run) {
   if (!fields.has("matrices")) return;
   for (const json& one : fields.list("matrices")) {
     const Fields given(fields.where() + ": matrices", one);
+    given.expect_only({"state", "momentum", "nesterov", "average", "coefficients", "iterations",
+                       "blocks", "parameters"});
     MatrixRule rule;
     rule.state = given.text("state");
     given.number("momentum", rule.momentum);
-    rule.nesterov = given.value("nesterov") == true;
-    rule.average = given.value("average") == true;
+    rule.nesterov = given.flag("nesterov");
+    rule.average = given.flag("average");
     rule.iterations = given.count("iterations", 1, kMostIterations);
     const std::vector<double> coefficients = given.numbers("coefficients");
     if (coefficients.size() != rule.coefficients.size()) {
@@ -127,6 +147,7 @@ void read_matrices(const Fields& fields, RecordedRun& run) {
 void check_places(const Fields& fields, const RecordedRun& run) {
   if (fields.has("batch")) {
     const Fields batch = fields.object("batch");
+    batch.expect_only({"rows", "parts"});
     const int64_t rows = batch.count("rows", 0, int64_t{1} << 48);
     batch.count("parts", 1, std::max<int64_t>(rows, 1));
   }
@@ -159,14 +180,9 @@ void check_places(const Fields& fields, const RecordedRun& run) {
 
 // Keys that the format has (python/shardproof/run.schema.json); what nothing reads is checked too.
 void check_keys(const Fields& fields) {
-  static const std::vector<std::string> known = {
-      "format",    "version",     "made_by",   "world_size", "mesh",    "parts",
-      "precision", "lifted",      "steps",     "only",       "noise",   "rows",
-      "batch",     "coordinates", "optimizer", "from_step",  "matrices"};
-  for (const std::string& name : fields.names()) {
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    fields.fail(name, "is not a key of a run; " + known_names(name, known));
-  }
+  fields.expect_only({"format", "version", "made_by", "world_size", "mesh", "parts", "precision",
+                      "lifted", "steps", "only", "noise", "rows", "batch", "coordinates",
+                      "optimizer", "from_step", "matrices"});
   if (fields.has("lifted")) fields.texts("lifted");
   if (!fields.has("made_by")) return;
   const Fields made_by = fields.object("made_by");
