@@ -30,27 +30,29 @@ ModelConfig small_of(const std::string& family) {
   config.family = family;
   config.attention_bias = config.mlp_bias = false;
   if (family == "llama") return config;
-  if (config.traits().experts != ExpertLayers::kNone) {
+  const FamilyTraits& traits = config.traits();
+  if (traits.has_experts()) {
     config.router = {.num_experts = 4, .num_chosen = 2};
     config.expert_width = 5;
     config.expert_layers = {true, family != "qwen3_moe"};
-    if (family == "qwen2_moe") config.shared_width = 7;
-    if (family == "deepseek_v3") {
-      config.router = {.num_experts = 4,
-                       .num_chosen = 2,
-                       .scores = RouterScores::kSigmoid,
-                       .normalized = true,
-                       .num_groups = 2,
-                       .chosen_groups = 1,
-                       .selection_bias = true};
+    if (traits.shared_expert_intermediate_size > 0 || traits.shared_by_count) {
       config.shared_width = 7;
+    }
+    if (traits.scores == RouterScores::kSigmoid) {
+      config.router.scores = RouterScores::kSigmoid;
+      config.router.normalized = true;
+      config.router.num_groups = 2;
+      config.router.chosen_groups = 1;
+      config.router.selection_bias = true;
+    }
+    if (traits.latent_attention) {
       config.num_key_value_heads = config.num_attention_heads;
       config.latent = {.q_rank = 5, .kv_rank = 4, .nope = 3, .rope = 2, .value = 7};
       config.head_dim = 5;
     }
-    if (family != "gpt_oss") return config;
-    config.activation = Activation::kClampedSwiglu;
-    config.attention_bias = true;
+    if (traits.clamped_experts) config.activation = Activation::kClampedSwiglu;
+    config.attention_bias = traits.attention_bias;
+    if (traits.window == WindowRule::kNone) return config;
   }
   config.sliding_window = 2;
   config.sliding_layers = {true, false};
