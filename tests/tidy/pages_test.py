@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Holds the pages to the tree: every relative link leads to a file, and every `path` that begins with a folder of the
-tree names one, with or without its ending. A script that a line of a code block runs by its path has its run bit."""
+tree names one, with or without its ending. A script that a line of a code block runs by its path has its run bit. Each
+row of a table is one line."""
 
 import os
 import re
@@ -13,6 +14,7 @@ PAGES = ["README.md", "CONTRIBUTING.md", "SKILL.md", "docs/*.md", "docs/adding/*
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:src|sim|golden|tests|scenarios|docs|cmake|bench|examples|reports)/[\w./-]*\w)`")
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+BROKEN_ROW = re.compile(r"^\|.*[^|\s]\s*$", re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ )?(?:\w+=\S* )*([\w./-]+)", re.MULTILINE)  # after its variables
 ENDINGS = ("", ".h", ".cpp", ".yaml", ".py")
 
@@ -25,6 +27,8 @@ def problems(root, page):
     for path in PATH.findall(text):
         if not any((root / (path + ending)).exists() for ending in ENDINGS):
             yield f"there is no {path}"
+    for row in BROKEN_ROW.findall(BLOCK.sub("", text)):
+        yield f"a row of a table goes on in the next line: {row}"
     for path in sorted({path for block in BLOCK.findall(text) for path in COMMAND.findall(block)}):
         for script in (root / path, page.parent / path):
             if script.is_file() and script.read_bytes().startswith(b"#!") and not os.access(script, os.X_OK):
