@@ -19,7 +19,7 @@ constexpr size_t kMisspeltBy = 2;  // letters, as in case.json
 // A key that only families with experts have.
 struct ExpertKey {
   const char* name;
-  bool of_latents = false;  // the families with latent attention alone
+  bool of_some = false;  // the families that do not read it do not know it
   bool (*is_read)(const FamilyTraits& family) = [](const FamilyTraits&) { return true; };
 };
 
@@ -27,6 +27,7 @@ const std::vector<ExpertKey>& expert_keys() {
   using Family = const FamilyTraits&;
   const auto by_steps = [](Family family) { return family.experts == ExpertLayers::kBySteps; };
   const auto by_sigmoid = [](Family family) { return family.scores == RouterScores::kSigmoid; };
+  const auto by_latents = [](Family family) { return family.latent_attention; };
   static const std::vector<ExpertKey> keys = {
       {"num_experts"},
       {"num_local_experts"},
@@ -43,7 +44,7 @@ const std::vector<ExpertKey>& expert_keys() {
       {"shared_expert_intermediate_size"},
       {"swiglu_alpha"},
       {"swiglu_limit"},
-      {"n_routed_experts", true},
+      {"n_routed_experts", true, by_sigmoid},
       {"n_shared_experts", true, [](Family family) { return family.shared_by_count; }},
       {"n_group", true, by_sigmoid},
       {"topk_group", true, by_sigmoid},
@@ -51,12 +52,12 @@ const std::vector<ExpertKey>& expert_keys() {
       {"first_k_dense_replace", true,
        [](Family family) { return family.experts == ExpertLayers::kLast; }},
       {"scoring_func", true, by_sigmoid},
-      {"kv_lora_rank", true},
-      {"q_lora_rank", true},
-      {"qk_nope_head_dim", true},
-      {"qk_rope_head_dim", true},
-      {"v_head_dim", true},
-      {"rope_interleave", true}};
+      {"kv_lora_rank", true, by_latents},
+      {"q_lora_rank", true, by_latents},
+      {"qk_nope_head_dim", true, by_latents},
+      {"qk_rope_head_dim", true, by_latents},
+      {"v_head_dim", true, by_latents},
+      {"rope_interleave", true, by_latents}};
   return keys;
 }
 
@@ -99,8 +100,9 @@ bool names_extra_heads(const Json& config) {
                       [](const FamilyTraits& family) { return family.extra_heads.has_value(); });
 }
 
-bool names_latents(const Json& config) {
-  return names_family(config, [](const FamilyTraits& family) { return family.latent_attention; });
+// Whether the family that a config names has this key.
+bool names_key_of_experts(const Json& config, const ExpertKey& key) {
+  return key.of_some ? names_family(config, key.is_read) : names_experts(config);
 }
 
 const std::vector<std::string>& keys_of_decoders() {
@@ -129,10 +131,8 @@ std::vector<std::string> read_keys(const Json& config) {
   std::vector<std::string> keys = keys_of_decoders();
   if (names_extra_heads(config))
     keys.insert(keys.end(), {kExtraHeadsKey, kExtraLossKey, kRepeatedLayerKey});
-  if (!names_experts(config)) return keys;
-  const bool latents = names_latents(config);
   for (const ExpertKey& key : expert_keys()) {
-    if (latents || !key.of_latents) keys.emplace_back(key.name);
+    if (names_key_of_experts(config, key)) keys.emplace_back(key.name);
   }
   return keys;
 }
@@ -220,21 +220,20 @@ void refuse_misspelt(const ConfigFields& fields, const std::vector<std::string>&
 }  // namespace
 
 void check_config_keys(const ConfigFields& decoder) {
-  const bool experts = names_experts(decoder.object()), latents = names_latents(decoder.object()),
-             heads = names_extra_heads(decoder.object());
+  const bool heads = names_extra_heads(decoder.object());
   refuse_misspelt(decoder, read_keys(decoder.object()));
   for (const auto& [key, neutral] : keys_of_other_models()) {
     const ExpertKey* const of_experts = expert_key(key);
-    if (of_experts != nullptr && (of_experts->of_latents ? latents : experts)) continue;
+    if (of_experts != nullptr && names_key_of_experts(decoder.object(), *of_experts)) continue;
     if (heads && key == kExtraHeadsKey) continue;
     const auto found = decoder.object().find(key);
     if (found == decoder.object().end() || changes_nothing(*found, neutral)) continue;
-    decoder.refuse({key},
-                   fmt::format("'{}' is not supported: {} computes with it", decoder.name(key),
-                               of_experts != nullptr && !of_experts->of_latents
-                                   ? "no family here without experts"
-                                   : "no family here"),
-                   "remove it if the model does without it");
+    decoder.refuse(
+        {key},
+        fmt::format("'{}' is not supported: {} computes with it", decoder.name(key),
+                    of_experts != nullptr && !of_experts->of_some ? "no family here without experts"
+                                                                  : "no family here"),
+        "remove it if the model does without it");
   }
 }
 
