@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "base/read_text.h"
 #include "observe/observation_kind.h"
@@ -313,10 +314,9 @@ RunComparison compare_runs(const std::string& folder_a, const std::string& folde
                     "run both with the same --seed");
   }
   if (all([](const CaseComparison& one) { return one.tensors == 0 && !one.differs(); })) {
-    throw_bad_input(
-        fmt::format("nothing to compare: none of the {} cases in both runs has a tensor",
-                    comparison.cases.size()),
-        "name two runs whose cases ran to their end");
+    throw_bad_input(fmt::format("nothing to compare: none of the {} in both runs has a tensor",
+                                count_of(std::ssize(comparison.cases), "case")),
+                    "name two runs whose cases ran to their end");
   }
   return comparison;
 }
@@ -392,8 +392,8 @@ std::string comparison_text(const RunComparison& comparison) {
   for (const std::string& name : comparison.only_a) text += "only in A  " + name + "\n";
   for (const std::string& name : comparison.only_b) text += "only in B  " + name + "\n";
   const auto count = static_cast<int64_t>(comparison.cases.size());
-  return text + fmt::format("{} cases in both runs: {} the same to the bit, {} differ{}\n", count,
-                            count - differing - empty, differing,
+  return text + fmt::format("{} in both runs: {} the same to the bit, {} differ{}\n",
+                            count_of(count, "case"), count - differing - empty, differing,
                             empty > 0 ? fmt::format(", {} without tensors", empty) : "");
 }
 

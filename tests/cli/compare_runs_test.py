@@ -183,7 +183,7 @@ class CompareRuns(Runs):
             self.assertEqual(done.returncode, 0, done.stdout)
         done = self.compare("a", "b")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("nothing to compare: none of the 1 cases in both runs has a tensor", done.stderr)
+        self.assertIn("nothing to compare: none of the 1 case in both runs has a tensor", done.stderr)
         self.run_text(MODEL, "c")
         results = self.results("c")
         results["cases"] += self.results("a")["cases"]

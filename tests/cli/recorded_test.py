@@ -594,6 +594,15 @@ class RecordedRunTest(cli_test.CommandTest):
         self.without(stages, 1, lambda line: line["name"] in PARAMETERS and line["name"] != "head.weight")
         self.expect(self.judge(stages, golden=golden), 0, "MATCH")
 
+    def test_a_factor_of_a_buffer_is_no_count_of_tokens(self):
+        def with_buffer(run, *factors):
+            for rank, factor in enumerate(factors):
+                run.add(rank, "buffer", "average", [0.5 * factor, 0.25 * factor], [2])
+            return run
+        golden = with_buffer(recorded(), 1).write(os.path.join(self.scratch, "buffers"))
+        self.expect(self.judge(with_buffer(recorded([("dp", 2)]), 1, 1.4), golden=golden), 1, "buffer.average",
+                    "every element is 1.4 x golden on rank 1 only", absent=["likely", "tokens"])
+
     def test_a_wait_says_what_it_waits_for(self):
         """A judge whose standard output takes nothing for now, which nothing but the next words can end."""
         run = recorded([("tp", 2)]).write(f"{self.scratch}/run")

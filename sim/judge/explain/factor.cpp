@@ -278,6 +278,8 @@ std::optional<Counts> counts_of(double factor) {
 
 // Unset when the precision does not show the factor well enough.
 std::optional<Counts> counts_of(const Difference& difference, const Fitting& found) {
+  // What a program keeps in a buffer, such as an average, need not be divided by any count.
+  if (difference.wrong.front()->kind == ObservationKind::kBuffer) return std::nullopt;
   if (!found.exact || difference.symptoms.precision != Precision::kFloat64) return std::nullopt;
   const auto is_apart = [&](const ResultRow* row) {
     return !(std::fabs(row->factor - found.factor) <= kOfCounts * std::fabs(found.factor));
