@@ -3,6 +3,7 @@
 
 Usage: recorded_clues_test.py PROGRAM [unittest arguments]
 """
+import itertools
 import math
 import os
 import struct
@@ -476,6 +477,21 @@ class Clues(cli_test.CommandTest):
             return [3.5 * math.sqrt(counted / sum(squares.values()))]
         self.assertIn("its square has the square of layers.0.experts.0.weight and 1 more, which the ranks of tp hold as equal "
                       "copies, 2 times", self.likely(self.judged(change)))
+
+    def test_norms_of_shares_that_are_not_recorded(self):
+        """Each rank holds whole gradients and has the norm of a share of them, as of a flat buffer."""
+        count = itertools.count()
+
+        def shares(*squares):
+            def change(run, rank, kind, name, values):
+                return [3.5 * math.sqrt(squares[rank])] if name == "grad_norm" else None
+            self.scratch = os.path.join(self.path("shares"), str(next(count)))
+            return self.likely(self.judged(change, mesh=(("dp", len(squares)),)))
+        cause = "the squares of the ranks' norms add up over dp to that of the whole norm"
+        self.assertIn(cause, shares(0.3, 0.7))
+        self.assertIn(cause, shares(0.3, 0.3, 0.4))
+        for others in ((0.3, 0.6), (0.5, 0.5), (0.3, 0.3, 0.5)):
+            self.assertNotIn("squares of the ranks", shares(*others))
 
     def test_a_norm_of_no_such_kind(self):
         def change(run, rank, kind, name, values):

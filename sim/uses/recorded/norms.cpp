@@ -69,8 +69,31 @@ std::string own_norms(const Squares& squares, const std::map<int64_t, double>& n
   }
   if (!is_part) return "";
   return "on each rank it is the norm of the gradients that this rank holds: the sum of the "
-         "squares "
-         "over the ranks is missing";
+         "squares over the ranks is missing";
+}
+
+// The norms are of shares that no recorded piece shows, such as each rank's part of a flat buffer.
+std::string shares_along_an_axis(const RecordedRun& run, const std::map<int64_t, double>& norms) {
+  for (const MeshAxis& axis : run.mesh.axes()) {
+    if (axis.size == 1) continue;
+    bool differ = false;
+    const bool fits = std::all_of(norms.begin(), norms.end(), [&](const auto& norm) {
+      double sum = 0;
+      for (const int64_t peer : run.mesh.peers_along(axis.name, norm.first)) {
+        const auto found = norms.find(peer);
+        if (found == norms.end()) return false;
+        sum += found->second * found->second;
+        differ = differ || !are_same(found->second, norm.second, kSameClip);
+      }
+      return are_same(sum, 1, kSameSquare);
+    });
+    if (!fits || !differ) continue;
+    return fmt::format(
+        "the squares of the ranks' norms add up over {} to that of the whole norm: each rank has "
+        "the norm of a share of the gradients, and the sum of the squares over {} is missing",
+        axis.name, axis.name);
+  }
+  return "";
 }
 
 // Whether all ranks of an axis hold the same piece of a tensor.
@@ -155,8 +178,7 @@ std::string clipped_by_own_norm(const std::vector<Gradient>& gradients, const Sq
   }
   if (!differ) return "";
   return "each rank clips by the norm of the gradients that it holds, where the norm of all ranks "
-         "is "
-         "due: the gradients of each rank have the same norm after it";
+         "is due: the gradients of each rank have the same norm after it";
 }
 
 }  // namespace
@@ -171,8 +193,9 @@ std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
   if (!is_norm) return clipped_by_own_norm(gradients, squares, found.tensor);
   const std::map<int64_t, double> norms = norms_of(run, found);
   if (norms.empty()) return "";
-  const std::string own = own_norms(squares, norms);
-  return own.empty() ? copies_counted(run, gradients, squares, norms) : own;
+  std::string clue = own_norms(squares, norms);
+  if (clue.empty()) clue = copies_counted(run, gradients, squares, norms);
+  return clue.empty() ? shares_along_an_axis(run, norms) : clue;
 }
 
 }  // namespace shardproof::sim::recorded

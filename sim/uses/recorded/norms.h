@@ -10,7 +10,8 @@
 namespace shardproof::sim::recorded {
 
 // The gradients of a step tell its norm: of a rank's own part, of all ranks without a difference
-// between cut tensors and copies, or of the whole. "" when the finding fits none of the first two.
+// between cut tensors and copies, or of the whole. Norms of shares that no rank recorded are known
+// by their squares, which add up to that of the whole. "" when the finding fits none of these.
 std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
                          const judge::Divergence& found);
 
