@@ -13,7 +13,8 @@ at::ScalarType dtype_of_sum(const at::Tensor& x, const at::Tensor& weights) {
 }  // namespace
 
 at::Tensor dense_experts(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& gate_up,
-                         const at::Tensor& down, Activation activation) {
+                         const at::Tensor& down, Activation activation,
+                         std::vector<at::Tensor>* each) {
   const int64_t width = down.size(2);
   at::Tensor sum = at::zeros(x.sizes(), x.options().dtype(dtype_of_sum(x, weights)));
   for (int64_t i = 0; i < down.size(0); ++i) {
@@ -22,13 +23,14 @@ at::Tensor dense_experts(const at::Tensor& x, const at::Tensor& weights, const a
     const at::Tensor active =
         activation == Activation::kGeluTanh ? at::gelu(gate, "tanh") : at::silu(gate);
     const at::Tensor output = (active * up).matmul(down[i].t());
+    if (each != nullptr) each->push_back(output.detach());
     sum = sum + weights.narrow(1, i, 1).to(sum.scalar_type()) * output.to(sum.scalar_type());
   }
   return sum.to(x.scalar_type());
 }
 
 at::Tensor dense_clamped_experts(const at::Tensor& x, const at::Tensor& weights,
-                                 const ExpertTensors& experts) {
+                                 const ExpertTensors& experts, std::vector<at::Tensor>* each) {
   const GateClamp& clamp = experts.form.clamp;
   const at::ScalarType dtype = x.scalar_type(), wide = weights.scalar_type();
   at::Tensor sum = at::zeros(x.sizes(), x.options().dtype(dtype_of_sum(x, weights)));
@@ -39,6 +41,7 @@ at::Tensor dense_clamped_experts(const at::Tensor& x, const at::Tensor& weights,
     up = at::where(up.abs().gt(clamp.limit), clamp.limit * up.sign(), up);
     const at::Tensor active = (1 + up) * gate / (1 + (-clamp.alpha * gate).exp());
     const at::Tensor output = active.to(dtype).matmul(experts.down[i]) + experts.down_bias[i];
+    if (each != nullptr) each->push_back(output.detach());
     sum = sum + weights.narrow(1, i, 1).to(sum.scalar_type()) * output.to(sum.scalar_type());
   }
   return sum.to(dtype);

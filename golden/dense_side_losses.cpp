@@ -24,13 +24,6 @@ std::set<int64_t> real_groups(const std::vector<int64_t>& groups) {
   return real;
 }
 
-at::Tensor probabilities(const at::Tensor& logits, const RouterRule& rule) {
-  const at::Tensor powers = rule.scores == RouterScores::kSigmoid
-                                ? 1 / (1 + (-logits).exp())
-                                : (logits - std::get<0>(logits.detach().max(1, true))).exp();
-  return powers / powers.sum(1, /*keepdim=*/true);
-}
-
 // [T, N] of 0 and 1: the K best probabilities of each token.
 at::Tensor best_of(const at::Tensor& logits, const RouterRule& rule) {
   const RouterRule plain{.num_experts = rule.num_experts, .num_chosen = rule.num_chosen};
@@ -39,6 +32,13 @@ at::Tensor best_of(const at::Tensor& logits, const RouterRule& rule) {
 
 }  // namespace
 
+at::Tensor dense_scores(const at::Tensor& logits, const RouterRule& rule) {
+  const at::Tensor powers = rule.scores == RouterScores::kSigmoid
+                                ? 1 / (1 + (-logits).exp())
+                                : (logits - std::get<0>(logits.detach().max(1, true))).exp();
+  return powers / powers.sum(1, /*keepdim=*/true);
+}
+
 at::Tensor dense_balancing_loss(const at::Tensor& logits, const std::vector<int64_t>& groups,
                                 const RouterRule& rule) {
   const std::set<int64_t> real = real_groups(groups);
@@ -46,7 +46,7 @@ at::Tensor dense_balancing_loss(const at::Tensor& logits, const std::vector<int6
   for (const int64_t group : real) {
     const at::Tensor rows = rows_of(logits, groups, group);
     const at::Tensor fractions = best_of(rows, rule).mean(0) / rule.num_chosen;
-    sum = sum + (fractions * probabilities(rows, rule).mean(0)).sum() * rule.num_experts;
+    sum = sum + (fractions * dense_scores(rows, rule).mean(0)).sum() * rule.num_experts;
   }
   return real.empty() ? sum : sum / static_cast<double>(real.size());
 }
@@ -64,7 +64,7 @@ at::Tensor dense_balancing_loss_so_far(const at::Tensor& logits, const std::vect
       so_far.push_back(moment >= 0 && moment <= moments[first] ? 0 : -1);
     }
     const at::Tensor fractions = best_of(rows_of(logits, so_far, 0), rule).mean(0);
-    const at::Tensor means = probabilities(rows_of(logits, groups, group), rule).mean(0);
+    const at::Tensor means = dense_scores(rows_of(logits, groups, group), rule).mean(0);
     sum = sum + (fractions * means).sum() * rule.num_experts / rule.num_chosen;
   }
   return real.empty() ? sum : sum / static_cast<double>(real.size());
@@ -89,7 +89,7 @@ at::Tensor dense_pooled_loss(const std::vector<at::Tensor>& logits,
     }
   }
   const at::Tensor rows = at::stack(kept);
-  return (best_of(rows, rule).mean(0) * probabilities(rows, rule).mean(0)).sum() * rule.num_experts;
+  return (best_of(rows, rule).mean(0) * dense_scores(rows, rule).mean(0)).sum() * rule.num_experts;
 }
 
 std::vector<double> dense_bias_update(std::vector<double> bias, const std::vector<int64_t>& counts,

@@ -20,6 +20,8 @@ at::Tensor dense_balancing_loss(const at::Tensor& logits, const std::vector<int6
 // of the group; `moments`: T numbers, less than 0 for padding, equal within a group.
 at::Tensor dense_balancing_loss_so_far(const at::Tensor& logits, const std::vector<int64_t>& groups,
                                        const std::vector<int64_t>& moments, const RouterRule& rule);
+// The scores [T, N] whose means a balancing loss has; their sum over N is 1.
+at::Tensor dense_scores(const at::Tensor& logits, const RouterRule& rule);
 at::Tensor dense_z_loss(const at::Tensor& logits, const std::vector<int64_t>& groups);
 
 // Hugging Face's form over the tokens of all layers whose group is not less than 0.

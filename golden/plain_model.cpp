@@ -167,7 +167,9 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
     }
     if (!spec_.optimizer.schedulers.empty())
       observe(ObservationKind::kRate, "lr", Phase::kStep, step, scalar(rate));
-    router_biases_.update(batch, parameters_, masters_);
+    for (const auto& [name, move] : router_biases_.update(batch, parameters_, masters_)) {
+      observe(ObservationKind::kOutput, "param." + name + ".move", Phase::kRecompute, step, move);
+    }
   }
   for (const ParameterPtr& parameter : parameters_) refresh_leaf(*parameter);
   observe_state(step, optimizer);

@@ -40,9 +40,11 @@ RouterBiases::RouterBiases(const sim::CaseSpec& spec, Decoder& model)
   });
 }
 
-void RouterBiases::update(const Batch& batch, const std::vector<ParameterPtr>& parameters,
-                          const std::vector<at::Tensor>& masters) const {
-  if (rule_.rate == 0) return;
+std::map<std::string, at::Tensor> RouterBiases::update(
+    const Batch& batch, const std::vector<ParameterPtr>& parameters,
+    const std::vector<at::Tensor>& masters) const {
+  std::map<std::string, at::Tensor> moves;
+  if (rule_.rate == 0) return moves;
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const auto found = ids_->find(parameters[i]->name);
@@ -58,10 +60,13 @@ void RouterBiases::update(const Batch& batch, const std::vector<ParameterPtr>& p
         }
       }
     }
+    const at::Tensor before = bias.clone();
     const auto* first = bias.data_ptr<double>();
     bias.copy_(
         at::tensor(dense_bias_update({first, first + bias.size(0)}, counts, rule_), at::kDouble));
+    moves[parameters[i]->name] = bias - before;
   }
+  return moves;
 }
 
 }  // namespace shardproof::golden

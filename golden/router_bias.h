@@ -18,8 +18,10 @@ class RouterBiases {
   // Wraps the selections of `model`, where the case moves biases.
   RouterBiases(const sim::CaseSpec& spec, Decoder& model);
   // After a step whose last forward was that of `batch`: changes those masters that are biases.
-  void update(const Batch& batch, const std::vector<ParameterPtr>& parameters,
-              const std::vector<at::Tensor>& masters) const;
+  // Returns by how much each moved, by its name.
+  std::map<std::string, at::Tensor> update(const Batch& batch,
+                                           const std::vector<ParameterPtr>& parameters,
+                                           const std::vector<at::Tensor>& masters) const;
 
  private:
   class Seen;

@@ -109,7 +109,22 @@ std::vector<SideTerms::Part> SideTerms::parts(const Batch& batch) const {
       parts.push_back({slot + ".grad_input" + kind, *gradient++});
     }
   }
+  if (options_.balance != 0) {
+    for (const auto& [layer, logits] : leaves) add_scores(slots_.at(layer), logits, parts);
+  }
   return parts;
+}
+
+// dS_i / dl_j of a token's scores S is s_j * ((i == j) - S_i), with the slopes s.
+void SideTerms::add_scores(const std::string& slot, const at::Tensor& logits,
+                           std::vector<Part>& parts) const {
+  const at::Tensor rows = logits.detach().flatten(0, 1);
+  const at::Tensor scores = dense_scores(rows, rule_);
+  const at::Tensor powers = 1 / (1 + (-rows).exp());
+  const bool sigmoid = rule_.scores == RouterScores::kSigmoid;
+  const at::Tensor slopes = sigmoid ? scores * (1 - powers) : scores;
+  parts.push_back({slot + ".grad_input.scores", scores.view_as(logits)});
+  parts.push_back({slot + ".grad_input.slopes", slopes.view_as(logits)});
 }
 
 SideTerms::Sums SideTerms::sums_of(const Batch& batch, const Logits& of_layers) const {

@@ -27,9 +27,11 @@ class SideTerms {
   // Of the forward of `batch`.
   Terms of(const Batch& batch) const;
 
-  // What one kind of side loss adds to the gradient of a router's logits.
+  // What one kind of side loss adds to the gradient of a router's logits; or what makes any
+  // balancing loss's: the scores whose means it has, and how they grow with the logits.
   struct Part {
-    std::string name;  // "model.layers.0.mlp.gate.weights.grad_input.balance", or ".z"
+    // "model.layers.0.mlp.gate.weights.grad_input.balance", or ".z", ".scores", ".slopes"
+    std::string name;
     at::Tensor gradient;
   };
   std::vector<Part> parts(const Batch& batch) const;
@@ -40,6 +42,8 @@ class SideTerms {
     at::Tensor balance, z;  // with coefficients; undefined: there is none
     std::map<std::string, double> values;
   };
+  void add_scores(const std::string& slot, const at::Tensor& logits,
+                  std::vector<Part>& parts) const;
   Sums sums_of(const Batch& batch, const Logits& logits) const;
 
   const sim::CaseSpec& spec_;

@@ -71,12 +71,40 @@ struct OtherExperts {
   std::vector<int64_t> experts, sources;
   bool operator==(const OtherExperts&) const = default;
 };
+// Each wrong sum of experts of the rank is a sum of the golden's results of single experts for
+// single tokens, with the golden's weights: how it differs from the golden's choice of them.
+struct ExpertResults {
+  int64_t tokens = 0;          // wrong ones
+  int64_t lost = 0, kept = 0;  // routes without a result; with one, where the golden drops them
+  int64_t unweighted = 0;      // tokens whose results have no weights
+  int64_t of_experts = 0;      // routes with another expert's result for their token
+  int64_t of_tokens = 0;       // routes with a result for another token
+  double choices = 0;          // the logarithm of the number of sums that were tried
+  // Of the first such route: its token and expert, and those whose result it has; -1: none.
+  std::vector<int64_t> first = {};
+  bool operator==(const ExpertResults&) const = default;
+};
+// The tensor is what the golden's numbers give by another computation, by its name in
+// sim/judge/explain/computations.cpp.
+struct OtherComputation {
+  std::string name;
+  int64_t which = 0, count = 0;
+  double factor = 1;
+  std::vector<int64_t> places = {};
+  bool operator==(const OtherComputation& other) const {
+    return name == other.name && which == other.which && count == other.count &&
+           std::fabs(factor - other.factor) <= 1e-6 * std::fabs(factor);
+  }
+};
 
 using Evidence = std::variant<EqualsStep, PartEqualsStep, SumOfSteps, ShareOfUpdate, EqualsTensor,
-                              ValuesOf, AddendsThrough, RouteMargins, SideLossParts, OtherExperts>;
+                              ValuesOf, AddendsThrough, RouteMargins, SideLossParts, OtherExperts,
+                              ExpertResults, OtherComputation>;
 
 // Whether a name is that of the experts that a router chose, [B, S, K].
 inline bool is_route_ids(std::string_view name) { return name.ends_with(".ids.output"); }
+// Whether a name is that of the sums of experts of a layer, [B, S, E].
+inline bool is_sum_of_experts(std::string_view name) { return name.ends_with(".experts.output"); }
 // Whether a tensor of this name has the weights of all experts of a layer, or what training makes
 // of them, with an expert at each index of dim 0.
 inline bool is_of_experts(std::string_view name, int64_t dims) {

@@ -17,7 +17,7 @@
 namespace shardproof::sim::judge {
 namespace {
 
-constexpr int64_t kVersion = 8;
+constexpr int64_t kVersion = 9;
 constexpr size_t kShortFields = 22, kLongFields = 16;
 
 bool is_short(const ResultRow& row) {
@@ -51,6 +51,35 @@ FlatEvidence flat(const OtherExperts& found) {
   fields.list.insert(fields.list.end(), found.sources.begin(), found.sources.end());
   return fields;
 }
+FlatEvidence flat(const ExpertResults& found) {
+  FlatEvidence fields{.share = found.choices,
+                      .list = {found.tokens, found.lost, found.kept, found.unweighted,
+                               found.of_experts, found.of_tokens}};
+  fields.list.insert(fields.list.end(), found.first.begin(), found.first.end());
+  return fields;
+}
+FlatEvidence flat(const OtherComputation& found) {
+  return {.first = found.which,
+          .second = found.count,
+          .share = found.factor,
+          .name = found.name,
+          .list = found.places};
+}
+
+ExpertResults expert_results_of(const FlatEvidence& fields) {
+  const std::vector<int64_t>& list = fields.list;
+  if (list.size() != 6 && list.size() != 10) {
+    throw InternalError("a rank's report is damaged: counts of results that are not complete");
+  }
+  return {.tokens = list[0],
+          .lost = list[1],
+          .kept = list[2],
+          .unweighted = list[3],
+          .of_experts = list[4],
+          .of_tokens = list[5],
+          .choices = fields.share,
+          .first = {list.begin() + 6, list.end()}};
+}
 
 OtherExperts other_experts_of(const std::vector<int64_t>& list) {
   const auto half = list.begin() + std::ssize(list) / 2;
@@ -83,6 +112,10 @@ Evidence evidence_of(uint64_t kind, const FlatEvidence& flat) {
       return SideLossParts{flat.share, flat.other_share};
     case 9:
       return other_experts_of(flat.list);
+    case 10:
+      return expert_results_of(flat);
+    case 11:
+      return OtherComputation{flat.name, flat.first, flat.second, flat.share, flat.list};
     default:
       throw InternalError("a rank's report is damaged: evidence of an unknown kind");
   }

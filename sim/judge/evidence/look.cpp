@@ -8,15 +8,13 @@
 #include <utility>
 
 #include "sim/judge/evidence/explained.h"
+#include "sim/judge/evidence/look_at_experts.h"
+#include "sim/judge/evidence/values.h"
 
 namespace shardproof::sim::judge {
 namespace {
 
 constexpr int kLargestSearch = 256;  // at most so many golden tensors are tried
-
-DiffTask against(const DiffTask& task, const GoldenTensor& other) {
-  return {task.local, other, task.plan, task.scale, task.allowance};
-}
 
 bool matches_other(const DiffTask& task, const GoldenTensor& other) {
   return diff(against(task, other)).bad_count == 0;
@@ -40,18 +38,6 @@ const GoldenTensor* next_of(const GoldenTensor& tensor, const GoldenRecord& gold
   return next;
 }
 
-struct Values {
-  std::vector<double> actual, golden;
-  double allowance = 0;
-};
-
-Values values_of(const DiffTask& task) {
-  Values out;
-  copy_both(task, out.actual, out.golden);
-  out.allowance = std::fabs(task.scale) * task.allowance;
-  return out;
-}
-
 // Whether at least two elements (one, if there is only one) distinguish `other` from the golden.
 bool are_told_apart(const Values& now, const std::vector<double>& other) {
   size_t apart = 0;
@@ -59,10 +45,6 @@ bool are_told_apart(const Values& now, const std::vector<double>& other) {
     apart += !(std::fabs(other[i] - now.golden[i]) <= kDistinctAllowances * now.allowance);
   }
   return apart >= std::min<size_t>(2, now.golden.size());
-}
-
-std::vector<double> golden_values(const DiffTask& task, const GoldenTensor& other) {
-  return values_of(against(task, other)).golden;
 }
 
 // Whether the whole tensor equals `other` and is clearly distinct from its own golden.
@@ -343,6 +325,8 @@ std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& gold
   }
   if (precision == Precision::kFloat64) {
     if (const auto parts = look_at_side_losses(task, values, golden)) found.push_back(*parts);
+    for (Evidence& fact : look_at_experts_of(task, values, golden))
+      found.push_back(std::move(fact));
   }
   if (const auto others = look_at_experts(task, values)) found.push_back(*others);
   const std::string narrow = narrow_dtype(values, precision);

@@ -57,6 +57,9 @@ Explanation explain_values(const Symptoms& symptoms);
 // Whether the row is wrong in a low precision by so little that rounding could be the cause.
 bool may_be_rounding(const ResultRow& row);
 
+// Explains wrong values of ranks that lie outside of the mesh, by what each of them found alone.
+Explanation explain_by_facts(const std::vector<const ResultRow*>& wrong);
+
 // Explains ranks that differ although they must hold equal copies.
 Explanation explain_replicas(const Symptoms& symptoms);
 

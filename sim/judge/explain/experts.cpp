@@ -14,15 +14,6 @@ namespace {
 
 constexpr size_t kListed = 4;
 
-// The first evidence of this kind that a row has; null when it has none.
-template <class Found>
-const Found* evidence_of(const ResultRow& row) {
-  for (const Evidence& evidence : row.evidence) {
-    if (const auto* found = std::get_if<Found>(&evidence)) return found;
-  }
-  return nullptr;
-}
-
 // Which expert's values each wrong expert has, if every wrong row says it and none contradicts.
 std::map<int64_t, int64_t> sources_of(const Rows& wrong) {
   std::map<int64_t, int64_t> sources;

@@ -31,6 +31,15 @@ struct Difference {
   double golden_size = 0;                 // root mean square of the golden
 };
 
+// The first evidence of this kind that a row has; null when it has none.
+template <class Found>
+const Found* evidence_of(const ResultRow& row) {
+  for (const Evidence& evidence : row.evidence) {
+    if (const auto* found = std::get_if<Found>(&evidence)) return found;
+  }
+  return nullptr;
+}
+
 // Description lengths, in nats.
 inline constexpr double kFreeNumber = 14;
 inline constexpr double kAxisNamed = 1;
@@ -128,6 +137,10 @@ std::optional<Proposal> propose_token_order(const Assembled& tensor, const Mesh&
 std::optional<Proposal> propose_other_experts(const Difference& difference);
 // The gradient of a router's logits has another multiple of the side losses' parts.
 std::optional<Proposal> propose_side_losses(const Difference& difference);
+// Wrong sums of experts add up other results of the golden's experts.
+std::optional<Proposal> propose_expert_results(const Difference& difference);
+// The golden's numbers give the values by another computation, which every wrong rank found.
+std::optional<Proposal> propose_computation(const Difference& difference);
 
 // The texts when no hypothesis holds: of a selection of experts the tokens that chose others; first
 // the wrong indices and the values there, else the number of wrong elements, the largest error and
@@ -171,6 +184,8 @@ inline constexpr Propose kHypotheses[] = {
     propose_read_order,
     propose_other_experts,
     propose_side_losses,
+    propose_expert_results,
+    propose_computation,
     on_each_copy<propose_transposition>,
     on_each_copy<propose_shift>,
     on_each_copy<propose_chunk_order>,

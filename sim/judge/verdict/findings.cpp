@@ -180,7 +180,10 @@ class Judge {
       if (row->is_wrong()) wrong.push_back(row);
     }
     found.ranks = ranks_in(wrong);
-    if (outside_of_mesh(found.worst)) return found;
+    if (outside_of_mesh(found.worst)) {
+      explain(found, explain_by_facts(wrong));
+      return found;
+    }
     const Explanation why =
         explain_values(symptoms(rows, pieces_of(found.worst, false), found.step));
     explain(found, why);

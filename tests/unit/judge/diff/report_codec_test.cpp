@@ -50,9 +50,15 @@ ResultRow failing_row() {
   row.compares_replicas = false;
   row.covered = 3;
   row.coverage_of_all = 0x8000000000000000;
-  row.evidence = {EqualsStep{2, true},      PartEqualsStep{1},      SumOfSteps{1, 2},
-                  ShareOfUpdate{0.5},       EqualsTensor{"grad.v"}, ValuesOf{"bfloat16"},
-                  AddendsThrough{"float16"}};
+  row.evidence = {EqualsStep{2, true},
+                  PartEqualsStep{1},
+                  SumOfSteps{1, 2},
+                  ShareOfUpdate{0.5},
+                  EqualsTensor{"grad.v"},
+                  ValuesOf{"bfloat16"},
+                  AddendsThrough{"float16"},
+                  ExpertResults{3, 1, 2, 4, 5, 6, 7.5, {9, 1, 8, 0}},
+                  OtherComputation{"norm of some experts", 1, 2, 0.5, {3, 4}}};
   return row;
 }
 
@@ -234,6 +240,6 @@ TEST_CASE("rows as JSON keep what JSON has no numbers for", "[codec]") {
   CHECK(json["phase"] == "backward");
   CHECK(json["count"] == int64_t{1} << 40);
   CHECK(json["worst_global_index"] == std::vector<int64_t>{1, 2});
-  CHECK(json["evidence"].size() == 7);
+  CHECK(json["evidence"].size() == 9);
   CHECK(json["evidence"][4] == "equals the golden's grad.v");
 }
