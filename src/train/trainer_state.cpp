@@ -93,10 +93,17 @@ void Trainer::check_states(const std::vector<OptimizerState>& states) const {
   const OptimizerKind kind = options_.optimizer.kind;
   for (size_t i = 0; i < states.size(); ++i) {
     const bool adamw = kind == OptimizerKind::kMuon && !has_muon(i);
-    if (is_of(states[i], adamw ? OptimizerKind::kAdamW : kind)) continue;
-    throw_bad_input(fmt::format("the saved optimizer state is {}'s, the trainer has {}",
-                                owner_of(states), kind),
-                    "train on with the optimizer that saved it");
+    const OptimizerKind own = adamw ? OptimizerKind::kAdamW : kind;
+    if (is_of(states[i], own)) continue;
+    if (const OptimizerKind owner = owner_of(states); owner != kind) {
+      throw_bad_input(
+          fmt::format("the saved optimizer state is {}'s, the trainer has {}", owner, kind),
+          "train on with the optimizer that saved it");
+    }
+    throw_bad_input(
+        fmt::format("the saved optimizer state of {} has no tensors of {}, as others do",
+                    parameters_[i]->name, own),
+        "save the states of all parameters under the names that a load looks for");
   }
 }
 

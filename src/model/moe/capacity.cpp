@@ -1,13 +1,12 @@
 #include "model/moe/capacity.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
+#include "model/moe/selection.h"
 #include "tensor/int64_list.h"
 
 namespace shardproof {
@@ -58,15 +57,10 @@ KeptRoutes routes_within_capacity(const at::Tensor& ids, const at::Tensor& weigh
   const at::Tensor first_dropped = place.eq(room).logical_and(room.gt(0)).nonzero().view({-1});
   if (rule.policy == DropPolicy::kProbs && first_dropped.numel() > 0) {
     const at::Tensor in_order = weight.index({order}).to(at::kDouble);
-    result.margin = (in_order.index({first_dropped - 1}) - in_order.index({first_dropped}))
-                        .min()
-                        .item<double>();
-  }
-  if (result.margin < router.least_margin) {
-    throw_refused(fmt::format("an expert drops one of two routes whose weights differ by {:.1e}, "
-                              "so that roundings could decide",
-                              result.margin),
-                  "choose another seed");
+    const at::Tensor margins =
+        in_order.index({first_dropped - 1}) - in_order.index({first_dropped});
+    result.margin = margins.min().item<double>();
+    refuse_near(margins, router.least_margin, "an expert drops one of two routes whose weights");
   }
   return result;
 }

@@ -1,8 +1,10 @@
 #include "model/moe/expert_rows.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "tensor/int64_list.h"
@@ -14,8 +16,13 @@ ExpertRows rows_by_expert(const at::Tensor& ids, int64_t num_experts, const at::
   const at::Tensor routes = has_row.reshape({-1}).nonzero().view({-1});
   const at::Tensor experts = ids.reshape({-1}).index({routes});
   const at::Tensor order = experts.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  std::vector<int64_t> counts = int64_list(experts.bincount({}, num_experts));
+  SHARDPROOF_ASSERT(std::ssize(counts) == num_experts,
+                    fmt::format("a token chose expert {}, and the ranks that its row goes to hold "
+                                "{}: experts are cut over other ranks than rows go to",
+                                counts.size() - 1, num_experts));
   return {.routes = routes.index({order}),
-          .counts = int64_list(experts.bincount({}, num_experts)),
+          .counts = std::move(counts),
           .tokens = ids.size(0),
           .num_chosen = ids.size(1)};
 }

@@ -73,16 +73,16 @@ Selection select_experts(const at::Tensor& logits, const at::Tensor& bias, const
     selection.ids = selection.ids.masked_fill(real.logical_not().unsqueeze(-1), -1);
     selection.margin = selection.margin.masked_fill(real.logical_not(), kInfinity);
   }
-  if (rule.least_margin > 0 && selection.margin.numel() > 0) {
-    const double least = selection.margin.min().item<double>();
-    if (least < rule.least_margin) {
-      throw_refused(fmt::format("a router chooses between two scores that differ by {:.1e}, so "
-                                "that roundings could decide",
-                                least),
-                    "choose another seed");
-    }
-  }
+  refuse_near(selection.margin, rule.least_margin, "a router chooses between two scores that");
   return selection;
+}
+
+void refuse_near(const at::Tensor& margins, double least, const char* what) {
+  if (!(least > 0) || margins.numel() == 0) return;
+  const double nearest = margins.abs().min().item<double>();
+  if (!(nearest < least)) return;
+  throw_refused(fmt::format("{} differ by {:.1e}, so that roundings could decide", what, nearest),
+                "choose another seed");
 }
 
 at::Tensor route_weights(const at::Tensor& logits, const at::Tensor& ids, const RouterRule& rule) {

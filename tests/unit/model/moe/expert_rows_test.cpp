@@ -126,6 +126,8 @@ TEST_CASE("Other tokens of a batch leave the sum of a token as it is", "[moe][EP
 }
 
 TEST_CASE("Experts without any token give an empty sum and gradients of 0", "[moe][EP-5]") {
+  CHECK_THROWS_WITH(rows_by_expert(at::full({1, 2}, 4, at::kLong), 3),
+                    Catch::Contains("chose expert 4, and the ranks that its row goes to hold 3"));
   const ExpertRows rows = rows_by_expert(at::empty({0, 2}, at::kLong), 3);
   const Leaves leaves =
       leaves_of(at::empty({0, 6}, at::kDouble), at::empty({0, 2}, at::kDouble), 3, 4);

@@ -77,6 +77,9 @@ TEST_CASE("Among equal scores the lower id is chosen, and the margin is 0", "[mo
   CHECK_THROWS_WITH(select_experts(near, {}, careful), Catch::Contains("differ by 1.0e-09"));
   const at::Tensor real = at::tensor({0, 1}).to(at::kBool);
   CHECK_NOTHROW(select_experts(near, {}, careful, real));
+  CHECK_THROWS_WITH(refuse_near(vector_of({0.5, -1e-9}), kLeastMargin, "two scores"),
+                    Catch::Contains("two scores differ by 1.0e-09"));
+  CHECK_NOTHROW(refuse_near(vector_of({0.5, -0.06}), kLeastMargin, "two scores"));
 }
 
 TEST_CASE("The selection bias moves the choice and not the weight", "[moe][MR-5]") {
