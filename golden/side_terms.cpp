@@ -109,9 +109,7 @@ std::vector<SideTerms::Part> SideTerms::parts(const Batch& batch) const {
       parts.push_back({slot + ".grad_input" + kind, *gradient++});
     }
   }
-  if (options_.balance != 0) {
-    for (const auto& [layer, logits] : leaves) add_scores(slots_.at(layer), logits, parts);
-  }
+  for (const auto& [layer, logits] : leaves) add_scores(slots_.at(layer), logits, parts);
   return parts;
 }
 

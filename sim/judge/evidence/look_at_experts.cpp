@@ -165,12 +165,22 @@ void solve(std::vector<double>& a, std::vector<double>& b) {
   b = x;
 }
 
-// What a balancing loss with shares f of the routes adds to the gradient of a token's logits is
-// slope_j * (f_j - sum_i f_i score_i), up to a factor. Here the shares that are in a wrong gradient
-// beside the golden's are found: N numbers, whose sum shows nowhere, for all tokens. One token
-// alone does not decide, but may agree.
-std::optional<Evidence> look_at_shares(const DiffTask& task, const Values& with_padding,
-                                       const GoldenRecord& golden) {
+// What the golden keeps beside the gradient of a router's logits, as a rank's values: [T, N] each.
+struct Router {
+  size_t tokens = 0, experts = 0;
+  int64_t real = 0;  // tokens that are not padding
+  Values now = {};   // of real tokens; padding is right
+  // Of each token, and the part that the z loss adds to the gradient; that is 0 without one.
+  std::vector<double> scores = {}, slopes = {}, z = {};
+
+  // Of the gradient of logit j: what score i adds to it, times the slope of a loss in score i.
+  double entry(size_t token, size_t j, size_t i) const {
+    return slopes[token * experts + j] * ((i == j ? 1 : 0) - scores[token * experts + i]);
+  }
+};
+
+std::optional<Router> router_of(const DiffTask& task, const Values& with_padding,
+                                const GoldenRecord& golden) {
   const GoldenTensor& right = task.golden;
   const auto find = [&](const char* kind) {
     const GoldenTensor* part = golden.find(Phase::kRecompute, right.step, right.name + kind);
@@ -178,48 +188,103 @@ std::optional<Evidence> look_at_shares(const DiffTask& task, const Values& with_
         part != nullptr && part->rows == right.rows && part->value.sizes() == right.value.sizes();
     return is_like ? part : nullptr;
   };
-  const GoldenTensor *scores_tensor = find(".scores"), *slopes_tensor = find(".slopes");
-  if (scores_tensor == nullptr || slopes_tensor == nullptr) return std::nullopt;
-  const auto n = static_cast<size_t>(right.value.sizes().back());
+  const GoldenTensor *scores = find(".scores"), *slopes = find(".slopes"), *z = find(".z");
+  if (scores == nullptr || slopes == nullptr) return std::nullopt;
   DiffTask plain = task;  // scores have no scale of gradients
   plain.scale = 1;
-  const std::vector<double> scores = golden_values(plain, *scores_tensor),
-                            slopes = golden_values(plain, *slopes_tensor);
-  Values now = with_padding;
-  now.actual = now.golden;
+  Router router{.experts = static_cast<size_t>(right.value.sizes().back()), .now = with_padding};
+  router.scores = golden_values(plain, *scores);
+  router.slopes = golden_values(plain, *slopes);
+  router.now.actual = router.now.golden;
+  router.z = z == nullptr ? std::vector<double>(router.scores.size(), 0) : golden_values(task, *z);
   int64_t real = 0;  // elements
   task.plan.for_each_run([&](int64_t local, int64_t, int64_t length) {
     const auto first = with_padding.actual.begin() + local;
-    std::copy(first, first + length, now.actual.begin() + local);
+    std::copy(first, first + length, router.now.actual.begin() + local);
     real += length;
   });
-  const size_t tokens = now.actual.size() / n;
-  if (n < 3 || now.actual.size() % n != 0 || count_wrong(now) == 0) return std::nullopt;
-  // The row of element (t, j) has slope_j * ((i == j) - score_i) in column i.
+  const size_t n = router.experts;
+  router.tokens = router.now.actual.size() / n;
+  router.real = real / static_cast<int64_t>(n);
+  if (n < 3 || router.now.actual.size() % n != 0 || count_wrong(router.now) == 0)
+    return std::nullopt;
+  return router;
+}
+
+// What a balancing loss with shares f of the routes adds to the gradient of a token's logits is
+// slope_j * (f_j - sum_i f_i score_i), up to a factor. Here the shares that are in a wrong gradient
+// beside the golden's are found: N numbers, whose sum shows nowhere, for all tokens, and one for
+// the z loss, whose mean may go over as many other tokens. One token alone does not decide, but may
+// agree.
+std::optional<Evidence> look_at_shares(const DiffTask& task, const Values& with_padding,
+                                       const GoldenRecord& golden) {
+  const GoldenTensor& right = task.golden;
+  if (golden.find(Phase::kRecompute, right.step, right.name + ".balance") == nullptr)
+    return std::nullopt;
+  const std::optional<Router> router = router_of(task, with_padding, golden);
+  if (!router) return std::nullopt;
+  const size_t n = router->experts, unknown = n + 1;
   const auto entry = [&](size_t t, size_t j, size_t i) {
-    return slopes[t * n + j] * ((i == j ? 1 : 0) - scores[t * n + i]);
+    return i < n ? router->entry(t, j, i) : router->z[t * n + j];
   };
-  std::vector<double> squares(n * n, 1.0), shares(n, 0.0);  // 1: the sum of the shares is 0
-  for (size_t t = 0; t < tokens; ++t) {
+  std::vector<double> squares(unknown * unknown, 0.0), numbers(unknown, 0.0);
+  for (size_t i = 0; i < n; ++i) {  // the sum of the shares is 0
+    std::fill_n(squares.begin() + static_cast<std::ptrdiff_t>(i * unknown), n, 1.0);
+  }
+  for (size_t t = 0; t < router->tokens; ++t) {
     for (size_t j = 0; j < n; ++j) {
-      const double error = now.actual[t * n + j] - now.golden[t * n + j];
-      for (size_t i = 0; i < n; ++i) {
-        shares[i] += entry(t, j, i) * error;
-        for (size_t k = 0; k < n; ++k) squares[i * n + k] += entry(t, j, i) * entry(t, j, k);
+      const double error = router->now.actual[t * n + j] - router->now.golden[t * n + j];
+      for (size_t i = 0; i < unknown; ++i) {
+        numbers[i] += entry(t, j, i) * error;
+        for (size_t k = 0; k < unknown; ++k)
+          squares[i * unknown + k] += entry(t, j, i) * entry(t, j, k);
       }
     }
   }
-  solve(squares, shares);
-  std::vector<double> proposed = now.golden;
-  for (size_t t = 0; t < tokens; ++t) {
+  solve(squares, numbers);
+  std::vector<double> proposed = router->now.golden;
+  for (size_t t = 0; t < router->tokens; ++t) {
     for (size_t j = 0; j < n; ++j) {
-      for (size_t i = 0; i < n; ++i) proposed[t * n + j] += entry(t, j, i) * shares[i];
+      for (size_t i = 0; i < unknown; ++i) proposed[t * n + j] += entry(t, j, i) * numbers[i];
     }
   }
-  if (!fits(now, proposed)) return std::nullopt;
-  return OtherComputation{.name = "other shares of routes",
-                          .count = static_cast<int64_t>(n),
-                          .places = {real / static_cast<int64_t>(n)}};
+  if (!fits(router->now, proposed)) return std::nullopt;
+  return OtherComputation{
+      .name = "other shares of routes", .count = static_cast<int64_t>(n), .places = {router->real}};
+}
+
+// The z loss of scores: its slope in score i is log(sum of exp(scores)) * softmax(scores)_i, up to
+// a factor.
+std::optional<Evidence> look_at_z_of_scores(const DiffTask& task, const Values& with_padding,
+                                            const GoldenRecord& golden) {
+  const std::optional<Router> router = router_of(task, with_padding, golden);
+  if (!router) return std::nullopt;
+  const size_t n = router->experts;
+  std::vector<double> of_scores(router->z.size(), 0.0);
+  double product = 0, square = 0;
+  for (size_t t = 0; t < router->tokens; ++t) {
+    const double* scores = router->scores.data() + t * n;
+    double sum = 0;
+    for (size_t i = 0; i < n; ++i) sum += std::exp(scores[i]);
+    for (size_t j = 0; j < n; ++j) {
+      double& value = of_scores[t * n + j];
+      for (size_t i = 0; i < n; ++i) {
+        value += router->entry(t, j, i) * std::log(sum) * std::exp(scores[i]) / sum;
+      }
+      const double error = router->now.actual[t * n + j] - router->now.golden[t * n + j];
+      product += (error + router->z[t * n + j]) * value;
+      square += value * value;
+    }
+  }
+  std::vector<double> proposed = router->now.golden;
+  for (size_t i = 0; i < proposed.size(); ++i) {
+    proposed[i] += (square > 0 ? product / square : 0) * of_scores[i] - router->z[i];
+  }
+  const bool shows = std::any_of(router->z.begin(), router->z.end(), [&](double value) {
+    return std::fabs(value) > kLeftBeside * router->now.allowance;
+  });
+  if (!shows || router->real < 2 || !fits(router->now, proposed)) return std::nullopt;
+  return OtherComputation{"z of scores"};
 }
 
 // --- The selection bias
@@ -262,7 +327,7 @@ std::vector<Evidence> look_at_experts_of(const DiffTask& task, const Values& now
                                          const GoldenRecord& golden) {
   std::vector<Evidence> found;
   for (const auto look : {look_at_expert_sums, look_at_expert_biases, look_at_shared, look_at_norm,
-                          look_at_shares, look_at_moves}) {
+                          look_at_shares, look_at_z_of_scores, look_at_moves}) {
     if (auto evidence = look(task, now, golden)) found.push_back(std::move(*evidence));
   }
   return found;

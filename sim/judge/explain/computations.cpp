@@ -78,6 +78,8 @@ Computation words_for(const OtherComputation& found, const Symptoms& symptoms) {
        "the balancing loss counts other routes than the golden's: those of padding or of a rank's "
        "own tokens, not all of a token, or only those that are kept; or it divides them by another "
        "number of tokens"},
+      {"z of scores", "it has the part of a z loss of the scores in place of that of the logits",
+       "the z loss is taken behind the softmax or sigmoid of the router"},
       {"moves of other counts",
        fmt::format("the selection bias of experts {} moved another way, by the right rate",
                    experts),
@@ -136,7 +138,8 @@ std::optional<Proposal> propose_expert_results(const Difference& difference) {
   add(all.unweighted, "tokens without the weights of their routes",
       "the results of experts are added without weights");
   add(all.of_experts, "routes with the result of another expert for their token",
-      "rows went to other experts than those that the router chose");
+      "rows went to other experts than those that the router chose, or experts have the weights of "
+      "others");
   add(all.of_tokens, "routes with a result for another token",
       "rows of tokens are cut, sorted or put back in another order than their counts say");
   return Proposal{

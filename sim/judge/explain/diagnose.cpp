@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "sim/judge/evidence/explained.h"
 #include "sim/judge/explain/hypotheses.h"
@@ -49,9 +50,10 @@ Explanation in_words(const Difference& difference, const Proposal& proposal) {
   return {pattern, ""};
 }
 
-std::optional<Explanation> best_claim(const Difference& difference) {
+std::optional<Explanation> best_claim(const Difference& difference,
+                                      std::span<const Propose> hypotheses) {
   std::vector<std::pair<double, Proposal>> claims;
-  for (const Propose propose : kHypotheses) {
+  for (const Propose propose : hypotheses) {
     auto found = propose(difference);
     if (found) claims.emplace_back(score_of(difference, *found), std::move(*found));
   }
@@ -68,6 +70,11 @@ std::optional<Explanation> best_claim(const Difference& difference) {
     end += "; or " + (other.likely.empty() ? other.pattern : other.likely);
   }
   return best;
+}
+
+Explanation words_for_place(const Difference& difference) {
+  const auto where = on_each_copy<propose_where>(difference);
+  return where ? in_words(difference, *where) : words_by_size(difference);
 }
 
 }  // namespace
@@ -107,13 +114,30 @@ Explanation explain_values(const Symptoms& symptoms) {
     if (const auto fact = propose(difference)) return in_words(difference, *fact);
   }
   const auto routes = propose_routes(difference);
-  if (auto claim = best_claim(difference)) {
+  if (auto claim = best_claim(difference, kHypotheses)) {
     if (routes) claim->pattern += "; " + routes->pattern;
     return *claim;
   }
   if (routes) return in_words(difference, *routes);
-  const auto where = on_each_copy<propose_where>(difference);
-  return where ? in_words(difference, *where) : words_by_size(difference);
+  return words_for_place(difference);
+}
+
+Explanation explain_received(const Symptoms& symptoms, int64_t first) {
+  std::vector<ResultRow> rows;
+  std::vector<Piece> pieces;
+  for (const ResultRow* row : symptoms.rows) rows.emplace_back(*row).rank -= first;
+  for (const Piece* piece : symptoms.pieces) pieces.emplace_back(*piece).rank -= first;
+  Symptoms own{symptoms.mesh, symptoms.precision, {}, {}};
+  for (const ResultRow& row : rows) own.rows.push_back(&row);
+  for (const Piece& piece : pieces) own.pieces.push_back(&piece);
+  const Difference difference(own);
+  if (difference.wrong.empty()) return {};
+  const auto claim = best_claim(difference, kOfReceived);
+  Explanation why = claim ? *claim : words_for_place(difference);
+  if (own.mesh.world_size() > 1) {
+    why.pattern += fmt::format(" (rank 0 of those that a refit reaches is rank {})", first);
+  }
+  return why;
 }
 
 Explanation explain_replicas(const Symptoms& symptoms) {

@@ -57,8 +57,9 @@ Explanation explain_values(const Symptoms& symptoms);
 // Whether the row is wrong in a low precision by so little that rounding could be the cause.
 bool may_be_rounding(const ResultRow& row);
 
-// Explains wrong values of ranks that lie outside of the mesh, by what each of them found alone.
-Explanation explain_by_facts(const std::vector<const ResultRow*>& wrong);
+// Explains wrong weights of ranks that a policy refits, which follow those of its mesh from rank
+// `first` on. The symptoms have the mesh of these ranks. Nothing is claimed of gradients or sums.
+Explanation explain_received(const Symptoms& symptoms, int64_t first);
 
 // Explains ranks that differ although they must hold equal copies.
 Explanation explain_replicas(const Symptoms& symptoms);

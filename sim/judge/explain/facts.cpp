@@ -90,15 +90,6 @@ Proposal proposal_of(const Evidence& evidence, const Rows& rows, const Differenc
 
 }  // namespace
 
-Explanation explain_by_facts(const std::vector<const ResultRow*>& wrong) {
-  if (wrong.empty()) return {};
-  for (const Evidence& evidence : wrong.front()->evidence) {
-    const std::string text = text_of(evidence);
-    if (!text.empty() && holders_of(evidence, wrong).size() == wrong.size()) return {text, ""};
-  }
-  return {};
-}
-
 std::optional<Proposal> propose_found_out(const Difference& difference) {
   std::optional<Proposal> best;
   for (const ResultRow* row : difference.wrong) {

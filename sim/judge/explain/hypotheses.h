@@ -99,6 +99,9 @@ std::optional<Proposal> propose_rank_factors(const Difference& difference);
 // the ranks along one or more axes, or those that hold the same part of the tensor. The text names
 // the declared placement and the one that the values have.
 std::optional<Proposal> propose_missing_sum(const Difference& difference);
+// Each element is the sum or the mean of the elements at its place in the parts of the tensor that
+// the peers along some axes hold: a sum over an axis that cuts the tensor.
+std::optional<Proposal> propose_sum_of_parts(const Difference& difference);
 // Declared addends whose sum is wrong: each is already the whole value, or one rank's addend is too
 // many or counts twice in each wrong sum.
 std::optional<Proposal> propose_addends(const Difference& difference);
@@ -179,6 +182,7 @@ inline constexpr Propose kHypotheses[] = {
     propose_factor,
     propose_rank_factors,
     propose_missing_sum,
+    propose_sum_of_parts,
     propose_addends,
     propose_microbatches,
     propose_read_order,
@@ -195,6 +199,13 @@ inline constexpr Propose kHypotheses[] = {
     on_each_copy<propose_head_factors>,
     on_each_copy<propose_mask_shift>,
     on_each_copy<propose_token_order>,
+};
+
+// Of weights that were sent.
+inline constexpr Propose kOfReceived[] = {
+    propose_found_out,           propose_constant,
+    propose_other_experts,       on_each_copy<propose_transposition>,
+    on_each_copy<propose_shift>, on_each_copy<propose_chunk_order>,
 };
 
 }  // namespace shardproof::sim::judge

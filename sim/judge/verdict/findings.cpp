@@ -175,17 +175,17 @@ class Judge {
   Divergence wrong_values(const Rows& rows) const {
     Divergence found =
         common(rows, worst_of(rows).order < 0 ? ResultKind::kMissing : ResultKind::kValues);
-    Rows wrong;
-    for (const ResultRow* row : rows) {
-      if (row->is_wrong()) wrong.push_back(row);
-    }
+    Rows wrong = rows;
+    std::erase_if(wrong, [](const ResultRow* row) { return !row->is_wrong(); });
     found.ranks = ranks_in(wrong);
+    const std::vector<const Piece*> pieces = pieces_of(found.worst, false);
     if (outside_of_mesh(found.worst)) {
-      explain(found, explain_by_facts(wrong));
+      const Mesh own = spec_.parallel.inference_mesh();
+      explain(found,
+              explain_received({own, spec_.precision, rows, pieces}, spec_.parallel.ranks()));
       return found;
     }
-    const Explanation why =
-        explain_values(symptoms(rows, pieces_of(found.worst, false), found.step));
+    const Explanation why = explain_values(symptoms(rows, pieces, found.step));
     explain(found, why);
     if (found.worst.kind == ObservationKind::kLoss && (found.likely.empty() || why.is_of_counts))
       add_next_tensor(found);

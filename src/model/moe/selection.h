@@ -26,8 +26,8 @@ struct Selection {
 Selection select_experts(const at::Tensor& logits, const at::Tensor& bias, const RouterRule& rule,
                          const at::Tensor& real = {});
 
-// Throws Error(kRefused), "<what> differ by ..", where a margin is nearer to 0 than `least`. A margin
-// far below 0 is a wrong choice, which is for a comparison to find.
+// Throws Error(kRefused), "<what> differ by ..", where a margin is nearer to 0 than `least`. A
+// margin far below 0 is a wrong choice, which is for a comparison to find.
 void refuse_near(const at::Tensor& margins, double least, const char* what);
 
 // [.., K], in the dtype of the logits and differentiable in them: the weights of experts `ids`,

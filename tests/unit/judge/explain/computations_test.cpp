@@ -36,6 +36,11 @@ at::Tensor routed() { return numbered({2, 4, 5}, 16); }   // beside the shared M
 at::Tensor shared() { return numbered({2, 4, 5}, 17); }
 at::Tensor gate() { return numbered({2, 4, 1}, 18); }
 at::Tensor scores() { return numbered({2, 4, 6}, 19).softmax(-1); }
+// What a loss with these slopes in the scores adds to the gradient of the logits.
+at::Tensor by_scores(const at::Tensor& of) {
+  return scores() * (of - (of * scores()).sum(-1, /*keepdim=*/true));
+}
+at::Tensor z_part() { return scores() * numbered({2, 4, 1}, 26); }
 at::Tensor moves() { return at::tensor({kRate, -kRate, 0.0, kRate}, at::kDouble); }
 
 // The results [2, 4, 2, 5] of each token's routes, where its experts are `chosen`.
@@ -69,6 +74,9 @@ JudgedWorld experts_world() {
        of_tokens(kLogitsGrad, numbered({2, 4, 6}, 22), Phase::kBackward),
        of_tokens(std::string(kLogitsGrad) + ".scores", scores(), Phase::kRecompute),
        of_tokens(std::string(kLogitsGrad) + ".slopes", scores(), Phase::kRecompute),
+       of_tokens(std::string(kLogitsGrad) + ".balance", by_scores(numbered({6}, 27)),
+                 Phase::kRecompute),
+       of_tokens(std::string(kLogitsGrad) + ".z", z_part(), Phase::kRecompute),
        seen("grad.w", dense), seen("grad.model.layers.0.mlp.experts.down_proj", experts),
        seen("grad_norm", (dense.square().sum() + experts.square().sum()).sqrt()),
        seen(kBias, numbered({4}, 23)),
@@ -152,14 +160,26 @@ TEST_CASE("The squares of experts that a norm lacks are named", "[explanations]"
 
 TEST_CASE("Other shares of routes in a balancing loss are named", "[explanations]") {
   const at::Tensor right = numbered({2, 4, 6}, 22), shares = 0.1 * numbered({6}, 24);
-  const auto part = [&](const at::Tensor& of) {
-    return scores() * (of - (of * scores()).sum(-1, /*keepdim=*/true));
-  };
-  const Divergence one = found_of(kLogitsGrad, right + part(shares));
+  const Divergence one = found_of(kLogitsGrad, right + by_scores(shares));
   CHECK_THAT(one.pattern, Contains("a balancing loss that takes other shares of routes"));
   CHECK_THAT(one.likely, Contains("counts other routes"));
+  // Padding counts in the mean of the z loss, too.
+  const Divergence both = found_of(kLogitsGrad, right + by_scores(shares) - 0.2 * z_part());
+  CHECK(both.likely == one.likely);
   // Shares of each token's own are those of no loss.
-  CHECK(found_of(kLogitsGrad, right + part(0.1 * numbered({2, 4, 6}, 25))).likely.empty());
+  const at::Tensor own = by_scores(0.1 * numbered({2, 4, 6}, 25));
+  CHECK(found_of(kLogitsGrad, right + own).likely.empty());
+}
+
+TEST_CASE("A z loss of scores is named", "[explanations]") {
+  const at::Tensor right = numbered({2, 4, 6}, 22);
+  const at::Tensor slopes = scores().logsumexp(-1, /*keepdim=*/true) * scores().softmax(-1);
+  const Divergence one = found_of(kLogitsGrad, right - z_part() + 0.3 * by_scores(slopes));
+  CHECK_THAT(one.pattern, Contains("a z loss of the scores in place of that of the logits"));
+  CHECK_THAT(one.likely, Contains("behind the softmax or sigmoid"));
+  // Beside the z loss of the logits it is another loss.
+  const Divergence more = found_of(kLogitsGrad, right + 0.3 * by_scores(slopes.square()));
+  CHECK_THAT(more.pattern, !Contains("a z loss of the scores"));
 }
 
 TEST_CASE("Experts whose bias moved another way are named", "[explanations]") {

@@ -180,3 +180,46 @@ TEST_CASE("a parameter that holds another one's values names it", "[diagnose]") 
   const auto swapped = in("param.a", [=](int64_t, const at::Tensor&) { return other; });
   CHECK_THAT(found(judged, swapped).pattern, Catch::Contains("equals the golden's param.b"));
 }
+
+TEST_CASE("a sum over the axis that cuts a tensor is named", "[diagnose]") {
+  const at::Tensor golden = numbered({12, 10}, 4);
+  const auto of_parts = [&](const at::Tensor& all) {
+    return found(judge::world(),
+                 in(kGrad, [=](int64_t, const at::Tensor&) { return all.clone(); }));
+  };
+  const at::Tensor sum = golden.view({3, 4, 10}).sum(0);
+  const Divergence one = of_parts(sum);
+  CHECK_THAT(one.pattern, Catch::StartsWith("each element is the sum of the golden's over tp"));
+  CHECK_THAT(one.likely, Catch::StartsWith("the sum goes over tp, which cuts the tensor"));
+  CHECK_THAT(of_parts(sum / 3).likely, Catch::StartsWith("the mean goes over tp"));
+  CHECK(of_parts(sum / 2).likely.empty());
+  CHECK_THAT(of_parts(golden.narrow(0, 0, 4)).likely, !Catch::Contains("goes over tp"));
+}
+
+TEST_CASE("what a refit leaves wrong is named with its ranks", "[diagnose]") {
+  const std::string name = "refit.model.layers.0.mlp.experts.down_proj";
+  const Mesh tp2({{"tp", 2}});
+  const at::Tensor golden = numbered({4, 6, 5}, 41);
+  const auto received = [&](const at::Tensor& value) {
+    std::vector<Piece> pieces(2, piece_of(value, golden, name));
+    std::vector<ResultRow> rows(2, ResultRow(Outcome::kMismatch));
+    for (size_t i = 0; i < 2; ++i) {
+      pieces[i].rank = rows[i].rank = 4 + static_cast<int64_t>(i);
+      rows[i].name = name;
+      rows[i].count = golden.numel();
+    }
+    return explain_received(
+        {tp2, Precision::kFloat64, {&rows[0], &rows[1]}, {&pieces[0], &pieces[1]}}, 4);
+  };
+  at::Tensor half = golden.clone();
+  half.narrow(0, 0, 2).zero_();
+  const Explanation empty = received(half);
+  CHECK(empty.pattern ==
+        "wrong only at the experts 0..1 (the part of tp 0), which are all zero on all ranks (rank "
+        "0 of those that a "
+        "refit reaches is rank 4)");
+  CHECK(empty.likely == "one part was dropped or never filled");
+  CHECK_THAT(received(golden.roll(1, 1)).pattern, Catch::Contains("in the order 5 0 1 2 3 4"));
+  CHECK(received(golden + numbered({4, 6, 5}, 42)).likely.empty());
+  CHECK(received(golden * 2).likely.empty());  // no sum is taken of what is sent
+}

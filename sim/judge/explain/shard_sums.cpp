@@ -1,0 +1,80 @@
+// Sums over ranks that hold other parts.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "sim/judge/explain/hypotheses.h"
+
+namespace shardproof::sim::judge {
+namespace {
+
+// Peers along `axes`, per microbatch, each with a part of its own; empty when there are others.
+std::vector<Pieces> parts_along(const Mesh& mesh, const std::vector<std::string>& axes,
+                                const Pieces& pieces) {
+  std::map<std::pair<int64_t, int64_t>, Pieces> by_leader;
+  for (const Piece* piece : pieces) {
+    by_leader[{mesh.peers_along(axes, piece->rank).front(), piece->microbatch}].push_back(piece);
+  }
+  int64_t size = 1;
+  for (const std::string& axis : axes) size *= mesh.size(axis);
+  std::vector<Pieces> groups;
+  for (auto& [key, group] : by_leader) {
+    std::set<std::vector<std::vector<int64_t>>> parts;
+    const bool are_like = std::all_of(group.begin(), group.end(), [&](const Piece* piece) {
+      return piece->actual.size() == group.front()->actual.size() &&
+             parts.insert(piece->dims).second;
+    });
+    if (std::ssize(group) != size || !are_like) return {};
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+Explained explained_by(const std::vector<Pieces>& groups, double factor) {
+  Explained sums;
+  for (const Pieces& group : groups) {
+    const double allowance = group.front()->allowance * std::sqrt(group.size());
+    for (size_t i = 0; i < group.front()->golden.size(); ++i) {
+      double sum = 0;
+      for (const Piece* piece : group) sum += piece->golden[i];
+      for (const Piece* piece : group)
+        sums.add(piece->actual[i], piece->golden[i], factor * sum, allowance);
+    }
+  }
+  return sums;
+}
+
+}  // namespace
+
+std::optional<Proposal> propose_sum_of_parts(const Difference& difference) {
+  const Symptoms& symptoms = difference.symptoms;
+  const auto sets = sets_of_axes(symptoms.mesh);
+  for (const std::vector<std::string>& axes : sets) {
+    const std::vector<Pieces> groups = parts_along(symptoms.mesh, axes, symptoms.pieces);
+    if (groups.empty()) continue;
+    const double description = std::log(2 * static_cast<double>(sets.size())) +
+                               kAxisNamed * static_cast<double>(axes.size());
+    const std::string over = fmt::format("{}", fmt::join(axes, " x "));
+    for (const bool is_mean : {false, true}) {
+      const double factor = is_mean ? 1 / static_cast<double>(groups.front().size()) : 1;
+      const Explained sums = explained_by(groups, factor);
+      if (!sums.convinces(difference.allowance, difference.golden_size, description)) continue;
+      const char* what = is_mean ? "mean" : "sum";
+      return Proposal{.pattern = fmt::format("each element is the {} of the golden's over {}, "
+                                             "whose ranks hold other parts of the tensor",
+                                             what, over),
+                      .likely = fmt::format("the {} goes over {}, which cuts the tensor, in place "
+                                            "of the ranks that hold the same part",
+                                            what, over),
+                      .description = description}
+          .explaining(sums, sums.wrong);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace shardproof::sim::judge
