@@ -78,6 +78,7 @@ struct ExpertResults {
   int64_t lost = 0, kept = 0;  // routes without a result; with one, where the golden drops them
   int64_t unweighted = 0;      // tokens whose results have no weights
   int64_t of_experts = 0;      // routes with another expert's result for their token
+  int64_t several = 0;         // routes with the results of several experts for their token
   int64_t of_tokens = 0;       // routes with a result for another token
   double choices = 0;          // the logarithm of the number of sums that were tried
   // Of the first such route: its token and expert, and those whose result it has; -1: none.

@@ -54,7 +54,7 @@ FlatEvidence flat(const OtherExperts& found) {
 FlatEvidence flat(const ExpertResults& found) {
   FlatEvidence fields{.share = found.choices,
                       .list = {found.tokens, found.lost, found.kept, found.unweighted,
-                               found.of_experts, found.of_tokens}};
+                               found.of_experts, found.several, found.of_tokens}};
   fields.list.insert(fields.list.end(), found.first.begin(), found.first.end());
   return fields;
 }
@@ -68,7 +68,7 @@ FlatEvidence flat(const OtherComputation& found) {
 
 ExpertResults expert_results_of(const FlatEvidence& fields) {
   const std::vector<int64_t>& list = fields.list;
-  if (list.size() != 6 && list.size() != 10) {
+  if (list.size() != 7 && list.size() != 11) {
     throw InternalError("a rank's report is damaged: counts of results that are not complete");
   }
   return {.tokens = list[0],
@@ -76,9 +76,10 @@ ExpertResults expert_results_of(const FlatEvidence& fields) {
           .kept = list[2],
           .unweighted = list[3],
           .of_experts = list[4],
-          .of_tokens = list[5],
+          .several = list[5],
+          .of_tokens = list[6],
           .choices = fields.share,
-          .first = {list.begin() + 6, list.end()}};
+          .first = {list.begin() + 7, list.end()}};
 }
 
 OtherExperts other_experts_of(const std::vector<int64_t>& list) {

@@ -1,6 +1,7 @@
 #include "sim/judge/evidence/expert_sums.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -10,6 +11,7 @@ namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kFewestColumns = 4;                            // of a token, which decide
+constexpr int64_t kMostProducts = 18;                            // of routes and experts of a token
 constexpr int64_t kMostOfToken = 1 << 15, kMostOfAll = 1 << 19;  // sums tried for a token
 
 // What the golden knows of a layer: T tokens, K routes of each, N experts, E columns.
@@ -29,27 +31,17 @@ struct ExpertLayer {
   double weight_of(int64_t token, int64_t k) const { return scale * weights[token * routes + k]; }
 };
 
-const GoldenTensor* of_router(const GoldenRecord& golden, const GoldenTensor& right,
-                              const std::string& end) {
-  const std::string layer = right.name.substr(0, right.name.rfind(".experts.") + 1);
-  for (const GoldenTensor& other : golden.tensors()) {
-    const bool fits = other.phase == Phase::kForward && other.step == right.step &&
-                      other.rows == right.rows && other.name.starts_with(layer) &&
-                      other.name.ends_with(end) && other.value.dim() == 3;
-    if (fits) return &other;
-  }
-  return nullptr;
-}
-
 std::optional<ExpertLayer> layer_of(const DiffTask& task, const GoldenRecord& golden) {
   const GoldenTensor& right = task.golden;
   if (!is_sum_of_experts(right.name) || right.value.dim() != 3) return std::nullopt;
   const GoldenTensor* each = golden.find(Phase::kRecompute, right.step, right.name + ".each");
-  const GoldenTensor* ids = of_router(golden, right, ".ids.output");
-  const GoldenTensor* weights = of_router(golden, right, ".weights.output");
+  const std::string name = right.name.substr(0, right.name.rfind(".experts.") + 1);
+  const GoldenTensor* ids = beside(golden, right, name, ".ids.output");
+  const GoldenTensor* weights = beside(golden, right, name, ".weights.output");
   if (each == nullptr || ids == nullptr || weights == nullptr || each->rows != right.rows ||
-      each->value.dim() != 4 || ids->value.sizes() != weights->value.sizes() ||
-      ids->value.dtype() != Dtype::kInt64 || weights->value.dtype() != Dtype::kFloat64) {
+      each->value.dim() != 4 || ids->value.dim() != 3 ||
+      ids->value.sizes() != weights->value.sizes() || ids->value.dtype() != Dtype::kInt64 ||
+      weights->value.dtype() != Dtype::kFloat64) {
     return std::nullopt;
   }
   ExpertLayer layer{.tokens = right.value.size(0) * right.value.size(1),
@@ -125,6 +117,26 @@ class Search {
     return is_zero(left);
   }
 
+  // Whether routes have the results of any of the token's experts, each once: the experts of every
+  // route by bits of k * N + expert. -1: there is no such sum.
+  int64_t products(const std::vector<double>& sum) const {
+    const int64_t count = layer_.routes * layer_.experts;
+    if (count > kMostProducts) return -1;
+    std::vector<double> left = sum;
+    int64_t chosen = 0;
+    for (int64_t step = 1;; ++step) {
+      if (is_zero(left)) return chosen;
+      if (step == int64_t{1} << count) return -1;
+      const int64_t bit = std::countr_zero(static_cast<uint64_t>(step));  // a Gray code
+      const int64_t k = bit / layer_.experts;
+      chosen ^= int64_t{1} << bit;
+      const double sign = (chosen >> bit & 1) != 0 ? -1 : 1;
+      const double* result = layer_.result(token_, bit % layer_.experts);
+      for (size_t e = 0; e < left.size(); ++e)
+        left[e] += sign * layer_.weight_of(token_, k) * result[e];
+    }
+  }
+
   // Any results of these tokens, one for each route, or none for it.
   std::vector<Source> others(const std::vector<double>& sum, const std::vector<int64_t>& tokens,
                              int64_t most) {
@@ -184,6 +196,24 @@ class Search {
   std::vector<Source> options_, chosen_;
 };
 
+// Counts the routes that have the results of several experts, or another one's alone.
+void count_products(const ExpertLayer& layer, int64_t token, const std::vector<bool>& due,
+                    int64_t chosen, ExpertResults& found) {
+  for (int64_t k = 0; k < layer.routes; ++k) {
+    const auto experts =
+        static_cast<uint64_t>(chosen >> (k * layer.experts)) & ((uint64_t{1} << layer.experts) - 1);
+    const int64_t own = layer.id(token, k);
+    if (experts == 0 && due[static_cast<size_t>(k)]) ++found.lost;
+    if (std::popcount(experts) > 1) ++found.several;
+    if (std::popcount(experts) == 1 && (experts >> own & 1) == 0) ++found.of_experts;
+    if (found.first.empty() && experts != uint64_t{1} << own) {
+      const uint64_t others = experts & ~(uint64_t{1} << own);
+      found.first = {token, own, others == 0 ? -1 : token,
+                     others == 0 ? -1 : std::countr_zero(others)};
+    }
+  }
+}
+
 // Counts how the results of a token differ from those that are due.
 void count_results(const ExpertLayer& layer, int64_t token, const std::vector<bool>& due,
                    const std::vector<Source>& sources, ExpertResults& found) {
@@ -205,6 +235,17 @@ void count_results(const ExpertLayer& layer, int64_t token, const std::vector<bo
 }
 
 }  // namespace
+
+const GoldenTensor* beside(const GoldenRecord& golden, const GoldenTensor& right,
+                           const std::string& begin, const std::string& end) {
+  for (const GoldenTensor& other : golden.tensors()) {
+    const bool fits = other.phase == Phase::kForward && other.step == right.step &&
+                      other.rows == right.rows && other.name.starts_with(begin) &&
+                      other.name.ends_with(end);
+    if (fits) return &other;
+  }
+  return nullptr;
+}
 
 std::optional<Evidence> look_at_expert_sums(const DiffTask& task, const Values& now,
                                             const GoldenRecord& golden) {
@@ -239,7 +280,13 @@ std::optional<Evidence> look_at_expert_sums(const DiffTask& task, const Values& 
         found.choices += routes * std::log(static_cast<double>(layer->tokens));
         sources = search.others(sums.actual, all, kMostOfAll);
       }
-      if (sources.empty()) return std::nullopt;
+      if (sources.empty()) {
+        found.choices += routes * static_cast<double>(layer->experts) * std::log(2.0);
+        const int64_t chosen = search.products(sums.actual);
+        if (chosen < 0) return std::nullopt;
+        count_products(*layer, token, *due, chosen, found);
+        continue;
+      }
     }
     count_results(*layer, token, *due, sources, found);
   }

@@ -2,11 +2,16 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "sim/judge/diff/evidence.h"
 #include "sim/judge/evidence/values.h"
 
 namespace shardproof::sim::judge {
+
+// The golden tensor of the same forward whose name begins and ends so; null when there is none.
+const GoldenTensor* beside(const GoldenRecord& golden, const GoldenTensor& right,
+                           const std::string& begin, const std::string& end);
 
 // Tries the sums of the golden's results of experts (golden/written_out.cpp, "<name>.each") that a
 // token could have in place of its own: some of its routes alone, all without their weights, other

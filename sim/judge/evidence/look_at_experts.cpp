@@ -31,18 +31,6 @@ size_t count_wrong(const Values& now) {
   return wrong;
 }
 
-// The golden tensor of the same forward whose name begins and ends so; null when there is none.
-const GoldenTensor* beside(const GoldenRecord& golden, const GoldenTensor& right,
-                           const std::string& begin, const std::string& end) {
-  for (const GoldenTensor& other : golden.tensors()) {
-    const bool fits = other.phase == Phase::kForward && other.step == right.step &&
-                      other.rows == right.rows && other.name.starts_with(begin) &&
-                      other.name.ends_with(end);
-    if (fits) return &other;
-  }
-  return nullptr;
-}
-
 // --- A sum with the shared MLP
 std::optional<Evidence> look_at_shared(const DiffTask& task, const Values& now,
                                        const GoldenRecord& golden) {

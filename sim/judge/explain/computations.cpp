@@ -117,6 +117,7 @@ std::optional<Proposal> propose_expert_results(const Difference& difference) {
     all.kept += found->kept;
     all.unweighted += found->unweighted;
     all.of_experts += found->of_experts;
+    all.several += found->several;
     all.of_tokens += found->of_tokens;
     all.choices += found->choices;
     if (example == nullptr && !found->first.empty()) {
@@ -132,7 +133,9 @@ std::optional<Proposal> propose_expert_results(const Difference& difference) {
   };
   const bool limited = all.lost > 0 && all.kept > 0;
   add(all.lost, "routes without a result",
-      limited ? "" : "a capacity or a buffer has too few rows, or an expert leaves tokens out");
+      limited || all.several > 0
+          ? ""
+          : "a capacity or a buffer has too few rows, or an expert leaves tokens out");
   add(all.kept, "with a result that the golden drops",
       limited ? "experts of limited capacity keep other routes" : "a capacity is too large");
   add(all.unweighted, "tokens without the weights of their routes",
@@ -140,6 +143,9 @@ std::optional<Proposal> propose_expert_results(const Difference& difference) {
   add(all.of_experts, "routes with the result of another expert for their token",
       "rows went to other experts than those that the router chose, or experts have the weights of "
       "others");
+  add(all.several, "routes with the results of several experts for their token",
+      "ranks take an expert's number among their own for its number among all, or the other way "
+      "round");
   add(all.of_tokens, "routes with a result for another token",
       "rows of tokens are cut, sorted or put back in another order than their counts say");
   return Proposal{

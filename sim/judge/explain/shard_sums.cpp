@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -12,12 +13,16 @@
 namespace shardproof::sim::judge {
 namespace {
 
-// Peers along `axes`, per microbatch, each with a part of its own; empty when there are others.
+// Peers along `axes`, per microbatch, each with a part of its own; empty when there are others. Of
+// ranks that hold several parts, as one for each expert, those of one number belong together.
 std::vector<Pieces> parts_along(const Mesh& mesh, const std::vector<std::string>& axes,
                                 const Pieces& pieces) {
-  std::map<std::pair<int64_t, int64_t>, Pieces> by_leader;
+  std::map<std::pair<int64_t, int64_t>, int64_t> numbers;  // of rank and microbatch
+  std::map<std::array<int64_t, 3>, Pieces> by_leader;
   for (const Piece* piece : pieces) {
-    by_leader[{mesh.peers_along(axes, piece->rank).front(), piece->microbatch}].push_back(piece);
+    const int64_t number = numbers[{piece->rank, piece->microbatch}]++;
+    by_leader[{mesh.peers_along(axes, piece->rank).front(), piece->microbatch, number}].push_back(
+        piece);
   }
   int64_t size = 1;
   for (const std::string& axis : axes) size *= mesh.size(axis);

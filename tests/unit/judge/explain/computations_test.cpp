@@ -114,6 +114,16 @@ TEST_CASE("Results of other experts and of other tokens are told apart", "[expla
   CHECK_THAT(token.likely, Contains("cut, sorted or put back in another order"));
 }
 
+TEST_CASE("Results of several experts on one route are named", "[explanations]") {
+  // Both of two ranks with three experts each run the routes of the first one's.
+  const at::Tensor is_first = ids().lt(3).to(at::kDouble).unsqueeze(-1);
+  const at::Tensor both = results(ids()) + results((ids() + 3).remainder(6));
+  const Divergence one = found_of(kSum, sum_of(both * is_first));
+  CHECK_THAT(one.pattern, Contains("routes with the results of several experts for their token") &&
+                              Contains("routes without a result"));
+  CHECK_THAT(one.likely, Contains("an expert's number among their own"));
+}
+
 TEST_CASE("Results of experts without weights are named", "[explanations]") {
   const Divergence plain = found_of(kSum, results(ids()).sum(2));
   CHECK_THAT(plain.pattern, Contains("8 tokens without the weights of their routes"));
