@@ -84,6 +84,7 @@ void PolicyWorker::begin_with(const std::vector<at::Tensor>& masters) {
   Trainer& trainer = this->trainer();
   trainer.restore(masters, std::vector<OptimizerState>(masters.size()), /*step=*/0);
   trainer.set_loss_scale(std::nullopt);
+  trainer.forget_routes();
   if (reference_) reference_.emplace(trainer);
   seed_rng();
 }

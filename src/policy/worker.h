@@ -70,8 +70,9 @@ class PolicyWorker {
   PolicyWorker& operator=(const PolicyWorker&) = delete;
 
   // Restarts from these weights, one per parameter, of this rank's shapes: the step count is 0, the
-  // loss scale and the random streams are initial, and the reference has these weights. For weights
-  // that another rank has read (parallel/hf/scatter_weights.h). No communication.
+  // loss scale and the random streams are initial, no routes are recorded, and the reference has
+  // these weights. For weights that another rank has read (parallel/hf/scatter_weights.h), and for
+  // a worker that goes on with other ones. No communication.
   void begin_with(const std::vector<at::Tensor>& masters);
 
   // Makes one optimizer step for each global batch (neighboring samples of `data`), then one

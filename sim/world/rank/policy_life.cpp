@@ -150,8 +150,25 @@ void PolicyLife::take_weights() {
   for (const at::Tensor& master : worker.trainer().masters()) dealt_.push_back(master.clone());
 }
 
+// A worker that is on the first mesh goes on, from the first weights; another one ends.
+void PolicyLife::begin_life() {
+  if (!place_ || !is_same_layout(spec_.parallel, place_->spec.parallel)) {
+    return begin(spec_.parallel);
+  }
+  if (root_deals_weights(spec_)) {
+    take_weights();
+  } else {
+    std::vector<at::Tensor> masters;
+    for (const ParameterPtr& parameter : trainer().parameters()) {
+      masters.push_back(initial_shard(*parameter, *inputs_.weights, place_->setup));
+    }
+    place_->worker.begin_with(masters);
+  }
+  observe_initial(trainer(), *probe_);
+}
+
 void PolicyLife::live() {
-  begin(spec_.parallel);
+  begin_life();
   batch_ = batch_as_read(spec_, inputs_.batch, place_->setup);
   folder_.reset();
   folder_ = std::make_unique<SharedFolder>(place_->comm, place_->setup.device);

@@ -38,6 +38,7 @@ class PolicyLife {
   struct Place;
   class SharedFolder;
   void begin(const ParallelSpec& parallel);
+  void begin_life();
   void take_weights();
   void live();
   void run_stage(const StageSpec& stage);
