@@ -10,6 +10,7 @@
 
 #include "sim/cli/outputs.h"
 #include "sim/cli/version.h"
+#include "sim/report/job_summary.h"
 #include "sim/report/run_folder.h"
 #include "sim/report/summary.h"
 
@@ -58,6 +59,7 @@ judge::CaseResult result_of(const recorded::RecordedJudgement& judgement) {
 
 std::string make_judge_folder(const CheckArguments& arguments) {
   if (arguments.out.empty()) return "";
+  const report::JobSummary can_be_written;
   return results_folder(arguments.out, {arguments.case_path, arguments.golden}, arguments.force);
 }
 
@@ -76,6 +78,12 @@ void write_judge_folder(const std::string& folder, const CheckArguments& argumen
   info.exit_status = exit_status;
   info.recorded = recorded::describe_judgement(judgement, false);
   report::write_run_files(folder, {result}, info);
+  report::JobSummary().add(report::job_section({.results = {result},
+                                                .skipped = {},
+                                                .not_run = {},
+                                                .seconds = seconds,
+                                                .exit_status = exit_status,
+                                                .run_folder = folder}));
 }
 
 void annotate(const recorded::RecordedJudgement& judgement) {

@@ -1,5 +1,5 @@
-// What judge writes of a recorded run besides its text: the folder of --out, as run does, and
-// annotations of GitHub's workflows.
+// What judge writes of a recorded run besides its text: the folder of --out and a section of the
+// job's summary, as run does, and annotations of GitHub's workflows.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace shardproof::sim::cli {
 
 // Makes the folder of --out, before anything is read; "" when there is none. Throws
 // Error(kBadInput) when it cannot be made, holds a run that the command reads, or holds something
-// that is not of a run, unless --force.
+// that is not of a run, unless --force; or when the job's summary cannot be written.
 std::string make_judge_folder(const CheckArguments& arguments);
 
 void write_judge_folder(const std::string& folder, const CheckArguments& arguments,

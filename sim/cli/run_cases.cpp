@@ -15,6 +15,7 @@
 #include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
 #include "sim/report/color.h"
+#include "sim/report/job_summary.h"
 #include "sim/report/results_json.h"
 #include "sim/report/run_folder.h"
 #include "sim/report/summary.h"
@@ -106,6 +107,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
         "no case was selected",
         "loosen --filter, --only, --shard or --rerun-failed; `shardproof list` shows all");
   }
+  const report::JobSummary job_summary;
   const std::string program = program_digest();
   if (earlier) require_same_cases(earlier->run, program, selection);
   const std::string folder =
@@ -150,15 +152,16 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   files->finish(results, run.info);
   std::ostream& out = arguments.json_lines ? std::cerr : std::cout;
   if (arguments.durations > 0) out << '\n' << report::slowest_text(results, arguments.durations);
-  out << report::summary_text({.results = results,
-                               .skipped = run.info.skipped,
-                               .not_run = run.info.not_run,
-                               .seconds = run.info.seconds,
-                               .exit_status = run.info.exit_status,
-                               .run_folder = folder,
-                               .resumable = !arguments.world_size,
-                               .program = command.program},
-                              report::wants_color() && !arguments.json_lines);
+  const report::SummaryParts parts{.results = results,
+                                   .skipped = run.info.skipped,
+                                   .not_run = run.info.not_run,
+                                   .seconds = run.info.seconds,
+                                   .exit_status = run.info.exit_status,
+                                   .run_folder = folder,
+                                   .resumable = !arguments.world_size,
+                                   .program = command.program};
+  out << report::summary_text(parts, report::wants_color() && !arguments.json_lines);
+  job_summary.add(report::job_section(parts));
   if (finished != nullptr) *finished = std::move(results);
   return run.info.exit_status;
 }

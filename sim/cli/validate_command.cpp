@@ -18,6 +18,7 @@
 #include "sim/cli/outputs.h"
 #include "sim/cli/version.h"
 #include "sim/lint/case_reader.h"
+#include "sim/report/job_summary.h"
 #include "sim/report/results_json.h"
 #include "sim/report/run_folder.h"
 #include "sim/uses/validate/outputs.h"
@@ -182,6 +183,7 @@ class ValidateCommand {
   int run(world::WorldPool& pool, std::ostream& out) {
     std::vector<fs::path> inputs(suite_.scenarios.begin(), suite_.scenarios.end());
     if (!suite_.file.empty()) inputs.emplace_back(suite_.file);
+    const report::JobSummary job_summary;
     const std::string folder = results_folder(run_arguments_.out, inputs, run_arguments_.force);
     const validate::ValidateRun about{.command = command_.text,
                                       .version = version_text(),
@@ -198,6 +200,7 @@ class ValidateCommand {
                         "\n");
     write_text_file((fs::path(folder) / "junit.xml").string(),
                     validate::validation_junit(result, about));
+    job_summary.add(validate::validation_section(result, folder));
     out << validate::verdict_text(result) << fmt::format("all of it: {}/validation.json\n", folder);
     return result.exit_status;
   }

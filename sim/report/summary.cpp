@@ -49,31 +49,6 @@ std::string divergence_line(const judge::Divergence& found) {
   return found.likely.empty() ? text : text + "; likely " + first_line(found.likely);
 }
 
-std::string totals(const SummaryParts& parts, bool color) {
-  std::map<Verdict, int64_t> counts;
-  int64_t unexpected = 0;
-  for (const auto& result : parts.results) {
-    ++counts[result.verdict];
-    unexpected += result.as_expected ? 0 : 1;
-  }
-  std::string text = count_of(std::ssize(parts.results) + std::ssize(parts.not_run), "case");
-  if (!parts.not_run.empty()) text = fmt::format("{} of {}", parts.results.size(), text);
-  const char* separator = ": ";
-  for (const auto& [verdict, count] : counts) {
-    text += fmt::format("{}{} {}", separator, count, verdict);
-    separator = ", ";
-  }
-  if (!parts.skipped.empty()) text += fmt::format("; {} skipped", parts.skipped.size());
-  if (!parts.not_run.empty()) text += fmt::format("; {} not run", parts.not_run.size());
-  text += fmt::format("   {:.1f} s   ", parts.seconds);
-  if (unexpected > 0) {
-    return text + painted(fmt::format("{} not as expected", unexpected), kRed, color);
-  }
-  if (!parts.not_run.empty()) return text + painted("not all were run", kYellow, color);
-  if (parts.results.empty()) return text + painted("nothing was run", kYellow, color);
-  return text + painted("all as expected", kGreen, color);
-}
-
 std::string unexpected_lines(const SummaryParts& parts, bool color) {
   std::string text;
   for (const auto& result : parts.results) {
@@ -105,20 +80,6 @@ std::string unresolved_line(const std::vector<judge::CaseResult>& results) {
       count_of(tensors, "tensor"), count_of(cases, "case"));
 }
 
-// The reason of this run, where it is a count: "1: 1 of 3 cases not as expected".
-std::string status_text(const SummaryParts& parts) {
-  if (parts.exit_status != 1) return exit_status_text(parts.exit_status);
-  const auto unexpected =
-      std::count_if(parts.results.begin(), parts.results.end(),
-                    [](const judge::CaseResult& result) { return !result.as_expected; });
-  if (unexpected > 0) {
-    return fmt::format("1: {} of {} not as expected", unexpected,
-                       count_of(std::ssize(parts.results), "case"));
-  }
-  return fmt::format("1: {} could not be judged in this precision",
-                     count_of(unresolved_tensors(parts.results), "tensor"));
-}
-
 // One line per reason, with how many cases it kept from running.
 std::string reason_lines(const char* what, const std::vector<CaseSpec>& cases) {
   std::map<std::string, std::vector<std::string>> by_reason;
@@ -133,6 +94,44 @@ std::string reason_lines(const char* what, const std::vector<CaseSpec>& cases) {
 }
 
 }  // namespace
+
+std::string totals_text(const SummaryParts& parts, bool color) {
+  std::map<Verdict, int64_t> counts;
+  int64_t unexpected = 0;
+  for (const auto& result : parts.results) {
+    ++counts[result.verdict];
+    unexpected += result.as_expected ? 0 : 1;
+  }
+  std::string text = count_of(std::ssize(parts.results) + std::ssize(parts.not_run), "case");
+  if (!parts.not_run.empty()) text = fmt::format("{} of {}", parts.results.size(), text);
+  const char* separator = ": ";
+  for (const auto& [verdict, count] : counts) {
+    text += fmt::format("{}{} {}", separator, count, verdict);
+    separator = ", ";
+  }
+  if (!parts.skipped.empty()) text += fmt::format("; {} skipped", parts.skipped.size());
+  if (!parts.not_run.empty()) text += fmt::format("; {} not run", parts.not_run.size());
+  text += fmt::format("   {:.1f} s   ", parts.seconds);
+  if (unexpected > 0) {
+    return text + painted(fmt::format("{} not as expected", unexpected), kRed, color);
+  }
+  if (!parts.not_run.empty()) return text + painted("not all were run", kYellow, color);
+  if (parts.results.empty()) return text + painted("nothing was run", kYellow, color);
+  return text + painted("all as expected", kGreen, color);
+}
+
+std::string status_text(const SummaryParts& parts) {
+  if (parts.exit_status != 1) return exit_status_text(parts.exit_status);
+  const auto unexpected =
+      std::count_if(parts.results.begin(), parts.results.end(),
+                    [](const judge::CaseResult& result) { return !result.as_expected; });
+  if (unexpected > 0) {
+    return fmt::format("1: {} of {} not as expected", unexpected,
+                       count_of(std::ssize(parts.results), "case"));
+  }
+  return fmt::format("1: {} could not be judged in this precision",
+                     count_of(unresolved_tensors(parts.results), "tensor"));
+}
 
 std::string case_line(const judge::CaseResult& result, bool color) {
   std::string line = fmt::format(
@@ -233,7 +232,7 @@ std::string warning_lines(const judge::CaseResult& result) {
 }
 
 std::string summary_text(const SummaryParts& parts, bool color) {
-  std::string text = "\n" + totals(parts, color) + "\n" + unexpected_lines(parts, color) +
+  std::string text = "\n" + totals_text(parts, color) + "\n" + unexpected_lines(parts, color) +
                      reason_lines("skipped", parts.skipped) +
                      reason_lines("not run", parts.not_run) + unresolved_line(parts.results);
   if (!parts.run_folder.empty()) {

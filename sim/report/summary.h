@@ -83,6 +83,11 @@ struct SummaryParts {
   std::string program = "shardproof";  // how it is called here
 };
 
+// "3 cases: 2 match, 1 mismatch   0.4 s   1 not as expected"
+std::string totals_text(const SummaryParts& parts, bool color);
+// exit_status_text of this run, with the count that made it: "1: 1 of 3 cases not as expected".
+std::string status_text(const SummaryParts& parts);
+
 // Totals, what was unexpected (one line each), skips and cases that were not run with their
 // reasons, where the results are, and what the exit status means. Ends with a newline.
 std::string summary_text(const SummaryParts& parts, bool color);

@@ -201,6 +201,39 @@ class ForCi(cli_test.CommandTest):
         failures = xml.etree.ElementTree.parse(self.path("out", "junit.xml")).getroot().iter("failure")
         self.assertEqual([line], [failure.get("message") for failure in failures])
 
+    def test_the_summary_of_a_job_has_counts_and_findings(self):
+        summary = self.path("summary.md")
+        self.write("summary.md", "of the step before\n")
+        self.environment["GITHUB_STEP_SUMMARY"] = summary
+        self.run_wrong()
+        found = next(case["divergence"] for case in self.results("out")["cases"] if case["divergence"])
+        text = pathlib.Path(summary).read_text()
+        self.assertRegex(text, r"\Aof the step before\n### shardproof: 1 of 2 as expected\n\n2 cases: 1 match, 1 mismatch .*\n\n"
+                               r"\| case \| finding \|\n\|---\|---\|\n\| t/wrong \| expected match, got mismatch .* \|\n\n\Z")
+        ranks = ", ".join(map(str, found["ranks"]))
+        for word in (f"{found['tensor']} on ranks {ranks}", found["pattern"], found["likely"]):
+            self.assertIn(word, text.replace("\\", ""))
+        self.write("many.yaml", WRONG.replace("t/wrong", "t/many") + "matrix: {seed: [" + ", ".join(map(str, range(23))) + "]}\n")
+        self.call("run", "many.yaml", "--backend", "emulated", "--out", "out", status=1)
+        text = pathlib.Path(summary).read_text().rpartition("###")[2]
+        self.assertEqual(20, text.count("| t/many"))
+        self.assertIn("\n3 more are in out/junit.xml.\n", text)
+
+    def test_a_summary_that_cannot_be_written_is_said_before_the_run(self):
+        self.write("good.yaml", GOOD)
+        os.mkfifo(self.path("fifo"))
+        for file, why in ((self.scratch, "Is a directory"), (self.path("no/where.md"), "No such file or directory"),
+                          (self.path("fifo"), "No such device or address")):
+            self.environment["GITHUB_STEP_SUMMARY"] = file
+            for words in (["run", "good.yaml", "--backend", "emulated"], ["validate", "--ranks", "1"]):
+                said = self.call(*words, "--out", "out", status=2)
+                self.assertIn(f"GITHUB_STEP_SUMMARY names {file}, which cannot be written: {why}", said)
+                self.assertFalse(os.path.exists(self.path("out")), said)
+        self.environment["GITHUB_STEP_SUMMARY"] = "/dev/full"
+        said = self.call("run", "good.yaml", "--backend", "emulated", "--out", "out", status=2)
+        self.assertIn("/dev/full, which cannot be written: No space left on device", said)
+        self.assertTrue(self.results("out")["cases"])
+
     def test_junit_has_the_anchor_of_each_case_in_the_page(self):  # the rule is in reports/README.md
         name = "t/a_b.c[seed=1,tp=2]"
         self.write("named.yaml", GOOD.replace("t/good", "t/a_b.c").replace("parallel: {tensor_parallel_size: 2}\n", "") +

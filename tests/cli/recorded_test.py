@@ -617,6 +617,9 @@ class RecordedRunTest(cli_test.CommandTest):
         wrong = of("grad", "norm", lambda value, run, rank: 1.5 * value, ranks=[1, 3])
         layout = [("dp", 2), ("tp", 2)]
         self.environment["GITHUB_ACTIONS"] = "true"
+        self.environment["GITHUB_STEP_SUMMARY"] = summary = os.path.join(self.scratch, "summary.md")
+        self.expect(self.judge(recorded(layout)), 0)
+        self.assertFalse(os.path.exists(summary))  # without --out
         for change, status in ((None, 0), (wrong, 1)):
             out = os.path.join(self.scratch, f"out{status}")
             done = self.judge(recorded(layout, change), "--out", out)
@@ -636,6 +639,9 @@ class RecordedRunTest(cli_test.CommandTest):
             if status:
                 self.assertIn("::error file=" + os.path.join(run, "run.json"), done.stdout)
                 self.assertIn("grad.layers.0.norm.weight", suite.find(".//failure").get("message"))
+                with open(summary, encoding="utf-8") as file:
+                    self.assertRegex(file.read(), r"(?s)\A### shardproof: 1 of 1 as expected\n.*### shardproof: 0 of 1 as "
+                                     r"expected\n.*\| grad.layers.0.norm.weight on ranks 1, 3: every element is 1.5 x golden")
                 self.assertTrue(os.listdir(os.path.join(out, "tensors")))
                 self.assertEqual(case["worst_tensor"], "grad.layers.0.norm.weight")
                 self.assertGreater(case["worst_ratio"], 1)

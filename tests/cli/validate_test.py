@@ -83,10 +83,14 @@ class Validate(cli_test.CommandTest):
 
     def test_a_corrupted_lane_of_a_host_is_named(self):
         fault = "faults: [{kind: corrupt, host: 2, pattern: lane, stride: 16, first: 5, bit: 20}]\n"
+        self.environment["GITHUB_STEP_SUMMARY"] = self.path("summary.md")
         done, found = self.validate("stages: [groups, pairs]\n" + FOUR_HOSTS + fault)
         self.assert_one(done, found, 1, "values", ["host2"], ["groups", "pairs"])
         for one in found["findings"]:
             self.assertIn("every 16th element from 5 (lane 5 of 16)", one["pattern"])
+        self.assertRegex((self.folder / "summary.md").read_text(),
+                         r"\A### shardproof validate\n\nvalidate: 4 ranks on 4 hosts, 2 findings in .*; exit status 1\n\n"
+                         r"\| hosts \| finding \|\n\|---\|---\|\n(\| [^|]*2 \| values: .*lane 5 of 16.* \|\n){2}\n\Z")
 
     def test_a_sector_that_a_host_receives_wrong_now_and_then_is_named(self):
         fault = ("faults: [{kind: corrupt, host: 1, side: output, pattern: sector, first: 8, bit: 2, "

@@ -5,7 +5,7 @@
 
 #include "base/count_of.h"
 #include "sim/report/escape.h"
-#include "sim/report/summary.h"
+#include "sim/report/job_summary.h"
 
 namespace shardproof::sim::validate {
 namespace {
@@ -21,6 +21,17 @@ std::string where_of(const ValidationFinding& finding) {
 
 std::string finding_line(const ValidationFinding& finding) {
   return fmt::format("  FINDING {} ({}): {}\n", finding.kind, where_of(finding), finding.message);
+}
+
+// "validate: 4 ranks on 2 hosts, no findings in 0.8 s; exit status 0"
+std::string counts_text(const ValidationResult& result) {
+  const int64_t count = std::ssize(result.findings);
+  const std::string what = result.interrupted ? "interrupted"
+                           : count == 0       ? "no findings"
+                                              : count_of(count, "finding");
+  return fmt::format("validate: {} on {}, {} in {:.1f} s; exit status {}",
+                     count_of(result.world_size, "rank"), count_of(result.hosts.count(), "host"),
+                     what, result.seconds, result.exit_status);
 }
 
 nlohmann::ordered_json stages_json(const ValidationResult& result) {
@@ -117,14 +128,16 @@ std::string verdict_text(const ValidationResult& result) {
       }
     }
   }
-  const int64_t count = std::ssize(result.findings);
-  const std::string what = result.interrupted ? "interrupted"
-                           : count == 0       ? "no findings"
-                                              : count_of(count, "finding");
-  return text + fmt::format("validate: {} on {}, {} in {:.1f} s; exit status {}\n",
-                            count_of(result.world_size, "rank"),
-                            count_of(result.hosts.count(), "host"), what, result.seconds,
-                            result.exit_status);
+  return text + counts_text(result) + '\n';
+}
+
+std::string validation_section(const ValidationResult& result, const std::string& folder) {
+  std::vector<report::JobFinding> findings;
+  for (const ValidationFinding& finding : result.findings) {
+    findings.push_back({where_of(finding), fmt::format("{}: {}", finding.kind, finding.message)});
+  }
+  return report::job_section("shardproof validate", counts_text(result), "hosts", findings,
+                             folder + "/validation.json");
 }
 
 }  // namespace shardproof::sim::validate
