@@ -106,6 +106,7 @@ void StepRunner::run_actions(const std::vector<Microbatch>& microbatches, const 
   const std::vector<Complete> complete = completed_by(actions);
   for (size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
+    if (token_watch_) token_watch_(held_[static_cast<size_t>(action.microbatch)].held);
     if (link_ && watch_) watch_(action, options.step, /*begins=*/true);
     if (link_) link_->before(action);
     if (options.backward) store_.before(action, complete[i]);

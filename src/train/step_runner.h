@@ -49,6 +49,11 @@ class StepRunner {
   using ActionWatch = std::function<void(const Action& action, int64_t step, bool begins)>;
   void watch_actions(ActionWatch watch) { watch_ = std::move(watch); }
 
+  // Called before each action with the token map of its observations, [b, s] (Observation), so that
+  // who watches calls knows the tokens of those before the first observation.
+  using TokenWatch = std::function<void(const at::Tensor& token_map)>;
+  void watch_tokens(TokenWatch watch) { token_watch_ = std::move(watch); }
+
   // The model, the store and what `setup` refers to outlive the runner.
   StepRunner(const RankSetup& setup, Decoder& model, const ParallelStyles& styles,
              ParameterStore& store);
@@ -105,6 +110,7 @@ class StepRunner {
   std::unique_ptr<StageLink> link_;                         // null: this rank holds the whole model
   std::map<std::pair<int64_t, int64_t>, Running> running_;  // by chunk and microbatch
   ActionWatch watch_;
+  TokenWatch token_watch_;
   bool splits_ = false;       // the pass has kWeights
   OpenWeights open_weights_;  // left by split backwards
   std::vector<HeldTokens> held_;

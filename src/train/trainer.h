@@ -135,6 +135,7 @@ class Trainer {
   // The tokens of each microbatch of the last step or scoring pass.
   const std::vector<HeldTokens>& held() const { return runner_->held(); }
   void watch_actions(StepRunner::ActionWatch watch) { runner_->watch_actions(std::move(watch)); }
+  void watch_tokens(StepRunner::TokenWatch watch) { runner_->watch_tokens(std::move(watch)); }
   // The tensors that the optimizer updates: one per parameter, this rank's shard in the wider type.
   const std::vector<at::Tensor>& masters() const { return masters_; }
   const std::vector<OptimizerState>& states() const { return states_; }

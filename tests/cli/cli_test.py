@@ -399,11 +399,18 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
                   "--out", self.path("run"))
         effect = self.results("run")["cases"][1]["outcome"]["faults"][0]["effect"]
         self.assertRegex(effect, rf"element {last}: \S+ became \S+; element \[1, 4, 15\] is padding")
-        for seed in range(6):
-            text = self.call("run", self.write("f.yaml", faulty.replace(row, fault % "") + f"seed: {seed}\n"),
-                             "--backend", "emulated", status=1)
-            self.assertNotIn("is padding", text)
-            self.assertIn("seen by values", text)
+        first = "{kind: corrupt, rank: 1, op: all_reduce, axis: tp, bit: 63%s}"  # before anything was observed
+        self.call("run", self.write("f.yaml", faulty.replace(row, first % f", element: {last}")), "--backend", "emulated",
+                  "--out", self.path("first"))
+        acted = self.results("first")["cases"][1]["outcome"]["faults"][0]
+        self.assertIn("embed", acted["call"])
+        self.assertRegex(acted["effect"], r"element \[1, 4, 15\] is padding$")
+        for which in (fault, first):
+            for seed in range(6):
+                text = self.call("run", self.write("f.yaml", faulty.replace(row, which % "") + f"seed: {seed}\n"),
+                                 "--backend", "emulated", status=1)
+                self.assertNotIn("is padding", text)
+                self.assertIn("seen by values", text)
 
     def test_a_fault_that_never_acts_is_an_error_in_a_sentence(self):
         for what, sentence in (("kind: drop, rank: 1, at_call: 900", "at_call is 900"),

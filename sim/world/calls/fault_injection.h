@@ -27,8 +27,8 @@ class FaultInjection {
 
   // Called when a training step begins.
   void on_step(int64_t step) { step_ = step; }
-  // Called with the token map of each observation that has one. The last one tells padding in the
-  // buffers of the calls near it.
+  // Called with the token map of each microbatch before its calls, and of each observation that has
+  // one. The last one tells padding in the buffers of the calls near it.
   void on_tokens(const at::Tensor& token_map) { token_map_ = token_map; }
   // Called before each call. True: the rank makes it; false: the rank skips it.
   bool before_call(const Call& call);

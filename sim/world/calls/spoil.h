@@ -21,7 +21,7 @@ bool occurs_in(std::string_view text, std::string_view pattern);
 // What the rank knows around a call.
 struct Surroundings {
   Tensors before = {};        // the data of the previous matching call
-  at::Tensor token_map = {};  // of the last observation that had one: -1 is padding
+  at::Tensor token_map = {};  // of the last on_tokens: -1 is padding
 };
 
 // Writes to `tensors`, whose elements are numbered through in row-major order, and returns a

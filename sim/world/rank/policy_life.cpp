@@ -136,6 +136,7 @@ void PolicyLife::begin(const ParallelSpec& parallel) {
   here.parallel = parallel;
   place_ = std::make_unique<Place>(here, env_, inputs_, listener_, *probe_, draws_);
   if (on_trainer) on_trainer(trainer(), probe_->moment + 1);
+  if (env_.on_tokens) place_->worker.trainer().watch_tokens(env_.on_tokens);
   if (root_deals_weights(spec_)) take_weights();
   observe_initial(trainer(), *probe_);
 }

@@ -111,6 +111,7 @@ class CaseRun {
       if (env_.clock == nullptr) return trace_.act(name, step, begins);
       env_.clock->act(name, step, begins);
     });
+    if (env_.on_tokens) trainer.watch_tokens(env_.on_tokens);
     if (from_root) take_weights(trainer);
     if (spec_.init == WeightInit::kOwnStream) keep_first_shards(trainer);
     if (draws_own_shards(spec_)) draw_own_shards(spec_, inputs_->config, trainer, mesh_, env_.rank);

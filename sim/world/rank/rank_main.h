@@ -35,6 +35,8 @@ struct RankEnv {
   std::function<void(int64_t step)> on_step = {};
   // Called with each tensor before the judge gets it; false: the judge does not get it.
   std::function<bool(const Observation&)> on_tensor = {};
+  // Called before each action of a microbatch with its token map (StepRunner::watch_tokens).
+  std::function<void(const at::Tensor& token_map)> on_tokens = {};
 };
 
 // Returns an encoded RankReport. Throws Error(kRefused or kBadInput) before the first collective,

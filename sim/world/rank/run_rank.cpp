@@ -74,6 +74,7 @@ RankEnding run_rank(const RankMain& main, const CaseSpec& spec, RankEnv env,
   if (!injection.is_empty()) {
     interceptors.push_back(
         [&](CallInProgress& call) { return injection.before_backend_call(call); });
+    env.on_tokens = [&](const at::Tensor& token_map) { injection.on_tokens(token_map); };
     env.on_tensor = [&, inner = std::move(env.on_tensor)](const Observation& observation) {
       if (observation.token_map.defined()) injection.on_tokens(observation.token_map);
       if (injection.hides(observation.name, observation.step)) return false;
