@@ -7,6 +7,8 @@
 // Options: samples, tokens, width, hidden, p; tp_ranks and dp_ranks, equal to those of the mesh;
 //   block    "plain", "checkpoint", or "spread" (input kept over tp): how h and y are saved
 //   norm     "plain", "checkpoint" or "without_output": how z is saved
+//   forked   true: the block runs in a fork of the model parallel stream that ends before the
+//            backward, as Megatron-LM's layers with sequence parallelism do
 //   shared   z is y, so that an output that is not saved shares its memory with an input
 //   replays  false: the checkpoint does not replay the streams, so the recomputation draws new
 //            masks, as with a bug
@@ -16,6 +18,8 @@
 // the backward on this rank, result included, "before" without and "after" with the options.
 // Sharded: src/random/checkpoint.h, checkpoint_without_output.h, parallel/tp/spread_activation.h.
 #include <ATen/ATen.h>
+
+#include <optional>
 
 #include "collective/mappings.h"
 #include "parallel/tp/spread_activation.h"
@@ -72,15 +76,19 @@ WorkloadTensors plain_block(const TensorsByName& full, const Options& options) {
 // State that the backward needs after the sharded function has returned.
 struct Block {
   Block(Communicator& tp, const Options& options)
-      : rng(&log), spread(tp, "block"), tp(tp), p(options["p"]) {
+      : rng(&log), spread(tp, "block"), tp(tp), p(options["p"]), forked(options["forked"]) {
     seed_streams(rng, kBlockSeed, {.tp_rank = tp.rank(), .tp_size = tp.size()});
   }
 
   at::Tensor forward(const at::Tensor& x, const at::Tensor& w1, const at::Tensor& w2) {
     const at::Tensor region = copy_with_all_reduce_backward(x, tp, "block");
     const at::Tensor inner = at::gelu(region.matmul(w1.t()));
-    const at::Tensor hidden = region_dropout(inner, p, HeldOverTp::kParts, rng, kRegion);
+    const at::Tensor hidden =
+        forked ? dropout(inner, p, rng, kRegion)  // the surrounding fork's stream
+               : region_dropout(inner, p, HeldOverTp::kParts, rng, kRegion);
     const at::Tensor sum = all_reduce_with_identity_backward(hidden.matmul(w2.t()), tp, "block");
+    std::optional<RngTracker::Fork> alike;
+    if (forked) alike.emplace(rng.fork(kDataParallelRng));
     return x + region_dropout(sum, p, HeldOverTp::kAlike, rng, kResidual);
   }
 
@@ -89,10 +97,13 @@ struct Block {
   SpreadActivation spread;
   Communicator& tp;
   double p;
+  bool forked;
 };
 
 at::Tensor run_block(const std::shared_ptr<Block>& block, const TensorsByName& local,
                      const at::Tensor& x, const Options& options) {
+  std::optional<RngTracker::Fork> region;
+  if (block->forked) region.emplace(block->rng.fork());
   if (!recomputes_block(options)) return block->forward(x, local.at("w1"), local.at("w2"));
   const bool spreads = options["block"] == "spread";
   return checkpoint(
@@ -177,6 +188,7 @@ Workload checkpoint_workload() {
                       {"dp_ranks", 1},
                       {"block", "plain"},
                       {"norm", "plain"},
+                      {"forked", false},
                       {"shared", false},
                       {"replays", true}},
           .inputs = block_inputs,
