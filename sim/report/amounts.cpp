@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/count_of.h"
 #include "sim/report/compare_runs.h"
 #include "tensor/safetensors.h"
 
@@ -38,9 +39,11 @@ void Amount::add(const Amount& other) {
 }
 
 std::string amount_text(const Amount& amount) {
-  if (amount.differing == 0) return fmt::format("{} elements, all equal", amount.elements);
-  return fmt::format("{} of {} elements differ, at most by {:.3g}, relatively by {:.3g}",
-                     amount.differing, amount.elements, amount.absolute, amount.relative);
+  if (amount.differing == 0)
+    return fmt::format("{}, all equal", count_of(amount.elements, "element"));
+  return fmt::format("{} of {} {}, at most by {:.3g}, relatively by {:.3g}", amount.differing,
+                     count_of(amount.elements, "element"),
+                     amount.elements == 1 ? "differs" : "differ", amount.absolute, amount.relative);
 }
 
 std::map<std::string, Amount> amounts_of_files(const std::string& a, const std::string& b) {

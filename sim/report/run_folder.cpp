@@ -16,6 +16,7 @@
 #include <iostream>
 #include <utility>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "base/read_text.h"
 #include "base/shortage.h"
@@ -293,8 +294,8 @@ std::string what_is_wrong(const judge::ResultRow& row) {
   if (!row.problem.empty()) return row.problem;
   if (!row.reason.empty())
     return fmt::format("{}: {}", judge::outcome_name(row.outcome), row.reason);
-  return fmt::format("{} of {} elements, worst error {:.3g} of {:.3g} allowed", row.bad_count,
-                     row.count, row.worst_error, row.allowance);
+  return fmt::format("{} of {}, worst error {:.3g} of {:.3g} allowed", row.bad_count,
+                     count_of(row.count, "element"), row.worst_error, row.allowance);
 }
 
 std::string wrong_rows(const judge::RankReport& report) {

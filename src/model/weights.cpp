@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "base/read_text.h"
 #include "model/config_experts.h"
@@ -88,9 +89,10 @@ void check_tensor(const std::string& name, const at::Tensor& tensor,
   }
   const int64_t bad_count = tensor.numel() - at::isfinite(tensor).sum().item<int64_t>();
   if (bad_count > 0) {
-    throw_bad_input(fmt::format("weight '{}' has {} elements that are not finite, of {}", name,
-                                bad_count, tensor.numel()),
-                    "a model with NaN or infinite weights cannot be judged");
+    throw_bad_input(
+        fmt::format("weight '{}' has {} that {} not finite, of {}", name,
+                    count_of(bad_count, "element"), bad_count == 1 ? "is" : "are", tensor.numel()),
+        "a model with NaN or infinite weights cannot be judged");
   }
 }
 

@@ -173,7 +173,7 @@ class CompareRuns(Runs):
         self.assertEqual((same.returncode, same.stdout), (0, "all values are equal\n"))
         other = self.compare("a.safetensors", "c.safetensors")
         self.assertEqual(other.returncode, 1)
-        self.assertRegex(other.stdout, r"(?m)^loss +1 of 1 elements differ, at most by \S+, relatively by \S+$")
+        self.assertRegex(other.stdout, r"(?m)^loss +1 of 1 element differs, at most by \S+, relatively by \S+$")
 
     def test_cases_without_tensors_are_not_the_same(self):
         refused = MODEL.replace("hidden_size: 16", "hidden_size: 16, num_attention_heads: 3, head_dim: 4") \

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "base/count_of.h"
 #include "sim/judge/diff/evidence.h"
 #include "sim/judge/explain/hypotheses.h"
 #include "sim/judge/explain/wording.h"
@@ -42,9 +43,10 @@ std::optional<Proposal> propose_non_finite(const Difference& difference) {
       infinite += std::isinf(value);
     }
   }
-  return Proposal{.pattern = count == 0 ? fmt::format("{}", rows.front()->actual_value)
-                                        : fmt::format("{} NaN and {} infinite of {} elements", nan,
-                                                      infinite, count),
+  return Proposal{.pattern = count == 0
+                                 ? fmt::format("{}", rows.front()->actual_value)
+                                 : fmt::format("{} NaN and {} infinite of {}", nan, infinite,
+                                               count_of(static_cast<int64_t>(count), "element")),
                   .likely = "an overflow, a division by zero, or memory that was never filled",
                   .ranks = ranks};
 }

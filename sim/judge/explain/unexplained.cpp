@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/count_of.h"
 #include "sim/judge/diff/index_plan.h"
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/explain/hypotheses.h"
@@ -223,8 +224,9 @@ Explanation words_by_size(const Difference& difference) {
     out.pattern = "the value is " + factors_of_scalar(wrong, on_ranks);
     take_quotient(difference, out);
   } else {
-    out.pattern = fmt::format("{} of {} elements are wrong {}, by at most {:.2g}", bad, count,
-                              on_ranks, largest);
+    out.pattern =
+        fmt::format("{} of {} {} wrong {}, by at most {:.2g}", bad, count_of(count, "element"),
+                    count == 1 ? "is" : "are", on_ranks, largest);
     if (scale > 0) out.pattern += fmt::format(" ({:.2g} of the tensor's scale)", largest / scale);
   }
   const bool small = std::all_of(wrong.begin(), wrong.end(),

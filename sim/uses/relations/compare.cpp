@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/count_of.h"
 #include "observe/observation_kind.h"
 #include "sim/judge/diff/tolerance.h"
 #include "tensor/aten_view.h"
@@ -136,10 +137,11 @@ std::string difference_text(const Difference& difference, const std::string& cha
   const std::string index =
       difference.index.empty() ? "" : fmt::format("[{}]", fmt::join(difference.index, ", "));
   return fmt::format(
-      "{}{} is {:.12g}, and {:.12g} with {}: error {:.2g}, allowed {:.2g}; {} of {} elements "
-      "differ",
+      "{}{} is {:.12g}, and {:.12g} with {}: error {:.2g}, allowed {:.2g}; {} of {} "
+      "{}",
       difference.tensor, index, difference.first, difference.second, changed, difference.error,
-      difference.allowed, difference.wrong, difference.count);
+      difference.allowed, difference.wrong, count_of(difference.count, "element"),
+      difference.count == 1 ? "differs" : "differ");
 }
 
 }  // namespace shardproof::sim::relations

@@ -10,6 +10,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "base/count_of.h"
 #include "base/error.h"
 
 namespace shardproof::sim::validate {
@@ -190,9 +191,9 @@ std::string WrongPattern::text() const {
     case Shape::kRun:
       return fmt::format("elements {} to {} of {}", first, first + wrong - 1, count);
     case Shape::kAll:
-      return fmt::format("all {} elements", count);
+      return fmt::format("all {}", count_of(count, "element"));
     case Shape::kScattered:
-      return fmt::format("{} of {} elements, the first is {}", wrong, count, first);
+      return fmt::format("{} of {}, the first is {}", wrong, count_of(count, "element"), first);
   }
   return "";
 }

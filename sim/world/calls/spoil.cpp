@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/count_of.h"
 #include "base/error.h"
 
 namespace shardproof::sim::world {
@@ -116,12 +117,13 @@ int64_t default_bit(at::ScalarType dtype) {
 
 std::string zero(const FaultSpec&, const Tensors& tensors, const Surroundings&) {
   for (const at::Tensor& tensor : tensors) tensor.zero_();
-  return fmt::format("its {} elements became zeros", count_of(tensors));
+  return fmt::format("its {} became {}", shardproof::count_of(count_of(tensors), "element"),
+                     count_of(tensors) == 1 ? "zero" : "zeros");
 }
 
 std::string twice(const FaultSpec&, const Tensors& tensors, const Surroundings&) {
   for (const at::Tensor& tensor : tensors) tensor.add_(tensor.clone());
-  return fmt::format("its {} elements counted twice", count_of(tensors));
+  return fmt::format("its {} counted twice", shardproof::count_of(count_of(tensors), "element"));
 }
 
 std::string flip_bit(const FaultSpec& fault, const Tensors& tensors, const Surroundings& around) {
@@ -156,9 +158,10 @@ std::string outdate(const FaultSpec&, const Tensors& tensors, const Surroundings
             tensors[i].scalar_type() == before[i].scalar_type();
   }
   if (!alike) {
-    throw_bad_input(fmt::format("the matching call before it sent {} elements, this one sends {}",
-                                count_of(before), count_of(tensors)),
-                    "select calls of one shape, by label or op");
+    throw_bad_input(
+        fmt::format("the matching call before it sent {}, this one sends {}",
+                    shardproof::count_of(count_of(before), "element"), count_of(tensors)),
+        "select calls of one shape, by label or op");
   }
   for (size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(before[i]);
   return "the buffer of the matching call before it was sent again";

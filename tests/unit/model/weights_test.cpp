@@ -188,7 +188,7 @@ TEST_CASE("Weights that are not the config's are bad input, with a sentence", "[
        },
        "[12, 4], the config says [4, 12]"},
       {[=](WeightMap& weights) { weights[name][2][5] = std::numeric_limits<double>::quiet_NaN(); },
-       "1 elements that are not finite"},
+       "1 element that is not finite"},
       {[=](WeightMap& weights) { weights[name][0] = std::numeric_limits<double>::infinity(); },
        "12 elements that are not finite"},
       {[=](WeightMap& weights) {
