@@ -127,6 +127,14 @@ class Limits(cli_test.CommandTest):
                     self.assertNotIn("this host", text)
                     self.assertNotIn("internal", text.lower())
 
+    def test_open_files_that_run_out_are_no_finding_of_validate(self):
+        for files in (16, 17, 18, 19, 20):
+            with self.subTest(files=files):
+                text = self.call("validate", "--ranks", "2", "--backend", "emulated", "--no-cache", "--out",
+                                 self.path(f"out{files}"), limits=[(resource.RLIMIT_NOFILE, files)])
+                self.assertNotIn("FINDING", text)
+                self.assertRegex(text, r"raise the limit on open files|no findings")
+
     def test_processes_that_run_out_are_bad_input_and_no_finding_about_a_host(self):
         os.chmod(self.scratch, 0o777)
         scenario = self.scenario(SMALL + "parallel: {data_parallel_size: 2}\n")

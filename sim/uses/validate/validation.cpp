@@ -309,15 +309,21 @@ class Validation {
 
   std::shared_ptr<const run::GoldenStore::Golden> golden_of(const CaseSpec& spec, int64_t round) {
     std::shared_ptr<const run::GoldenStore::Golden> golden;
+    ResultKind kind = ResultKind::kBadInput;
     std::string why;
     try {
       run::check_case(spec);
       goldens_.get(spec, [&golden](auto made) { golden = std::move(made); });
       pool_.wait_until([&golden] { return golden != nullptr; });
       if (golden->outcome.ok) return golden;
+      kind = golden->outcome.kind;
       why = golden->outcome.message;
     } catch (const Error& error) {
       why = error.what();
+    }
+    // A case, or a limit of this machine, and no host of a job.
+    if (settings_.on_this_machine && kind == ResultKind::kBadInput) {
+      throw Error({.kind = ErrorKind::kBadInput, .what = spec.name + ": " + why, .fix = ""});
     }
     if (!pool_.interrupted()) {
       found_.push_back({.stage = Stage::kTraining,
