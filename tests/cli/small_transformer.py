@@ -27,6 +27,7 @@ class Run:
     scale: float = 1.0
     window: int = 0
     last_position: int = 10 ** 6
+    theta: float = 100.0
     experts: bool = False
 
 
@@ -72,7 +73,7 @@ def rotated(x, positions, run):
     if run.rotary == "none":
         return x
     half = x.shape[-1] // 2
-    angles = np.minimum(positions, run.last_position)[:, None, :, None] * 100.0 ** (-np.arange(half) / half)
+    angles = np.minimum(positions, run.last_position)[:, None, :, None] * run.theta ** (-np.arange(half) / half)
     cos, sin = np.cos(angles), np.sin(angles)
     if run.rotary == "pairs":
         a, b = x[..., ::2], x[..., 1::2]

@@ -50,6 +50,9 @@ std::optional<Claim> propose_padded_rows(const Comparison& comparison);
 // All tokens of each segment, or of each row without segments, from position 2 on: attention over
 // the one key of position 0 gives the token at position 1 its logprob, whatever the scores are.
 std::optional<Claim> propose_attention_scores(const Comparison& comparison);
+// "the first key may be there twice": position 1 is right, and the difference steps behind it and
+// falls along the row; "" otherwise.
+std::string extra_key_text(const Comparison& comparison);
 // All segments of a row from one on that is not the first.
 std::optional<Claim> propose_pack_boundary(const Comparison& comparison);
 // Tokens that were scored from a position with other experts, or from one on (routes.h).

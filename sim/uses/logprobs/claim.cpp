@@ -135,7 +135,8 @@ std::optional<Claim> judge_place(const Comparison& comparison, const std::vector
   const std::vector<double> all = sizes_of(comparison, comparison.differences);
   claim.gained = comparison.nats - fit_mixture(all, inside, comparison.floor).nats;
   if (!may_be_claimed(claim)) return std::nullopt;
-  if (!is_throughout(comparison, inside, counts, claim.grows_at_first)) return std::nullopt;
+  if (!is_throughout(comparison, inside, counts, claim.grows_at_first, claim.grows_behind))
+    return std::nullopt;
   claim.text += fmt::format(
       ": inside {} of {} tokens are wrong and outside {} of {} are right, and the difference "
       "inside is {:.3g} times that outside (a wrong token differs by more than {:.2g} of "

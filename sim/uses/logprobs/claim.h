@@ -35,6 +35,7 @@ struct Claim {
   // that holds nearly all tokens says something, too.
   bool splits_each_unit = false;
   bool grows_at_first = false;     // the difference may grow over the first tokens inside
+  bool grows_behind = false;       // a step from a flat difference, which may grow behind it
   bool named_by_metadata = false;  // the metadata has the numbers of the claim
 
   double score() const { return gained - description; }

@@ -209,6 +209,8 @@ void describe_without_cause(const Comparison& comparison, Finding& finding) {
           : "stale or partly updated weights, other weights, quantization, another attention mask "
             "or position_ids: chosen logprobs alone do not tell these apart; " +
                 advice(comparison.pair);
+  if (const std::string extra_key = extra_key_text(comparison); !extra_key.empty())
+    finding.possible = extra_key;
   if (finding.split && finding.split->equal.tokens > 0 && finding.split->equal.is_noise) {
     finding.possible = fmt::format(
         "other routes alone: the {} tokens before any position that was routed elsewhere differ by "

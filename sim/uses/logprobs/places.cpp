@@ -11,6 +11,8 @@
 namespace shardproof::sim::logprobs {
 namespace {
 
+constexpr int64_t kLeastShard = 8;  // ids, of which one may be right
+
 std::string ordinal(int64_t n) {
   return fmt::format("{}{}", n, n == 2 ? "nd" : n == 3 ? "rd" : "th");
 }
@@ -103,9 +105,10 @@ std::optional<Claim> propose_vocabulary_shard(const Comparison& comparison) {
   if (!comparison.pair.has_ids) return std::nullopt;
   const int64_t known = comparison.pair.vocab_size;
   const int64_t vocab_size = known > 0 ? known : comparison.pair.max_id + 1;
-  BestPlace best(comparison);
-  for (const Range& range : equal_ranges(vocab_size, {2, 3, 4, 6, 8, 16, 32, 64})) {
-    best.offer(
+  const std::vector<Range> ranges = equal_ranges(vocab_size, {2, 3, 4, 6, 8, 16, 32, 64});
+  BestPlace whole(comparison);
+  for (const Range& range : ranges) {
+    whole.offer(
         tokens_where(comparison, [&](const Token& token) { return range.contains(token.id); }),
         [&] {
           return Claim{
@@ -118,7 +121,33 @@ std::optional<Claim> propose_vocabulary_shard(const Comparison& comparison) {
                               range.part, range.parts)};
         });
   }
-  return best.judge();
+  if (auto claim = whole.judge()) return claim;
+  // A rank whose start is off by one takes the logit of a neighbor, and is right where there is
+  // none.
+  BestPlace but_one(comparison);
+  for (const Range& range : ranges) {
+    if (range.size < kLeastShard) continue;
+    for (const bool first : {true, false}) {
+      const int64_t begin = range.part * range.size, last = begin + range.size - 1;
+      const int64_t right = first ? begin : last;
+      but_one.offer(
+          tokens_where(
+              comparison,
+              [&](const Token& token) { return range.contains(token.id) && token.id != right; }),
+          [&] {
+            return Claim{
+                .cause = "vocabulary_shard",
+                .text = fmt::format("only token ids {} to {} differ, shard {} of {} of "
+                                    "the vocabulary without its {} id",
+                                    begin + (first ? 1 : 0), last - (first ? 0 : 1), range.part,
+                                    range.parts, first ? "first" : "last"),
+                .likely = fmt::format("tensor rank {} of {} takes the logit of the id {} "
+                                      "the target's: its start index is off by one",
+                                      range.part, range.parts, first ? "before" : "after")};
+          });
+    }
+  }
+  return but_one.judge();
 }
 
 std::optional<Claim> propose_token_id(const Comparison& comparison) {

@@ -104,6 +104,109 @@ bool levels_off(const Comparison& comparison) {
   return logs[1] / counts[1] - logs[0] / counts[0] < std::log(kMostGrowth);
 }
 
+// The geometric mean of the sizes at positions low to high of the segments; 0 without tokens.
+double size_at(const Comparison& comparison, int64_t low, int64_t high) {
+  double logs = 0, count = 0;
+  for (size_t i = 0; i < comparison.differences.size(); ++i) {
+    const int64_t position = comparison.pair.tokens[i].in_segment;
+    if (position < low || position > high) continue;
+    logs += std::log(std::max(comparison.size_of(comparison.differences[i], i), comparison.floor));
+    ++count;
+  }
+  return count > 0 ? std::exp(logs / count) : 0;
+}
+
+int64_t longest_segment(const Comparison& comparison) {
+  int64_t length = 0;
+  for (const Token& token : comparison.pair.tokens) {
+    length = std::max(length, token.in_segment + 1);
+  }
+  return length;
+}
+
+// Whether the difference falls along the row: a first key that is there once more has a share of
+// the attention that falls with the number of keys, and wrong scores have no less effect later.
+bool fades(const Comparison& comparison) {
+  constexpr int64_t kSome = 8;
+  constexpr double kLeastFall = 1.5;
+  const int64_t third = longest_segment(comparison) / 3;
+  const double late = size_at(comparison, 2 * third, INT64_MAX);
+  return third > kSome && size_at(comparison, kSome, third) > kLeastFall * late;
+}
+
+// Whether the difference grows over the first keys and then stays, as that of other rotary
+// frequencies does: it steps from position 1 to positions 2 and 3, where what grows in proportion
+// to the position grows by 2.5 times, and the second half of a row differs about as much as the
+// quarter before it, where that grows by 2 times.
+bool grows_and_stays(const Comparison& comparison) {
+  constexpr double kLeastStep = 3.5, kMostGrowth = 1.6;
+  const int64_t length = longest_segment(comparison);
+  const double first = size_at(comparison, 1, 1), next = size_at(comparison, 2, 3);
+  const double quarter = size_at(comparison, length / 4, length / 2 - 1),
+               half = size_at(comparison, length / 2, INT64_MAX);
+  return first > 0 && next > kLeastStep * first && half < kMostGrowth * quarter;
+}
+
+// The position from which on the tokens differ more: of the sums over positions the split with the
+// most contrast. Where the difference grows behind the split, its logarithms show the first step;
+// rows that begin elsewhere each look the same, so that such a split is one of all rows.
+int64_t late_begin(const Comparison& comparison, bool of_logarithms) {
+  const Pair& pair = comparison.pair;
+  std::vector<double> sums(pair.length + 1), counts(pair.length + 1);
+  const double least = comparison.noise / 16;
+  for (size_t i = 0; i < pair.tokens.size(); ++i) {
+    const double size = comparison.size_of(comparison.differences[i], i);
+    sums[pair.tokens[i].position + 1] += of_logarithms ? std::log1p(size / least) : size;
+    ++counts[pair.tokens[i].position + 1];
+  }
+  for (int64_t p = 0; p < pair.length; ++p) {
+    sums[p + 1] += sums[p];
+    counts[p + 1] += counts[p];
+  }
+  const double all = sums.back(), total = counts.back();
+  int64_t begin = 0;
+  double most = 0;
+  for (int64_t p = 1; p < pair.length; ++p) {
+    const double n = counts[p], m = total - n;
+    if (n == 0 || m == 0) continue;
+    const double before = std::max(sums[p] / n, comparison.floor);
+    const double after = std::max((all - sums[p]) / m, comparison.floor);
+    const double here =
+        after > before ? total * std::log(all / total) - n * std::log(before) - m * std::log(after)
+                       : -INFINITY;
+    if (begin != 0 && here <= most) continue;
+    if (after <= before) continue;
+    most = here;
+    begin = p;
+  }
+  return begin;
+}
+
+std::optional<Claim> judge_late(const Comparison& comparison, int64_t begin, bool in_all_rows) {
+  const Pair& pair = comparison.pair;
+  const LateRows rows = find_late_rows(comparison, begin);
+  const auto inside = tokens_where(comparison, [&](const Token& token) {
+    return token.position >= begin && rows.wrong.contains(token.row);
+  });
+  const double length_nats = std::log(pair.length), wrong = rows.wrong.size();
+  const bool in_every = rows.wrong.size() == rows.reaching;
+  if (in_all_rows && !in_every) return std::nullopt;
+  return judge_place(
+      comparison, inside,
+      {.cause = "late_positions",
+       .text = fmt::format("only positions from {} on differ, {}", begin, rows.text(pair.rows)),
+       .likely =
+           in_every ? "a limit of the context differs: sliding window, scaling of rotary "
+                      "positions, a chunk of prefill"
+                    : "these rows alone were continued from other keys and values: a prefix cache, "
+                      "a chunk of prefill, weights that changed during generation",
+       .description = length_nats + log_choose(static_cast<double>(rows.reaching), wrong),
+       .limit = in_every
+                    ? wrong * length_nats
+                    : std::min(wrong * length_nats, nats_within(comparison, rows.wrong, inside)),
+       .grows_behind = in_every});
+}
+
 // Position ranges of context ranks. A rank that holds positions 16 to 31 scores tokens 16 to 31,
 // or 17 to 32: the logprob of a token is computed at the position before it.
 struct Chunk {
@@ -161,14 +264,31 @@ std::optional<Claim> propose_attention_scores(const Comparison& comparison) {
        .text = fmt::format("the token at position 1 of each {} is right, and all later ones differ",
                            pair.has_segments ? "segment" : "row"),
        .likely =
-           "the scores of attention differ: the queries, the keys, the rotary positions or the "
-           "scale; position 1 does not show it, since attention over one key is always 1",
+           "the scores of attention differ: the queries, the keys, the rotary positions, their "
+           "frequencies (theta) or the scale; position 1 does not show it, since attention over "
+           "one key is always 1",
        .description = std::log(2),
        .limit = static_cast<double>(units.size()) * std::log(pair.length),
        .splits_each_unit = true,
        .grows_at_first = true});
   // Differences that grow along the row are small at position 1, but not noise.
-  return claim && claim->leaves_noise && levels_off(comparison) ? claim : std::nullopt;
+  const bool fits = claim && claim->leaves_noise && !fades(comparison) &&
+                    (levels_off(comparison) || grows_and_stays(comparison));
+  return fits ? claim : std::nullopt;
+}
+
+std::string extra_key_text(const Comparison& comparison) {
+  constexpr double kLeastStep = 6;
+  const double first = size_at(comparison, 1, 1), next = size_at(comparison, 2, 3);
+  const int64_t last_third = longest_segment(comparison) / 3 * 2;
+  if (!fades(comparison) || first == 0 || first > comparison.noise || next < kLeastStep * first)
+    return "";
+  return fmt::format(
+      "the first key may be there twice in one file, as a second BOS token of a template is: the "
+      "typical difference is {:.2g} of 1 + |logprob| at position 1, {:.2g} at positions 2 and 3, "
+      "and "
+      "falls to {:.2g} from {} on; compare the prompts' tokens that the model was given",
+      first, next, size_at(comparison, last_third, INT64_MAX), last_third);
 }
 
 std::optional<Claim> propose_pack_boundary(const Comparison& comparison) {
@@ -200,53 +320,16 @@ std::optional<Claim> propose_pack_boundary(const Comparison& comparison) {
 }
 
 std::optional<Claim> propose_late_positions(const Comparison& comparison) {
-  const Pair& pair = comparison.pair;
-  // Of the sums over positions the split with the most contrast follows.
-  std::vector<double> sums(pair.length + 1), counts(pair.length + 1);
-  for (size_t i = 0; i < pair.tokens.size(); ++i) {
-    sums[pair.tokens[i].position + 1] += comparison.size_of(comparison.differences[i], i);
-    ++counts[pair.tokens[i].position + 1];
+  std::optional<Claim> best;
+  int64_t before = 0;
+  for (const bool of_logarithms : {false, true}) {
+    const int64_t begin = late_begin(comparison, of_logarithms);
+    if (begin <= 2 || begin == before) continue;  // propose_attention_scores()
+    before = begin;
+    auto claim = judge_late(comparison, begin, of_logarithms);
+    if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
   }
-  for (int64_t p = 0; p < pair.length; ++p) {
-    sums[p + 1] += sums[p];
-    counts[p + 1] += counts[p];
-  }
-  const double all = sums.back(), total = counts.back();
-  int64_t begin = 0;
-  double most = 0;
-  for (int64_t p = 1; p < pair.length; ++p) {
-    const double n = counts[p], m = total - n;
-    if (n == 0 || m == 0) continue;
-    const double before = std::max(sums[p] / n, comparison.floor);
-    const double after = std::max((all - sums[p]) / m, comparison.floor);
-    const double here =
-        after > before ? total * std::log(all / total) - n * std::log(before) - m * std::log(after)
-                       : -INFINITY;
-    if (begin != 0 && here <= most) continue;
-    if (after <= before) continue;
-    most = here;
-    begin = p;
-  }
-  if (begin <= 2) return std::nullopt;  // propose_attention_scores()
-  const LateRows rows = find_late_rows(comparison, begin);
-  const auto inside = tokens_where(comparison, [&](const Token& token) {
-    return token.position >= begin && rows.wrong.contains(token.row);
-  });
-  const double length_nats = std::log(pair.length), wrong = rows.wrong.size();
-  const bool in_every = rows.wrong.size() == rows.reaching;
-  return judge_place(
-      comparison, inside,
-      {.cause = "late_positions",
-       .text = fmt::format("only positions from {} on differ, {}", begin, rows.text(pair.rows)),
-       .likely =
-           in_every ? "a limit of the context differs: sliding window, scaling of rotary "
-                      "positions, a chunk of prefill"
-                    : "these rows alone were continued from other keys and values: a prefix cache, "
-                      "a chunk of prefill, weights that changed during generation",
-       .description = length_nats + log_choose(static_cast<double>(rows.reaching), wrong),
-       .limit = in_every
-                    ? wrong * length_nats
-                    : std::min(wrong * length_nats, nats_within(comparison, rows.wrong, inside))});
+  return best;
 }
 
 std::optional<Claim> propose_context_shard(const Comparison& comparison) {

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/read_text.h"
 #include "sim/uses/logprobs/causes.h"
+#include "sim/uses/logprobs/signs.h"
 #include "tensor/safetensors_reader.h"
 
 namespace shardproof::sim::logprobs {
@@ -304,6 +305,53 @@ std::string split_text(const RouteSplit& split) {
                      class_text("of equal routes:", split.equal));
 }
 
+namespace {
+
+// Another choice of experts with nearly equal weights need not show, so that the place of all
+// tokens that were scored from one may not be wrong throughout. The tokens that are wrong for
+// certain are enough, if those before any such position are noise and most of the wrong ones are
+// scored from one.
+std::optional<Claim> judge_wrong_tokens(const Comparison& comparison,
+                                        const std::vector<char>& classes) {
+  constexpr size_t kLeastRows = 4;
+  double tokens[3] = {}, wrong[3] = {}, squared = 0;
+  std::vector<double> equal(classes.size(), NAN);
+  std::set<int64_t> rows;
+  for (size_t i = 0; i < classes.size(); ++i) {
+    const auto kind = static_cast<size_t>(classes[i]);
+    const double difference = comparison.differences[i];
+    const bool is_wrong = comparison.size_of(difference, i) > kMostNoise * comparison.noise;
+    tokens[kind] += 1;
+    wrong[kind] += is_wrong ? 1 : 0;
+    if (kind == 0) equal[i] = difference;
+    if (kind != 0) squared += difference * difference;
+    if (kind == 2 && is_wrong) rows.insert(comparison.pair.tokens[i].row);
+  }
+  const double all = tokens[0] + tokens[1] + tokens[2], all_wrong = wrong[0] + wrong[1] + wrong[2];
+  if (tokens[0] == 0 || wrong[0] > 0 || !comparison.is_noise(equal)) return std::nullopt;
+  if (rows.size() < kLeastRows || 2 * wrong[2] < all_wrong) return std::nullopt;
+  Claim claim{
+      .cause = "routes",
+      .text = fmt::format(
+          "of {:.0f} tokens that differ by more than noise {:.0f} were scored from a position with "
+          "other experts, of which there are {:.0f} among {:.0f} tokens, {:.0f} are behind one, "
+          "and "
+          "none of the {:.0f} tokens before any is wrong",
+          all_wrong, wrong[2], tokens[2], all, wrong[1], tokens[0]),
+      .likely =
+          "one side chose other experts: compare the inputs of the router at the first of "
+          "them, or replay the routes of one side in the other",
+      .description = std::log(2.0)};
+  claim.gained = bernoulli_nats(all_wrong, all) - bernoulli_nats(wrong[2], tokens[2]) -
+                 bernoulli_nats(wrong[1], tokens[1]);
+  claim.share = squared / comparison.squared;
+  claim.leaves_noise = true;
+  return claim.share >= kLeastShare && claim.chance_nats() >= kChanceNats ? std::optional(claim)
+                                                                          : std::nullopt;
+}
+
+}  // namespace
+
 std::optional<Claim> propose_routes(const Comparison& comparison) {
   if (!comparison.pair.routes || !comparison.pair.routes->first) return std::nullopt;
   const Routes& routes = *comparison.pair.routes;
@@ -331,7 +379,7 @@ std::optional<Claim> propose_routes(const Comparison& comparison) {
     auto judged = judge_place(comparison, inside, std::move(claim));
     if (judged && (!best || judged->score() > best->score())) best = std::move(judged);
   }
-  return best;
+  return best ? best : judge_wrong_tokens(comparison, classes);
 }
 
 }  // namespace shardproof::sim::logprobs

@@ -18,6 +18,7 @@ constexpr int64_t kBlocks = 8;  // of positions
 // Beside a border, so many tokens of each side are compared, up to some of each row.
 constexpr double kBorderTokens = 48, kMostBesideBorder = 8;
 constexpr double kLeastStep = 3;
+constexpr double kFlat = 1.3;  // the growth up to a border behind which the difference may grow
 
 // Its probability is below 1/2; a file may hold losses.
 bool is_open(const Token& token) { return std::abs(token.a) > -std::log(kOpen); }
@@ -85,7 +86,7 @@ class Sides {
 // Whether the sizes step at the borders within rows; true without such borders. Few tokens are
 // compared, so geometric means of open ones are taken, of sizes that are not far below the limit.
 bool steps_at_borders(const Comparison& comparison, const std::vector<char>& inside, double limit,
-                      bool may_grow) {
+                      bool may_grow, bool may_grow_behind) {
   const std::vector<Token>& tokens = comparison.pair.tokens;
   const auto is_border = [&](size_t i) {
     return i > 0 && i < tokens.size() && tokens[i].row == tokens[i - 1].row &&
@@ -129,8 +130,16 @@ bool steps_at_borders(const Comparison& comparison, const std::vector<char>& ins
   const auto growth = [&](Window from, Window to) {
     return counts[from] > 0 && counts[to] > 0 ? std::max(mean(to) - mean(from), 0.0) : 0;
   };
-  // A difference that grows before the border and goes on growing inside has none.
-  const double grown = growth(kFarther, kOutside) + 2 * growth(kInside, kDeeper);
+  // A difference that grows before the border and goes on growing inside has none. One that is flat
+  // up to the border, and steps there, may go on growing: a window loses one more key at each
+  // position.
+  if (may_grow) {
+    logs[kInside] += logs[kDeeper];
+    counts[kInside] += counts[kDeeper];
+  }
+  const double before = growth(kFarther, kOutside);
+  const bool is_flat = may_grow_behind && counts[kFarther] > 0 && before < std::log(kFlat);
+  const double grown = before + (is_flat ? 0 : 2 * growth(kInside, kDeeper));
   return mean(kInside) - mean(kOutside) >= std::log(kLeastStep) + (may_grow ? 0 : grown);
 }
 
@@ -167,7 +176,7 @@ bool is_unlike(double observed, double count, double expected, double units) {
 }
 
 bool is_throughout(const Comparison& comparison, const std::vector<char>& inside,
-                   const PlaceCounts& counts, bool may_grow) {
+                   const PlaceCounts& counts, bool may_grow, bool may_grow_behind) {
   const Sides sides(comparison, inside, counts);
   const double right = static_cast<double>(counts.right_outside);
   if (sides.inside().value() < kLeastWrong) return false;
@@ -178,7 +187,7 @@ bool is_throughout(const Comparison& comparison, const std::vector<char>& inside
              [&](size_t i) { return Unit(tokens[i].row, tokens[i].segment); }) &&
          sides.are_like_their_side([&](size_t i) { return Unit(sides.block_of(i), 0); }) &&
          sides.are_like_their_side([&](size_t i) { return Unit(tokens[i].id, 0); }) &&
-         steps_at_borders(comparison, inside, counts.limit, may_grow);
+         steps_at_borders(comparison, inside, counts.limit, may_grow, may_grow_behind);
 }
 
 }  // namespace shardproof::sim::logprobs

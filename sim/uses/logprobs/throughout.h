@@ -31,8 +31,8 @@ bool is_unlike(double observed, double count, double expected, double units);
 // At least 65% of the tokens inside that can show it are wrong, and 95% of those outside are
 // right. No row, segment, block of positions or token id inside is right, and none outside is
 // wrong. Beside the borders within rows the difference steps; it does not grow over many tokens,
-// unless it may.
+// unless it may: over the first tokens, or behind a step from a flat difference.
 bool is_throughout(const Comparison& comparison, const std::vector<char>& inside,
-                   const PlaceCounts& counts, bool may_grow);
+                   const PlaceCounts& counts, bool may_grow, bool may_grow_behind);
 
 }  // namespace shardproof::sim::logprobs

@@ -14,6 +14,9 @@ namespace {
 
 // Where logits are flat, top-p keeps little more than its probability of each token's alternatives.
 constexpr double kNearBound = 0.8;
+// The most that the factors of the small and the large values differ, as a share of what the factor
+// changes.
+constexpr double kSameFactor = 0.5;
 
 template <class Function>
 std::vector<double> map_a(const Comparison& comparison, const Function& function) {
@@ -22,7 +25,22 @@ std::vector<double> map_a(const Comparison& comparison, const Function& function
   return predicted;
 }
 
+// Whether the small values and the large ones have the same factor: what is added to the logprobs
+// is a larger share of the small ones.
+bool is_same_for_all_sizes(const Comparison& comparison, double factor) {
+  std::vector<double> sizes, ratios[2];
+  for (const Token& token : comparison.pair.tokens) sizes.push_back(std::abs(token.a));
+  const double middle = median(std::move(sizes));
+  for (const Token& token : comparison.pair.tokens) {
+    if (token.a != 0) ratios[std::abs(token.a) > middle].push_back(token.b / token.a / factor);
+  }
+  if (ratios[0].empty() || ratios[1].empty()) return true;
+  return std::abs(median(std::move(ratios[0])) - median(std::move(ratios[1]))) <=
+         kSameFactor * std::abs(1 - factor);
+}
+
 std::optional<Claim> judge_factor(const Comparison& comparison, double factor, Claim claim) {
+  if (!is_same_for_all_sizes(comparison, factor)) return std::nullopt;
   return judge_prediction(comparison, map_a(comparison, [&](double a) { return factor * a; }),
                           std::move(claim));
 }
