@@ -28,12 +28,12 @@ std::vector<double> sizes_of(const Comparison& comparison, const std::vector<dou
   return sizes;
 }
 
+}  // namespace
+
 bool may_be_claimed(const Claim& claim) {
   const bool explains = claim.share >= (claim.leaves_noise ? kHalf : kLeastShare);
   return explains && claim.chance_nats() >= kChanceNats;
 }
-
-}  // namespace
 
 Comparison::Comparison(const Pair& given)
     : pair(given), noise(noise_of(given.epsilon)), floor(given.stored_epsilon / 8) {

@@ -37,10 +37,14 @@ struct Claim {
   bool grows_at_first = false;     // the difference may grow over the first tokens inside
   bool grows_behind = false;       // a step from a flat difference, which may grow behind it
   bool named_by_metadata = false;  // the metadata has the numbers of the claim
+  std::string listed = "";         // what is possible instead: then nothing is claimed
 
   double score() const { return gained - description; }
   double chance_nats() const { return std::min(gained, limit) - description; }
 };
+
+// Whether it explains enough, and chance would not.
+bool may_be_claimed(const Claim& claim);
 
 // What all proposals compare with: the differences without a cause.
 struct Comparison {
