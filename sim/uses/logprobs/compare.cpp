@@ -121,10 +121,13 @@ void find_first(const Comparison& comparison, Finding& finding) {
   }
 }
 
-std::vector<Claim> best_claims(const Comparison& comparison) {
+// `listed` gets what is possible where a claim is not made.
+std::vector<Claim> best_claims(const Comparison& comparison, std::string& listed) {
   std::vector<Claim> claims;
   for (const Propose propose : kCauses) {
-    if (auto claim = propose(comparison)) claims.push_back(std::move(*claim));
+    auto claim = propose(comparison);
+    if (claim && claim->listed.empty()) claims.push_back(std::move(*claim));
+    if (claim && !claim->listed.empty()) listed = std::move(claim->listed);
   }
   // Where logits are divided by a small temperature, a factor on logprobs gives the same values,
   // and the metadata tell which of the two it was.
@@ -187,7 +190,8 @@ std::string advice(const Pair& pair) {
   return fmt::format("add {}, or compare the logits of one row", fmt::join(missing, ", "));
 }
 
-void describe_without_cause(const Comparison& comparison, Finding& finding) {
+void describe_without_cause(const Comparison& comparison, const std::string& listed,
+                            Finding& finding) {
   double sum = 0;
   std::vector<double> sizes;
   for (size_t i = 0; i < comparison.differences.size(); ++i) {
@@ -211,6 +215,7 @@ void describe_without_cause(const Comparison& comparison, Finding& finding) {
                 advice(comparison.pair);
   if (const std::string extra_key = extra_key_text(comparison); !extra_key.empty())
     finding.possible = extra_key;
+  if (!listed.empty()) finding.possible = listed;
   if (finding.split && finding.split->equal.tokens > 0 && finding.split->equal.is_noise) {
     finding.possible = fmt::format(
         "other routes alone: the {} tokens before any position that was routed elsewhere differ by "
@@ -253,7 +258,8 @@ Finding compare(const Pair& pair) {
   if (comparison.squared == 0) return finding;
   finding.above_noise = comparison.count_above_noise();
   finding.values = values_text(comparison);
-  finding.claims = best_claims(comparison);
+  std::string listed;
+  finding.claims = best_claims(comparison, listed);
   if (!finding.values.empty()) {
     std::erase_if(finding.claims, [](const Claim& claim) {
       return claim.cause != "sign" && claim.cause != "unscored" && claim.cause != "probability";
@@ -270,7 +276,7 @@ Finding compare(const Pair& pair) {
     return finding;
   }
   finding.verdict = Verdict::kDifferent;
-  if (finding.claims.empty()) describe_without_cause(comparison, finding);
+  if (finding.claims.empty()) describe_without_cause(comparison, listed, finding);
   return finding;
 }
 

@@ -13,9 +13,17 @@
 // covariance of B - A with (A + B) / 2:
 //
 //   Var(B - A) / Cov(B - A, (A + B) / 2) = 2 (alpha - 1) / (alpha + 1)
+//
+// At the right alpha H = (B - A) / (alpha - 1) - A = -log(S) / (alpha - 1) is the same for all
+// tokens of a context. Of tokens with the same H the mean of B - A is then between -D(A|B) and
+// D(B|A) if they were drawn from a policy between both, and on one side of this if they are
+// likelier or less likely than those. A soft cap of the logits, c tanh(z / c), moves likely tokens
+// by a larger share than others: the means are below it for some H, and above it for others.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <tuple>
 
 #include "sim/uses/logprobs/causes.h"
 #include "sim/uses/logprobs/signs.h"
@@ -74,6 +82,14 @@ std::vector<Candidate> candidates_of(const Pair& pair) {
     candidates.push_back({*a / *b, fmt::format("the metadata say {:g} in A and {:g} in B", *a, *b),
                           "score both files at the same temperature"});
   }
+  // The other file names none, and was not divided by one.
+  for (const auto& [name, other, own, alpha] :
+       {std::tuple{"A", "B", a, a.value_or(1)}, {"B", "A", b, 1 / b.value_or(1)}}) {
+    if (!own || *own == 1 || (a && b)) continue;
+    candidates.push_back(
+        {alpha, fmt::format("the metadata say {:g} in {} and none in {}", *own, name, other),
+         "score both files at the same temperature"});
+  }
   const std::string unscaled = " was computed from logits that were not divided by it";
   if (b && *b != 1) {
     candidates.push_back(
@@ -107,9 +123,15 @@ class TemperatureFit {
                          .signs = signs_at(alpha, share * comparison.noise)});
       }
     }
-    best_ = *std::max_element(fits_.begin(), fits_.end(), [](const Fit& a, const Fit& b) {
-      return a.signs.nats() < b.signs.nats();
-    });
+    // A ratio of the metadata is one of few alternatives.
+    const auto value = [&](const Fit& fit) {
+      const bool is_named =
+          std::any_of(candidates.begin(), candidates.end(),
+                      [&](const Candidate& candidate) { return candidate.alpha == fit.alpha; });
+      return fit.signs.nats() + (is_named ? std::log(2.0 * kSteps) : 0);
+    };
+    best_ = *std::max_element(fits_.begin(), fits_.end(),
+                              [&](const Fit& a, const Fit& b) { return value(a) < value(b); });
     // What the noise of the dtype allows, whichever tolerance fits best.
     range_ = {best_.alpha, best_.alpha};
     for (const Fit& fit : fits_) {
@@ -122,6 +144,15 @@ class TemperatureFit {
 
   const Fit& best() const { return best_; }
   const Bounds& range() const { return range_; }  // of alpha
+  // Of the squared difference: a token is explained if it is off by noise of the dtype, though the
+  // signs fit best with a smaller tolerance.
+  double share() const {
+    double most = 0;
+    for (const Fit& fit : fits_) {
+      if (fit.alpha == best_.alpha) most = std::max(most, fit.signs.share());
+    }
+    return most;
+  }
 
   // The estimate by the covariance, where it is in the range; else the middle of the range.
   double estimate() const {
@@ -163,6 +194,78 @@ class TemperatureFit {
   Bounds range_{};
 };
 
+// What B - A says of the tokens with like H, where it is more than chance does in one of 1000
+// files.
+struct Contradictions {
+  double low = 0, high = 0;  // means that are below and above what a temperature allows; 0: none is
+  double least = 1;          // of the means of exp(B - A) and exp(A - B)
+
+  // Drawn from either policy or one between, both of these means are at least 1.
+  bool is_not_drawn() const { return least < 0.5; }
+};
+
+Contradictions contradictions_of(const Comparison& comparison, double alpha) {
+  constexpr size_t kParts = 8;
+  const double deviations = std::sqrt(2 * (kChanceNats + std::log(2.0 * kParts)));
+  const auto& tokens = comparison.pair.tokens;
+  const auto& differences = comparison.differences;
+  std::vector<size_t> order(tokens.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto entropy = [&](size_t i) { return differences[i] / (alpha - 1) - tokens[i].a; };
+  std::sort(order.begin(), order.end(),
+            [&](size_t i, size_t k) { return entropy(i) < entropy(k); });
+  Contradictions found;
+  for (size_t part = 0; part < kParts; ++part) {
+    const size_t begin = part * order.size() / kParts, end = (part + 1) * order.size() / kParts;
+    const double n = static_cast<double>(end - begin);
+    if (n < 2) continue;
+    // The mean of function(B - A) and its variance.
+    const auto moments = [&](const auto& function) {
+      double sum = 0, squares = 0;
+      for (size_t k = begin; k < end; ++k) {
+        const double value = function(differences[order[k]]);
+        sum += value;
+        squares += value * value;
+      }
+      return std::pair(sum / n, std::max(squares / n - sum / n * (sum / n), 0.0));
+    };
+    const auto [mean, variance] = moments([](double d) { return d; });
+    // D(A|B) and D(B|A) are about half the variance.
+    const double allowed = variance / 2 + deviations * std::sqrt(variance / n);
+    if (mean < -allowed) found.low = std::min(found.low, mean);
+    if (mean > allowed) found.high = std::max(found.high, mean);
+    for (const double sign : {1.0, -1.0}) {
+      const auto [ratio, spread] = moments([&](double d) { return std::exp(sign * d); });
+      found.least = std::min(found.least, ratio + deviations * std::sqrt(spread / n));
+    }
+  }
+  return found;
+}
+
+// Why no temperature is claimed though the signs are those of one; "" if it may be.
+std::string contradiction_text(const Comparison& comparison, double alpha) {
+  const Contradictions found = contradictions_of(comparison, alpha);
+  const std::string cap = fmt::format(
+      "one file caps its logits, c tanh(logit / c), and the other does not or otherwise: the signs "
+      "are "
+      "those of a temperature about {:.3g} times as high",
+      1 / alpha);
+  const char* fix = "; compare the logits of one row";
+  if (found.low < 0 && found.high > 0) {
+    return fmt::format(
+        "{}, which no ratio fits, since B - A has the mean {:.2g} in some contexts and {:.2g} in "
+        "others, where drawn tokens have about 0{}",
+        cap, found.low, found.high, fix);
+  }
+  if (!found.is_not_drawn()) return "";
+  return fmt::format(
+      "{}, from neither of which the tokens of some contexts were drawn: the mean ratio of their "
+      "probabilities is {:.2g}, and would be 1 or more; or it is a temperature, and the tokens "
+      "were "
+      "drawn at a lower one, by top-p, or not at all{}",
+      cap, found.least, fix);
+}
+
 std::string range_text(const Bounds& alpha) {
   return fmt::format("between {:.3g} and {:.3g}", 1 / alpha.high, 1 / alpha.low);
 }
@@ -183,7 +286,7 @@ std::optional<Claim> propose_temperature(const Comparison& comparison) {
               .text = "",
               .description = std::log(2.0 * kSteps * std::size(kTolerances)),
               .gained = signs.nats() - lost,
-              .share = signs.share()};
+              .share = fit.share()};
   if (claim.share < kLeastShare || claim.chance_nats() < kChanceNats) return std::nullopt;
   const double ratio = 1 / fit.estimate();
   claim.text = fmt::format(
@@ -203,6 +306,7 @@ std::optional<Claim> propose_temperature(const Comparison& comparison) {
     claim.named_by_metadata = true;
     break;
   }
+  if (!claim.named_by_metadata) claim.listed = contradiction_text(comparison, fit.estimate());
   return claim;
 }
 
