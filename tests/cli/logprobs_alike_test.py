@@ -27,15 +27,6 @@ def kind(function):
 
 
 @kind
-def top_k_of_a_flat_distribution(draw):
-    """Raises most logprobs by about a tenth of them, as a factor does. An offset may look the same, see the page."""
-    batch = Batch(draw, top_k=16)
-    z = batch.logits(1)
-    kept = kept_by(z, top_k=16) | (np.arange(VOCAB) == np.roll(batch.ids, -1, 1)[..., None])
-    return case(batch, batch.picked(log_softmax(np.where(kept, z, -np.inf))), ["renormalized", "offset"])
-
-
-@kind
 def second_bos(draw):
     """Leaves position 1 right, as wrong scores of attention do."""
     batch = Batch(draw, length=96)
@@ -60,21 +51,74 @@ def rank_reads_the_id_before_the_target(draw):
 def another_theta(draw):
     """Grows over the first keys, and then stays."""
     batch = Batch(draw, length=80)
-    return case(batch, batch.score(1, theta=10.0), ["attention_scores"])
+    return case(batch, batch.score(1, theta=float(draw.choice([20, 1000]))), ["attention_scores"])
 
 
 @kind
 def window_behind_which_the_difference_grows(draw):
     batch = Batch(draw, length=96)
-    return case(batch, batch.score(1, window=int(draw.choice([24, 32]))), ["late_positions"])
+    return case(batch, batch.score(1, window=int(draw.choice([32, 40]))), ["late_positions"])
 
 
 @kind
 def experts_of_nearly_equal_weights(draw):
+    """Not all tokens that were scored from other experts are wrong, and many behind them are."""
     batch = Batch(draw, experts=True)
-    routes = [{}, {"noise": draw, "size": 0.01}]
+    routes = [{}, {"noise": draw, "size": 0.1}]
     a, b = (batch.score(side, routes=one) for side, one in enumerate(routes))
-    return case(batch, b, ["routes"], a=a, routes=[np.stack(one["chosen"]).tolist() for one in routes])
+    return case(batch, b, ["routes"], "experts differ", a=a,
+                routes=[np.stack(one["chosen"]).tolist() for one in routes])
+
+
+@kind
+def top_k_of_a_flat_distribution(draw):
+    """Raises most logprobs by about a tenth of them, as a factor does."""
+    batch = Batch(draw, top_k=12)
+    z = batch.logits(1)
+    kept = kept_by(z, top_k=12) | (np.arange(VOCAB) == np.roll(batch.ids, -1, 1)[..., None])
+    return case(batch, batch.picked(log_softmax(np.where(kept, z, -np.inf))), ["renormalized"])
+
+
+def capped(batch, side, size):
+    z = batch.logits(side)
+    cap = size * z.std()
+    return batch.picked(log_softmax(cap * np.tanh(z / cap)))
+
+
+@kind
+def soft_cap_of_one_side(draw):
+    """Makes likely tokens less likely, as a higher temperature does."""
+    batch = Batch(draw)
+    return case(batch, batch.score(1), [], "tanh", a=capped(batch, 0, 3))
+
+
+def differing(batch, sizes):
+    """The logprobs of B where those of A differ by `sizes` of 1 + |logprob|, up or down; nan: as the other run has them."""
+    a, b = batch.score(0), batch.score(1)
+    moved = sizes * (1 + np.abs(a)) * batch.draw.choice([-1, 1], a.shape)
+    return np.where(batch.scored(), np.where(np.isnan(sizes), b, a + np.where(a + moved > 0, -np.abs(moved), moved)), 0)
+
+
+@kind
+def packs_whose_prompts_differ_less(draw):
+    """Prompts differ less than what was drawn behind them, so that the difference grows behind a pack boundary. Before it
+    noise is not flat."""
+    batch = Batch(draw, length=72, packed=5)
+    t = np.arange(batch.length)[None]
+    first = np.maximum.accumulate(np.where(batch.begins, t, 0), 1)
+    wrong = batch.segments >= 2
+    before = ~wrong & (wrong.argmax(1)[:, None] - t <= 2)
+    sizes = np.where(wrong, np.where(t - first < 3, 0.3, 3.0), np.where(before, 0.006, 0.004))
+    return case(batch, differing(batch, sizes), ["pack_boundary"])
+
+
+@kind
+def end_token_that_was_forced(draw):
+    """Is improbable, so that a third of them show the fault of their place."""
+    batch = Batch(draw, length=64)
+    batch.ids[:, -1] = 2
+    wrong = (np.arange(batch.length) >= 40)[None] & ((batch.ids != 2) | (np.arange(batch.rows) % 3 == 0)[:, None])
+    return case(batch, differing(batch, np.where(wrong, 0.3, np.nan)), ["late_positions"])
 
 
 if __name__ == "__main__":

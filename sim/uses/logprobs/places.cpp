@@ -105,7 +105,14 @@ std::optional<Claim> propose_vocabulary_shard(const Comparison& comparison) {
   if (!comparison.pair.has_ids) return std::nullopt;
   const int64_t known = comparison.pair.vocab_size;
   const int64_t vocab_size = known > 0 ? known : comparison.pair.max_id + 1;
-  const std::vector<Range> ranges = equal_ranges(vocab_size, {2, 3, 4, 6, 8, 16, 32, 64});
+  std::set<int64_t> ids;
+  for (const Token& token : comparison.pair.tokens) ids.insert(token.id);
+  // A range of which one id alone occurs is that id (propose_token_id).
+  std::vector<Range> ranges = equal_ranges(vocab_size, {2, 3, 4, 6, 8, 16, 32, 64});
+  std::erase_if(ranges, [&](const Range& range) {
+    const auto inside = [&](int64_t id) { return range.contains(id); };
+    return std::count_if(ids.begin(), ids.end(), inside) < 2;
+  });
   BestPlace whole(comparison);
   for (const Range& range : ranges) {
     whole.offer(

@@ -124,27 +124,27 @@ int64_t longest_segment(const Comparison& comparison) {
   return length;
 }
 
-// Whether the difference falls along the row: a first key that is there once more has a share of
-// the attention that falls with the number of keys, and wrong scores have no less effect later.
+// Whether the last third of the rows differs less than positions 2 and 3: a first key that is there
+// once more has a share of the attention that falls with the number of keys, and wrong scores show
+// little among two or three keys.
 bool fades(const Comparison& comparison) {
-  constexpr int64_t kSome = 8;
-  constexpr double kLeastFall = 1.5;
-  const int64_t third = longest_segment(comparison) / 3;
-  const double late = size_at(comparison, 2 * third, INT64_MAX);
-  return third > kSome && size_at(comparison, kSome, third) > kLeastFall * late;
+  const int64_t last_third = longest_segment(comparison) / 3 * 2;
+  return last_third > 3 && size_at(comparison, last_third, INT64_MAX) < size_at(comparison, 2, 3);
 }
 
 // Whether the difference grows over the first keys and then stays, as that of other rotary
-// frequencies does: it steps from position 1 to positions 2 and 3, where what grows in proportion
-// to the position grows by 2.5 times, and the second half of a row differs about as much as the
-// quarter before it, where that grows by 2 times.
+// frequencies does: from position 1 to positions 2 and 3, or to the second quarter of the row, it
+// grows clearly more than in proportion to the position (2.5 times to 2 and 3), and the second half
+// differs about as much as that quarter, where what grows in proportion grows by 2 times.
 bool grows_and_stays(const Comparison& comparison) {
-  constexpr double kLeastStep = 3.5, kMostGrowth = 1.6;
+  constexpr double kLeastStep = 3.5, kLeastRise = 3, kMostGrowth = 1.6;
   const int64_t length = longest_segment(comparison);
   const double first = size_at(comparison, 1, 1), next = size_at(comparison, 2, 3);
   const double quarter = size_at(comparison, length / 4, length / 2 - 1),
                half = size_at(comparison, length / 2, INT64_MAX);
-  return first > 0 && next > kLeastStep * first && half < kMostGrowth * quarter;
+  const double in_proportion = first * 3 / 8 * static_cast<double>(length);
+  const bool rises = next > kLeastStep * first || quarter > kLeastRise * in_proportion;
+  return first > 0 && rises && half < kMostGrowth * quarter;
 }
 
 // The position from which on the tokens differ more: of the sums over positions the split with the
@@ -312,7 +312,8 @@ std::optional<Claim> propose_pack_boundary(const Comparison& comparison) {
                                             "on; check their entries from there",
                                             from),
           .description = std::log(last),
-          .splits_each_unit = true};
+          .splits_each_unit = true,
+          .grows_behind = true};
     });
   }
   const auto segment = [](const Token& token) { return std::pair(token.row, token.segment); };

@@ -18,7 +18,8 @@ constexpr int64_t kBlocks = 8;  // of positions
 // Beside a border, so many tokens of each side are compared, up to some of each row.
 constexpr double kBorderTokens = 48, kMostBesideBorder = 8;
 constexpr double kLeastStep = 3;
-constexpr double kFlat = 1.3;  // the growth up to a border behind which the difference may grow
+// A step that the difference may grow behind exceeds so many times the growth up to it.
+constexpr double kGrowthBefore = 4;
 
 // Its probability is below 1/2; a file may hold losses.
 bool is_open(const Token& token) { return std::abs(token.a) > -std::log(kOpen); }
@@ -51,18 +52,23 @@ class Sides {
     return (tokens_[i].position - low) * kBlocks / (high - low + 1);
   }
 
-  // Whether each unit of tokens is like its side. unit_of(i) gives the unit of token i.
+  // Whether each unit of tokens is like its side. unit_of(i) gives the unit of token i. With
+  // `may_be_between` a unit inside with some wrong tokens, more than there are outside, is not
+  // right: tokens of an id that is forced are improbable, and differ by a smaller share.
   template <class UnitOf>
-  bool are_like_their_side(const UnitOf& unit_of) const {
+  bool are_like_their_side(const UnitOf& unit_of, bool may_be_between = false) const {
     std::array<std::map<Unit, Share>, 2> units;
     for (size_t i = 0; i < inside_.size(); ++i) add(i, units[side(i)][unit_of(i)]);
     const double least = kUnitShare * inside().value();
     for (const size_t side : {size_t{0}, size_t{1}}) {
-      const double expected = std::clamp(all_[side].value(), 0.01, 0.99);
+      const auto expected_at = [&](size_t of) { return std::clamp(all_[of].value(), 0.01, 0.99); };
       for (const auto& [unit, share] : units[side]) {
         const bool other = share.tokens > 0 && (side == 1) == (share.value() < least);
-        if (other && is_unlike(share.wrong, share.tokens, expected, units[side].size()))
-          return false;
+        const auto is_unlike_side = [&](size_t of) {
+          return is_unlike(share.wrong, share.tokens, expected_at(of), units[side].size());
+        };
+        const bool is_between = may_be_between && side == 1 && is_unlike_side(0);
+        if (other && !is_between && is_unlike_side(side)) return false;
       }
     }
     return true;
@@ -106,9 +112,11 @@ bool steps_at_borders(const Comparison& comparison, const std::vector<char>& ins
   for (size_t i = 1; i < tokens.size(); ++i) {
     if (!is_border(i)) continue;
     const auto mark = [&](size_t from, int step) {
-      for (size_t k = from, n = 0; k < tokens.size() && n < 2 * reach; k += step, ++n) {
+      // A difference that may grow over the first tokens shows it over more of them.
+      const double near = may_grow && inside[from] != 0 ? kMostBesideBorder : reach;
+      for (size_t k = from, n = 0; k < tokens.size() && n < near + reach; k += step, ++n) {
         if (tokens[k].row != tokens[i].row || inside[k] != inside[from]) return;
-        if (n < reach) {
+        if (n < near) {
           windows[k] = inside[k] != 0 ? kInside : kOutside;
         } else if (windows[k] == kElsewhere) {
           windows[k] = inside[k] != 0 ? kDeeper : kFarther;
@@ -130,17 +138,14 @@ bool steps_at_borders(const Comparison& comparison, const std::vector<char>& ins
   const auto growth = [&](Window from, Window to) {
     return counts[from] > 0 && counts[to] > 0 ? std::max(mean(to) - mean(from), 0.0) : 0;
   };
-  // A difference that grows before the border and goes on growing inside has none. One that is flat
-  // up to the border, and steps there, may go on growing: a window loses one more key at each
-  // position.
-  if (may_grow) {
-    logs[kInside] += logs[kDeeper];
-    counts[kInside] += counts[kDeeper];
-  }
+  // A difference that grows before the border and goes on growing inside has none. Behind a step
+  // that the growth before it does not explain, it may go on growing: a window loses one more key
+  // at each position.
   const double before = growth(kFarther, kOutside);
-  const bool is_flat = may_grow_behind && counts[kFarther] > 0 && before < std::log(kFlat);
-  const double grown = before + (is_flat ? 0 : 2 * growth(kInside, kDeeper));
-  return mean(kInside) - mean(kOutside) >= std::log(kLeastStep) + (may_grow ? 0 : grown);
+  double grown = before + 2 * growth(kInside, kDeeper);
+  if (may_grow) grown = 0;
+  if (may_grow_behind && counts[kFarther] > 0) grown = std::min(grown, kGrowthBefore * before);
+  return mean(kInside) - mean(kOutside) >= std::log(kLeastStep) + grown;
 }
 
 }  // namespace
@@ -186,7 +191,7 @@ bool is_throughout(const Comparison& comparison, const std::vector<char>& inside
          sides.are_like_their_side(
              [&](size_t i) { return Unit(tokens[i].row, tokens[i].segment); }) &&
          sides.are_like_their_side([&](size_t i) { return Unit(sides.block_of(i), 0); }) &&
-         sides.are_like_their_side([&](size_t i) { return Unit(tokens[i].id, 0); }) &&
+         sides.are_like_their_side([&](size_t i) { return Unit(tokens[i].id, 0); }, true) &&
          steps_at_borders(comparison, inside, counts.limit, may_grow, may_grow_behind);
 }
 
