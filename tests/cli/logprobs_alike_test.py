@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`logprobs A B` on faults of a small transformer that look like others: each gets its own name, or none, and never that
-of the fault that it looks like.
+"""`logprobs A B` on faults of a small transformer that look like others: each gets its own name, or none, and never
+that of the fault that it looks like.
 
 Usage: logprobs_alike_test.py PROGRAM [--seed N] [--noise N] [--kind NAME] [--show]
 """
@@ -93,7 +93,7 @@ def soft_cap_of_one_side(draw):
 
 
 def differing(batch, sizes):
-    """The logprobs of B where those of A differ by `sizes` of 1 + |logprob|, up or down; nan: as the other run has them."""
+    """The logprobs of B where those of A differ by `sizes` of 1 + |logprob|, up or down; nan: those of the other run."""
     a, b = batch.score(0), batch.score(1)
     moved = sizes * (1 + np.abs(a)) * batch.draw.choice([-1, 1], a.shape)
     return np.where(batch.scored(), np.where(np.isnan(sizes), b, a + np.where(a + moved > 0, -np.abs(moved), moved)), 0)
@@ -101,8 +101,8 @@ def differing(batch, sizes):
 
 @kind
 def packs_whose_prompts_differ_less(draw):
-    """Prompts differ less than what was drawn behind them, so that the difference grows behind a pack boundary. Before it
-    noise is not flat."""
+    """Prompts differ less than what was drawn behind them, so that the difference grows behind a pack boundary. Before
+    it noise is not flat."""
     batch = Batch(draw, length=72, packed=5)
     t = np.arange(batch.length)[None]
     first = np.maximum.accumulate(np.where(batch.begins, t, 0), 1)
