@@ -93,7 +93,7 @@ def soft_cap_of_one_side(draw):
 
 
 def differing(batch, sizes):
-    """The logprobs of B where those of A differ by `sizes` of 1 + |logprob|, up or down; nan: those of the other run."""
+    """The logprobs of B where those of A differ by `sizes` of 1 + |logprob|, up or down; nan: as in the other run."""
     a, b = batch.score(0), batch.score(1)
     moved = sizes * (1 + np.abs(a)) * batch.draw.choice([-1, 1], a.shape)
     return np.where(batch.scored(), np.where(np.isnan(sizes), b, a + np.where(a + moved > 0, -np.abs(moved), moved)), 0)
