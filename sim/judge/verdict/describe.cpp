@@ -10,8 +10,8 @@
 #include "sim/case/reference.h"
 #include "sim/judge/explain/diagnose.h"
 #include "sim/judge/explain/wording.h"
-#include "sim/judge/verdict/call_labels.h"
 #include "sim/judge/verdict/fault_effect.h"
+#include "sim/judge/verdict/history.h"
 #include "sim/judge/verdict/verdict.h"
 
 namespace shardproof::sim::judge {
@@ -88,9 +88,7 @@ std::string worst_line(const CaseResult& result) {
 // All calls, or of many those whose label names the tensor, then the latest.
 std::string listed_calls(const Divergence& found) {
   const std::vector<std::string>& calls = found.collectives;
-  const auto names_it = [&](const std::string& call) {
-    return label_of(call).find(found.tensor) != std::string::npos;
-  };
+  const auto names_it = [&](const std::string& call) { return names_tensor(call, found.tensor); };
   std::vector<size_t> listed;
   for (const bool naming : {true, false}) {
     for (size_t i = calls.size(); i-- > 0 && listed.size() < kListedCollectives;) {

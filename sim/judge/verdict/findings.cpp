@@ -17,6 +17,7 @@
 #include "sim/judge/explain/wording.h"
 #include "sim/judge/verdict/absences.h"
 #include "sim/judge/verdict/first_gradient.h"
+#include "sim/judge/verdict/history.h"
 #include "sim/judge/verdict/microbatches.h"
 
 namespace shardproof::sim::judge {
@@ -163,7 +164,7 @@ class Judge {
     found.phase = found.worst.phase;
     found.step = found.worst.step;
     found.kind = kind;
-    add_history(found);
+    add_history(reports_, found);
     return found;
   }
 
@@ -352,31 +353,6 @@ class Judge {
       }
     }
     return out;
-  }
-
-  // Adds the last right observation of the worst rank, and its collectives since then.
-  void add_history(Divergence& found) const {
-    for (const RankReport& report : reports_) {
-      if (report.rank != found.worst.rank) continue;
-      int64_t from = 0;
-      for (const ResultRow& row : report.rows) {
-        if (same_observation(row, found.worst)) break;
-        if (row.outcome != Outcome::kMatch || row.partial) continue;
-        found.last_good = row.name;
-        from = row.calls_before;
-      }
-      const auto size = static_cast<int64_t>(report.calls.size());
-      const int64_t end = std::min(found.worst.calls_before, size);
-      for (int64_t i = std::max<int64_t>(from, 0); i < end; ++i) {
-        found.collectives.push_back(report.calls[static_cast<size_t>(i)]);
-      }
-      return;
-    }
-  }
-
-  static bool same_observation(const ResultRow& a, const ResultRow& b) {
-    return a.order == b.order && a.phase == b.phase && a.step == b.step &&
-           a.microbatch == b.microbatch && a.name == b.name;
   }
 
   const CaseSpec& spec_;
