@@ -108,11 +108,13 @@ std::string history_line(const Divergence& found) {
   if (found.last_good.empty() && found.collectives.empty()) return "";
   std::string text = found.last_good.empty() ? "nothing before it was right"
                                              : found.last_good + " was right on that rank";
-  if (found.collectives.empty()) return text + "; no collective since";
-  text += found.collectives.size() == 1
-              ? std::string("; since then one collective:")
+  text += found.collectives.empty() ? "; no collective since"
+          : found.collectives.size() == 1
+              ? "; since then one collective:"
               : fmt::format("; since then {} collectives:", found.collectives.size());
-  return text + listed_calls(found);
+  text += listed_calls(found);
+  if (found.earlier.empty()) return text;
+  return text + "\nbefore that in this step, with its name:\n" + found.earlier.back();
 }
 
 std::string rounding_line(const CaseResult& result) {

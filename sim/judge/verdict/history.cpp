@@ -21,17 +21,23 @@ bool names_tensor(const std::string& call, const std::string& tensor) {
 void add_history(const std::vector<RankReport>& reports, Divergence& found) {
   for (const RankReport& report : reports) {
     if (report.rank != found.worst.rank) continue;
-    int64_t from = 0;
+    int64_t from = 0, begin = 0;  // of the calls since the last right one, and of the step's
     for (const ResultRow& row : report.rows) {
       if (same_observation(row, found.worst)) break;
+      if (row.step != found.step) begin = std::max(begin, row.calls_before);
       if (row.outcome != Outcome::kMatch || row.partial) continue;
       found.last_good = row.name;
       from = row.calls_before;
     }
     const auto size = static_cast<int64_t>(report.calls.size());
     const int64_t end = std::min(found.worst.calls_before, size);
-    for (int64_t i = std::max<int64_t>(from, 0); i < end; ++i) {
-      found.collectives.push_back(report.calls[static_cast<size_t>(i)]);
+    for (int64_t i = std::clamp<int64_t>(from, 0, begin); i < end; ++i) {
+      const std::string& call = report.calls[static_cast<size_t>(i)];
+      if (i >= from) {
+        found.collectives.push_back(call);
+      } else if (names_tensor(call, found.tensor)) {
+        found.earlier.push_back(call);
+      }
     }
     return;
   }

@@ -11,7 +11,8 @@ namespace shardproof::sim::judge {
 // Whether the label of a described call has the name of the tensor in it.
 bool names_tensor(const std::string& call, const std::string& tensor);
 
-// Adds the last right observation of the worst rank and its collectives since then.
+// Adds the last right observation of the worst rank, its collectives since then, and those before
+// it in the step that have the tensor's name.
 void add_history(const std::vector<RankReport>& reports, Divergence& found);
 
 }  // namespace shardproof::sim::judge

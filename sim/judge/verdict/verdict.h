@@ -27,6 +27,8 @@ struct Divergence {
   std::string likely;   // "summed over tp twice"
   std::vector<std::string> collectives;  // between the last right and the first wrong observation
   std::string last_good;                 // the last right observation before it; "" for none
+  // Of the step before the last right observation, those whose label has the tensor's name.
+  std::vector<std::string> earlier = {};
 };
 
 struct CaseResult {

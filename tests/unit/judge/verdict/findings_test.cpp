@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "sim/judge/verdict/history.h"
 #include "tests/unit/judge/planted_world.h"
 
 using namespace shardproof;
@@ -186,6 +187,49 @@ TEST_CASE("of many collectives those that name the tensor are listed first", "[f
                              "            all_reduce(sum) dp[0,1] [4] float64 'x.output counts'\n"
                              "            all_reduce(sum) tp[0,1] [4] float64 'layer 4'\n"));
   CHECK_THAT(text, Catch::Contains("'layer 8'") && !Catch::Contains("'layer 3'"));
+}
+
+TEST_CASE("a collective with the tensor's name is told where the last right one came after it",
+          "[findings]") {
+  const auto row = [](const char* name, int64_t step, int64_t order, int64_t calls, bool right) {
+    ResultRow out{right ? Outcome::kMatch : Outcome::kMismatch};
+    out.name = name;
+    out.step = step;
+    out.order = order;
+    out.calls_before = calls;
+    return out;
+  };
+  RankReport report;
+  report.calls = {"all_reduce(sum) dp[0,1] [2] float64 'loss counts'",
+                  "all_reduce(sum) dp[0,1] [3] float64 'loss counts'",
+                  "all_reduce(sum) tp[0,1] [4] float64 'embed forward'",
+                  "all_reduce(sum) dp[0,1] [1] float64 'loss'"};
+  report.rows = {row("loss", 1, 0, 1, true), row("logprobs", 2, 1, 3, true),
+                 row("loss", 2, 2, 4, false)};
+  const auto history = [&] {
+    Divergence out;
+    out.tensor = "loss";
+    out.step = 2;
+    out.worst = report.rows.back();
+    add_history({report}, out);
+    return out;
+  };
+  const Divergence found = history();
+  CHECK(found.last_good == "logprobs");
+  CHECK(found.collectives == std::vector<std::string>{report.calls[3]});
+  CHECK(found.earlier == std::vector<std::string>{report.calls[1]});  // of this step
+  CaseResult result;
+  result.verdict = Verdict::kMismatch;
+  result.divergence = found;
+  CHECK_THAT(describe_result(result, false),
+             Catch::Contains("logprobs was right on that rank; since then one collective:\n"
+                             "            all_reduce(sum) dp[0,1] [1] float64 'loss'\n"
+                             "            before that in this step, with its name:\n"
+                             "            all_reduce(sum) dp[0,1] [3] float64 'loss counts'"));
+  report.rows[1].outcome = Outcome::kMismatch;  // then a step before is the last right one
+  const Divergence late = history();
+  CHECK(late.collectives.size() == 3);
+  CHECK(late.earlier.empty());
 }
 
 TEST_CASE("a failure is told as a finished piece of work", "[findings]") {
