@@ -124,12 +124,15 @@ int64_t longest_segment(const Comparison& comparison) {
   return length;
 }
 
-// Whether the last third of the rows differs less than positions 2 and 3: a first key that is there
-// once more has a share of the attention that falls with the number of keys, and wrong scores show
-// little among two or three keys.
+// Whether the difference falls along the row, from the first third to the last: a first key that is
+// there once more has a share of the attention that falls with the number of keys, and wrong scores
+// have no less effect later.
 bool fades(const Comparison& comparison) {
-  const int64_t last_third = longest_segment(comparison) / 3 * 2;
-  return last_third > 3 && size_at(comparison, last_third, INT64_MAX) < size_at(comparison, 2, 3);
+  constexpr int64_t kSome = 8;
+  constexpr double kLeastFall = 1.25;
+  const int64_t third = longest_segment(comparison) / 3;
+  const double late = size_at(comparison, 2 * third, INT64_MAX);
+  return third > kSome && size_at(comparison, kSome, third) > kLeastFall * late;
 }
 
 // Whether the difference grows over the first keys and then stays, as that of other rotary
