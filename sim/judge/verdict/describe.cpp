@@ -114,7 +114,7 @@ std::string history_line(const Divergence& found) {
               : fmt::format("; since then {} collectives:", found.collectives.size());
   text += listed_calls(found);
   if (found.earlier.empty()) return text;
-  return text + "\nbefore that in this step, with its name:\n" + found.earlier.back();
+  return text + "\nearlier in this step, with the tensor's name:\n" + found.earlier.back();
 }
 
 std::string rounding_line(const CaseResult& result) {

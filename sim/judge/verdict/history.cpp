@@ -1,6 +1,7 @@
 #include "sim/judge/verdict/history.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "sim/judge/verdict/call_labels.h"
 
@@ -15,7 +16,15 @@ bool same_observation(const ResultRow& a, const ResultRow& b) {
 }  // namespace
 
 bool names_tensor(const std::string& call, const std::string& tensor) {
-  return label_of(call).find(tensor) != std::string::npos;
+  const std::string label = label_of(call);
+  const auto goes_on = [&](size_t at) {  // a longer word, of which `tensor` is a part
+    return at < label.size() &&
+           (std::isalnum(static_cast<unsigned char>(label[at])) != 0 || label[at] == '_');
+  };
+  for (size_t at = label.find(tensor); at != label.npos; at = label.find(tensor, at + 1)) {
+    if (!goes_on(at - 1) && !goes_on(at + tensor.size())) return true;
+  }
+  return false;
 }
 
 void add_history(const std::vector<RankReport>& reports, Divergence& found) {

@@ -8,7 +8,7 @@
 
 namespace shardproof::sim::judge {
 
-// Whether the label of a described call has the name of the tensor in it.
+// Whether the label of a described call has the name of the tensor in it, as whole words.
 bool names_tensor(const std::string& call, const std::string& tensor);
 
 // Adds the last right observation of the worst rank, its collectives since then, and those before

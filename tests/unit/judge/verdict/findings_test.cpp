@@ -224,8 +224,11 @@ TEST_CASE("a collective with the tensor's name is told where the last right one 
   CHECK_THAT(describe_result(result, false),
              Catch::Contains("logprobs was right on that rank; since then one collective:\n"
                              "            all_reduce(sum) dp[0,1] [1] float64 'loss'\n"
-                             "            before that in this step, with its name:\n"
+                             "            earlier in this step, with the tensor's name:\n"
                              "            all_reduce(sum) dp[0,1] [3] float64 'loss counts'"));
+  CHECK(names_tensor(report.calls[1], "loss"));
+  CHECK_FALSE(names_tensor(report.calls[1], "los"));  // a part of a word
+  CHECK_FALSE(names_tensor(report.calls[1], "count"));
   report.rows[1].outcome = Outcome::kMismatch;  // then a step before is the last right one
   const Divergence late = history();
   CHECK(late.collectives.size() == 3);
