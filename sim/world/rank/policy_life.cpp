@@ -210,7 +210,7 @@ void PolicyLife::fail(const StageSpec& stage) {
     return fail_to_load(worker, place_->comm, saved_, draw_below(place_->mesh.world_size()));
   }
   bool ended = false;
-  for (int64_t index = draw_below(3); !ended; index += 1 + draw_below(2 * index + 4)) {
+  const auto fail_at = [&](int64_t index) {
     probe_->fail_at(index);
     try {
       if (stage.kind == StageKind::kTrain) {
@@ -227,7 +227,13 @@ void PolicyLife::fail(const StageSpec& stage) {
       ended = probe_->ended();
     }
     probe_->check_freed();
+  };
+  int64_t last = 0;
+  for (int64_t index = draw_below(3); !ended; index += 1 + draw_below(2 * index + 4)) {
+    fail_at(last = index);
   }
+  // The last failure comes behind the gradients, which are taken by then. One more leaves some.
+  fail_at(last / 2 + draw_below(last / 4 + 1));
   probe_->pass_on();
 }
 
