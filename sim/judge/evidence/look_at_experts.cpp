@@ -230,13 +230,15 @@ std::optional<Evidence> look_at_shares(const DiffTask& task, const Values& with_
     }
   }
   solve(squares, numbers);
-  std::vector<double> proposed = router->now.golden;
+  std::vector<double> proposed = router->now.golden, of_z = proposed;
   for (size_t t = 0; t < router->tokens; ++t) {
     for (size_t j = 0; j < n; ++j) {
       for (size_t i = 0; i < unknown; ++i) proposed[t * n + j] += entry(t, j, i) * numbers[i];
+      of_z[t * n + j] += entry(t, j, n) * numbers[n];
     }
   }
-  if (!fits(router->now, proposed)) return std::nullopt;
+  // Where the z loss alone does it, the balancing loss is right.
+  if (!fits(router->now, proposed) || fits(router->now, of_z)) return std::nullopt;
   return OtherComputation{
       .name = "other shares of routes", .count = static_cast<int64_t>(n), .places = {router->real}};
 }

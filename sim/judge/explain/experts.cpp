@@ -68,6 +68,34 @@ std::string times_text(const char* loss, double times, const Symptoms& symptoms,
   return fmt::format("it has the part of the {} times {}", loss, words.pattern);
 }
 
+// Where the part of one loss alone is wrong, by a number that is another one on other ranks or in
+// other microbatches.
+std::optional<Proposal> propose_own_mean(const Difference& difference,
+                                         double SideLossParts::*part) {
+  const bool is_z = part == &SideLossParts::z;
+  double SideLossParts::*const other = is_z ? &SideLossParts::balance : &SideLossParts::z;
+  double least = std::numeric_limits<double>::infinity(), greatest = 0;
+  for (const ResultRow* row : difference.wrong) {
+    const auto* found = evidence_of<SideLossParts>(*row);
+    if (found == nullptr || !(found->*part > 1e-6)) return std::nullopt;
+    if (!std::isnan(found->*other) && std::fabs(found->*other - 1) > 1e-6) return std::nullopt;
+    least = std::min(least, found->*part);
+    greatest = std::max(greatest, found->*part);
+  }
+  if (!(greatest - least > 1e-6)) return std::nullopt;
+  const char* loss = is_z ? "z loss" : "balancing loss";
+  return Proposal{
+      .pattern = fmt::format("it has the part of the {}, by rank or microbatch, {:.6g} to {:.6g} "
+                             "times",
+                             loss, least, greatest),
+      .likely = fmt::format("the mean of the {} is taken over each rank's or microbatch's own "
+                            "tokens, or divided by another count of its own, where one count of "
+                            "all that share it is due",
+                            loss),
+      .description = kFreeNumber * static_cast<double>(difference.wrong.size()),
+      .ranks = difference.ranks};
+}
+
 }  // namespace
 
 std::optional<Proposal> propose_other_experts(const Difference& difference) {
@@ -88,6 +116,8 @@ std::optional<Proposal> propose_other_experts(const Difference& difference) {
 
 std::optional<Proposal> propose_side_losses(const Difference& difference) {
   constexpr double kUnseen = std::numeric_limits<double>::quiet_NaN();
+  if (const auto own = propose_own_mean(difference, &SideLossParts::z)) return own;
+  if (const auto own = propose_own_mean(difference, &SideLossParts::balance)) return own;
   SideLossParts parts{kUnseen, kUnseen};
   for (const ResultRow* row : difference.wrong) {
     const auto* found = evidence_of<SideLossParts>(*row);

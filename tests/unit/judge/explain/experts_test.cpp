@@ -48,6 +48,9 @@ JudgedWorld experts_world(int64_t dp = 4, int64_t cp = 1) {
        of_tokens(std::string(kLogitsGrad) + ".balance", numbered({3, 8, 6}, 5) * 0.01,
                  Phase::kRecompute),
        of_tokens(std::string(kLogitsGrad) + ".z", numbered({3, 8, 6}, 6) * 0.02, Phase::kRecompute),
+       of_tokens(std::string(kLogitsGrad) + ".scores", numbered({3, 8, 6}, 9).softmax(-1),
+                 Phase::kRecompute),
+       of_tokens(std::string(kLogitsGrad) + ".slopes", numbered({3, 8, 6}, 10), Phase::kRecompute),
        seen(kGateUp, numbered({6, 8, 5}, 7)), seen(kRouterGrad, numbered({6, 8}, 8))});
   made.cut_as(kGateUp, Layout({Cut::even(0, "ep")}));
   return made;
@@ -164,6 +167,24 @@ TEST_CASE("Side losses that count another number of times in a router's gradient
   CHECK_THAT(planted(0.25, 0.5).pattern,
              Contains("balancing loss times 1.25, and it has the part of the z loss times 1.5"));
   CHECK_THAT(planted(0.25, 0).likely, Contains("the coefficient of the balancing loss is another"));
+}
+
+TEST_CASE("A side loss whose mean each rank takes over tokens of its own is named",
+          "[explanations]") {
+  const JudgedWorld judged = experts_world(/*dp=*/2, /*cp=*/3);
+  for (const auto& [part, loss] : {std::pair{".z", "z loss"}, {".balance", "balancing loss"}}) {
+    const at::Tensor of_loss = golden_of(judged, std::string(kLogitsGrad) + part);
+    const Divergence own =
+        found_in(judged, kLogitsGrad, [&](int64_t rank, const at::Tensor& gradient) {
+          return gradient + (0.5 + static_cast<double>(rank)) * of_loss;
+        });
+    CHECK_THAT(own.pattern,
+               Contains(fmt::format("{}, by rank or microbatch, 1.5 to 6.5 times", loss)));
+    CHECK_THAT(own.likely, Contains(fmt::format("the mean of the {} is taken over each rank's or "
+                                                "microbatch's own tokens",
+                                                loss)) &&
+                               !Contains("counts other routes"));
+  }
 }
 
 TEST_CASE("A rank without a part of a side loss does not contradict the others", "[explanations]") {
