@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "sim/judge/diff/addends.h"
 
@@ -29,11 +30,33 @@ void add_sums(Assembled& tensor) {
   if (known > 0) tensor.golden_size = std::sqrt(square / static_cast<double>(known));
 }
 
+double nats_of_values(const Assembled& tensor) {
+  constexpr size_t kMost = 4096;  // elements
+  std::vector<double> values;
+  for (size_t e = 0; e < tensor.known.size() && values.size() < kMost; ++e) {
+    if (tensor.known[e] && tensor.golden[e] != 0) values.push_back(tensor.golden[e]);
+  }
+  std::sort(values.begin(), values.end());
+  double equal = 0;  // pairs
+  for (size_t i = 0, first = 0; i < values.size(); ++i) {
+    if (values[i] - values[first] > tensor.allowance) first = i;
+    equal += static_cast<double>(i - first);
+  }
+  const auto count = static_cast<double>(values.size());
+  return equal > 0 ? std::log(count * (count - 1) / 2 / equal)
+                   : std::numeric_limits<double>::infinity();
+}
+
 }  // namespace
 
 bool Assembled::is_wrong(size_t element) const {
   return !(std::fabs(actual[element] - golden[element]) <= allowance) ||
          (is_dropped(element) && actual[element] != 0);
+}
+
+bool Assembled::is_convinced_by(const Explained& sums, double choice_nats) const {
+  return sums.convinces(allowance, golden_size, choice_nats) &&
+         nats_of_values * static_cast<double>(sums.evidence) >= choice_nats + kChanceNats;
 }
 
 bool Assembled::has_experts() const { return is_of_experts(name, std::ssize(shape)); }
@@ -70,6 +93,7 @@ std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces) {
   }
   if (is_route_ids(out.name)) out.allowance = std::max(out.allowance, kBetweenIds);
   add_sums(out);
+  out.nats_of_values = nats_of_values(out);
   return out;
 }
 
@@ -97,7 +121,7 @@ bool Fit::add(int64_t element, int64_t source) {
 
 bool Fit::explains_tensor(double choice_nats) const {
   return 2 * sums_.wrong >= tensor_.wrong && sums_.evidence >= 2 &&
-         sums_.convinces(tensor_.allowance, tensor_.golden_size, choice_nats);
+         tensor_.is_convinced_by(sums_, choice_nats);
 }
 
 }  // namespace shardproof::sim::judge

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,8 +28,15 @@ struct Assembled {
   int64_t wrong = 0;       // known elements whose error exceeds the allowance
   double difference = 0;   // sum of (actual - golden)^2 over the known elements
 
+  // Minus the logarithm of the probability that two elements other than 0 have one golden value.
+  // Where values are few, as those of a selection bias, chance puts one in the place of another.
+  double nats_of_values = std::numeric_limits<double>::infinity();
+
   bool is_wrong(size_t element) const;
   bool has_experts() const;  // at each index of dim 0
+  // Whether elements from other places may be claimed to explain it, as one of e^`choice_nats`
+  // proposals.
+  bool is_convinced_by(const Explained& sums, double choice_nats) const;
   // Whether the element is zero by definition, so that its value is not evidence of its origin.
   bool is_dropped(size_t element) const { return zeros_are_exact && golden[element] == 0; }
 };

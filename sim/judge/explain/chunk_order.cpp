@@ -283,7 +283,7 @@ std::optional<Proposal> propose_chunk_order(const Assembled& tensor, const Mesh&
       if (count > kFewChunks && is_rotation(order->sources)) continue;
       const double choices =
           static_cast<double>(order->moved) * std::log(static_cast<double>(count));
-      if (!order->sums.convinces(tensor.allowance, tensor.golden_size, choices)) continue;
+      if (!tensor.is_convinced_by(order->sums, choices)) continue;
       std::vector<double> parameters(order->sources.begin(), order->sources.end());
       parameters.push_back(static_cast<double>(dim));
       return Proposal{

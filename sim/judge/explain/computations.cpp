@@ -75,15 +75,16 @@ Computation words_for(const OtherComputation& found, const Symptoms& symptoms) {
                  : ""},
       {"other shares of routes",
        "it has the part of a balancing loss that takes other shares of routes",
-       "the balancing loss counts other routes than the golden's: those of padding or of a rank's "
-       "own tokens, not all of a token, or only those that are kept; or it divides them by another "
-       "number of tokens"},
+       "the balancing loss counts other routes than the golden's: those of padding or of other "
+       "sequences or microbatches, a rank's own alone, not all of a token, or only those that are "
+       "kept; or it divides them by another number of tokens"},
       {"z of scores", "it has the part of a z loss of the scores in place of that of the logits",
        "the z loss is taken behind the softmax or sigmoid of the router"},
       {"moves of other counts",
        fmt::format("the selection bias of experts {} moved another way, by the right rate",
                    experts),
-       "other routes are counted for it: a rank's own alone, or those of padding"},
+       "other routes are counted for it, as those of a rank or of a microbatch alone, or of "
+       "padding"},
       {"biases without weights", "the biases of the experts' second products have no weights",
        "the bias of down is added behind the weights of the routes"},
       {"biases times",

@@ -58,6 +58,23 @@ TEST_CASE("only positions are cut in zigzag, and fused parts by rank", "[explana
   }
 }
 
+TEST_CASE("Where values are few, one in the place of another is no order of chunks",
+          "[explanations]") {
+  // Selection biases after one step: two experts moved another way.
+  const at::Tensor golden = at::tensor({1.0, -1.0, 1.0, -1.0, -1.0, 1.0}, at::kDouble) * 0.05;
+  at::Tensor actual = golden.clone();
+  actual[2] = -0.05;
+  actual[4] = 0.05;
+  CHECK_FALSE(propose_chunk_order(whole(actual, golden), kThreeByTwo));
+  CHECK_FALSE(propose_shift(whole(actual, golden), kThreeByTwo));
+  // The same places of other values are one.
+  const at::Tensor many = numbered({6}, 9);
+  at::Tensor moved = many.clone();
+  moved[2] = many[1];
+  moved[4] = many[0];
+  CHECK(propose_chunk_order(whole(moved, many), kThreeByTwo));
+}
+
 TEST_CASE("chunks of one mesh axis may be of uneven length", "[explanations]") {
   const at::Tensor golden = numbered({3, 11, 2}, 4);  // chunks of 4, 4, 3 over cp
   at::Tensor actual = golden.clone();
