@@ -75,6 +75,10 @@ std::vector<std::vector<std::string>> sets_of_axes(const Mesh& mesh);
 // Peers along `axes` that hold the same part, per microbatch; empty when some are absent.
 std::vector<Pieces> peers_along(const Mesh& mesh, const std::vector<std::string>& axes,
                                 const Pieces& pieces);
+// Peers along `axes`, per microbatch, each with a part of its own; empty when there are others. Of
+// ranks that hold several parts, as one for each expert, those of one number belong together.
+std::vector<Pieces> parts_along(const Mesh& mesh, const std::vector<std::string>& axes,
+                                const Pieces& pieces);
 
 // The problem of most wrong rows.
 std::optional<Proposal> propose_problem(const Difference& difference);

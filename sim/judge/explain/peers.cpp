@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <type_traits>
+#include <utility>
 
 #include "sim/judge/explain/hypotheses.h"
 
@@ -13,6 +15,31 @@ std::vector<int64_t> ranks_in(const std::vector<const Held*>& all) {
   std::set<int64_t> ranks;
   for (const Held* one : all) ranks.insert(one->rank);
   return {ranks.begin(), ranks.end()};
+}
+
+// The pieces of all peers along `axes` that have one key; empty when some are absent, or when two
+// of a group have other sizes or do not fit.
+template <class KeyOf, class Fits>
+std::vector<Pieces> groups_along(const Mesh& mesh, const std::vector<std::string>& axes,
+                                 const Pieces& pieces, const KeyOf& key_of, const Fits& fits) {
+  std::map<std::pair<int64_t, std::invoke_result_t<KeyOf, const Piece&>>, Pieces> by_leader;
+  for (const Piece* piece : pieces) {
+    by_leader[{mesh.peers_along(axes, piece->rank).front(), key_of(*piece)}].push_back(piece);
+  }
+  int64_t size = 1;
+  for (const std::string& axis : axes) size *= mesh.size(axis);
+  std::vector<Pieces> groups;
+  for (auto& [key, group] : by_leader) {
+    if (std::ssize(group) != size) return {};
+    for (size_t i = 0; i < group.size(); ++i) {
+      for (size_t k = 0; k < i; ++k) {
+        if (group[i]->actual.size() != group[k]->actual.size() || !fits(*group[i], *group[k]))
+          return {};
+      }
+    }
+    groups.push_back(std::move(group));
+  }
+  return groups;
 }
 
 }  // namespace
@@ -68,22 +95,20 @@ std::vector<std::vector<std::string>> sets_of_axes(const Mesh& mesh) {
 
 std::vector<Pieces> peers_along(const Mesh& mesh, const std::vector<std::string>& axes,
                                 const Pieces& pieces) {
-  std::map<std::pair<int64_t, int64_t>, Pieces> by_leader;
-  for (const Piece* piece : pieces) {
-    by_leader[{mesh.peers_along(axes, piece->rank).front(), piece->microbatch}].push_back(piece);
-  }
-  int64_t size = 1;
-  for (const std::string& axis : axes) size *= mesh.size(axis);
-  std::vector<Pieces> groups;
-  for (auto& [key, group] : by_leader) {
-    const Piece& first = *group.front();
-    const bool same_part = std::all_of(group.begin(), group.end(), [&](const Piece* piece) {
-      return piece->dims == first.dims && piece->actual.size() == first.actual.size();
-    });
-    if (static_cast<int64_t>(group.size()) != size || !same_part) return {};
-    groups.push_back(std::move(group));
-  }
-  return groups;
+  return groups_along(
+      mesh, axes, pieces, [](const Piece& piece) { return piece.microbatch; },
+      [](const Piece& piece, const Piece& first) { return piece.dims == first.dims; });
+}
+
+std::vector<Pieces> parts_along(const Mesh& mesh, const std::vector<std::string>& axes,
+                                const Pieces& pieces) {
+  std::map<std::pair<int64_t, int64_t>, int64_t> numbers;  // of rank and microbatch
+  return groups_along(
+      mesh, axes, pieces,
+      [&](const Piece& piece) {
+        return std::pair(piece.microbatch, numbers[{piece.rank, piece.microbatch}]++);
+      },
+      [](const Piece& piece, const Piece& other) { return piece.dims != other.dims; });
 }
 
 }  // namespace shardproof::sim::judge

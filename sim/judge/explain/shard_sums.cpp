@@ -2,42 +2,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <map>
-#include <set>
 
 #include "sim/judge/explain/hypotheses.h"
 
 namespace shardproof::sim::judge {
 namespace {
-
-// Peers along `axes`, per microbatch, each with a part of its own; empty when there are others. Of
-// ranks that hold several parts, as one for each expert, those of one number belong together.
-std::vector<Pieces> parts_along(const Mesh& mesh, const std::vector<std::string>& axes,
-                                const Pieces& pieces) {
-  std::map<std::pair<int64_t, int64_t>, int64_t> numbers;  // of rank and microbatch
-  std::map<std::array<int64_t, 3>, Pieces> by_leader;
-  for (const Piece* piece : pieces) {
-    const int64_t number = numbers[{piece->rank, piece->microbatch}]++;
-    by_leader[{mesh.peers_along(axes, piece->rank).front(), piece->microbatch, number}].push_back(
-        piece);
-  }
-  int64_t size = 1;
-  for (const std::string& axis : axes) size *= mesh.size(axis);
-  std::vector<Pieces> groups;
-  for (auto& [key, group] : by_leader) {
-    std::set<std::vector<std::vector<int64_t>>> parts;
-    const bool are_like = std::all_of(group.begin(), group.end(), [&](const Piece* piece) {
-      return piece->actual.size() == group.front()->actual.size() &&
-             parts.insert(piece->dims).second;
-    });
-    if (std::ssize(group) != size || !are_like) return {};
-    groups.push_back(std::move(group));
-  }
-  return groups;
-}
 
 Explained explained_by(const std::vector<Pieces>& groups, double factor) {
   Explained sums;

@@ -15,6 +15,15 @@ namespace shardproof::sim::judge {
 
 inline constexpr const char* kGrad = "grad.w";
 
+// An activation whose dims 0 and 1 are samples and positions, none of which is padding.
+inline Observation of_tokens(const std::string& name, at::Tensor tensor, Phase phase) {
+  Observation observation = seen(name, std::move(tensor), phase);
+  observation.token_map =
+      at::arange(observation.tensor.size(0) * observation.tensor.size(1), at::kLong)
+          .view({observation.tensor.size(0), observation.tensor.size(1)});
+  return observation;
+}
+
 // A tensor that one rank holds whole.
 inline Piece piece_of(const at::Tensor& actual, const at::Tensor& golden,
                       const std::string& name = "t") {

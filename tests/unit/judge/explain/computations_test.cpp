@@ -17,14 +17,6 @@ constexpr const char* kLogitsGrad = "model.layers.0.mlp.gate.weights.grad_input"
 constexpr const char* kBias = "param.model.layers.0.mlp.gate.e_score_correction_bias";
 constexpr double kRate = 0.25;
 
-Observation of_tokens(const std::string& name, at::Tensor tensor, Phase phase) {
-  Observation observation = seen(name, std::move(tensor), phase);
-  observation.token_map =
-      at::arange(observation.tensor.size(0) * observation.tensor.size(1), at::kLong)
-          .view({observation.tensor.size(0), observation.tensor.size(1)});
-  return observation;
-}
-
 at::Tensor ids() {
   const at::Tensor first = numbered({2, 4}, 11).mul(1e6).to(at::kLong).abs().remainder(5);
   return at::stack({first, first + 1}, -1);

@@ -18,14 +18,6 @@ constexpr const char* kIds = "model.layers.0.mlp.gate.ids.output";
 constexpr const char* kWeights = "model.layers.0.mlp.gate.weights.output";
 constexpr const char* kLogitsGrad = "model.layers.0.mlp.gate.weights.grad_input";
 
-Observation of_tokens(const std::string& name, at::Tensor tensor, Phase phase) {
-  Observation observation = seen(name, std::move(tensor), phase);
-  observation.token_map =
-      at::arange(observation.tensor.size(0) * observation.tensor.size(1), at::kLong)
-          .view({observation.tensor.size(0), observation.tensor.size(1)});
-  return observation;
-}
-
 // [3, 8, 2] experts of 6, without an order that repeats.
 at::Tensor ids() {
   const at::Tensor first = numbered({3, 8}, 11).mul(1e6).to(at::kLong).abs().remainder(5);
