@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -140,6 +141,17 @@ Explanation explain_received(const Symptoms& symptoms, int64_t first) {
   return why;
 }
 
+namespace {
+
+std::vector<int64_t> ranks_with_wrong_values(const Rows& rows) {
+  Rows wrong;
+  std::copy_if(rows.begin(), rows.end(), std::back_inserter(wrong),
+               [](const ResultRow* row) { return row->is_wrong(); });
+  return ranks_of(wrong);
+}
+
+}  // namespace
+
 Explanation explain_replicas(const Symptoms& symptoms) {
   std::map<uint64_t, std::vector<int64_t>> by_digest;
   for (const ResultRow* row : symptoms.rows) {
@@ -151,10 +163,23 @@ Explanation explain_replicas(const Symptoms& symptoms) {
   std::sort(camps.begin(), camps.end(), [](const auto& a, const auto& b) {
     return a.size() != b.size() ? a.size() < b.size() : a < b;
   });
-  const bool right = std::all_of(symptoms.rows.begin(), symptoms.rows.end(),
-                                 [](const ResultRow* row) { return !row->is_wrong(); });
-  const std::string odd = ranks_clause(symptoms.mesh, camps.front(), ranks_of(symptoms.rows));
-  return words_for_copies(camps.size(), odd, right);
+  const std::vector<int64_t> wrong = ranks_with_wrong_values(symptoms.rows),
+                             all = ranks_of(symptoms.rows);
+  const auto clause = [&](const std::vector<int64_t>& ranks) {
+    return ranks_clause(symptoms.mesh, ranks, all);
+  };
+  std::string which;
+  if (!wrong.empty() && wrong.size() < all.size()) {
+    which = "; the odd one " + clause(wrong);
+  } else if (camps.size() > 1 && camps[0].size() < camps[1].size()) {
+    which = "; the odd one " + clause(camps[0]);
+  } else {  // nothing tells which of them is right
+    constexpr size_t kNamed = 3;
+    for (size_t i = 0; i < std::min(camps.size(), kNamed); ++i) {
+      which += (i == 0 ? ": one " : ", one ") + clause(camps[i]);
+    }
+  }
+  return words_for_copies(camps.size(), which, wrong.empty());
 }
 
 }  // namespace shardproof::sim::judge

@@ -66,8 +66,8 @@ std::string rounding_note(Precision precision) {
   return fmt::format("if the same case matches in float64, this is rounding in {}", precision);
 }
 
-Explanation words_for_copies(size_t count, const std::string& odd_ranks, bool values_are_right) {
-  return {fmt::format("{} different copies where one belongs; the odd one {}", count, odd_ranks),
+Explanation words_for_copies(size_t count, const std::string& which, bool values_are_right) {
+  return {fmt::format("{} different copies where one belongs{}", count, which),
           values_are_right
               ? "each rank computed or reduced it on its own: the values are right, the bits differ"
               : ""};

@@ -55,6 +55,9 @@ TEST_CASE("shards of one tensor are no replicas of each other", "[findings]") {
   CHECK(result.verdict == Verdict::kMismatch);
   CHECK(result.kind == ResultKind::kReplicas);
   CHECK(result.divergence->ranks == Ranks{0, 3});
+  CHECK_THAT(result.divergence->pattern, Catch::Contains(": one on rank 0 only") &&
+                                             Catch::Contains(", one on rank 3 only") &&
+                                             !Catch::Contains("odd one"));
 }
 
 TEST_CASE("ranks that hold different tokens need not agree, those with the same must",

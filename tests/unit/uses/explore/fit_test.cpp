@@ -35,4 +35,20 @@ TEST_CASE("the experts of a policy run in float64, and those of training in any 
   CHECK_FALSE(refused("llama", "policy", "float16"));
 }
 
+TEST_CASE("a wide matrix that every rank makes orthogonal is no small case") {
+  CaseSettings settings = {{"workload", "train"},           {"model.family", "deepseek_v3"},
+                           {"model.hidden_size", 1025},     {"model.head_dim", 4},
+                           {"model.num_hidden_layers", 1},  {"model.vocab_size", 4},
+                           {"data.lengths", {16, 1, 9}},    {"parallel.tensor_parallel_size", 2},
+                           {"model.num_attention_heads", 8}};
+  const auto small = [&](const char* optimizer, int64_t heads) {
+    settings["run.optimizer.name"] = optimizer;
+    settings["model.num_nextn_predict_layers"] = heads;
+    return is_small(*check_settings(settings, "t/wide.yaml", {}).spec);
+  };
+  CHECK(small("AdamW", 8));
+  CHECK(small("Muon", 0));
+  CHECK_FALSE(small("Muon", 8));  // of each extra head a matrix of 1025 x 2050
+}
+
 }  // namespace shardproof::sim::explore
