@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "golden/losses.h"
 #include "model/precision.h"
 #include "model/rope.h"
 
@@ -168,8 +169,9 @@ std::vector<at::Tensor> dense_head_logits(Decoder& model, const at::Tensor& stre
   return logits;
 }
 
-at::Tensor dense_head_logprobs(const at::Tensor& logits, const Batch& batch, int64_t depth) {
-  const at::Tensor all = logits.to(wider_type(logits.scalar_type())).log_softmax(-1);
+at::Tensor dense_head_logprobs(const at::Tensor& logits, const Batch& batch, int64_t depth,
+                               const at::Tensor& moves) {
+  const at::Tensor all = dense_log_softmax(logits, moves);
   const std::vector<int64_t> lengths = lengths_of(batch);
   std::vector<at::Tensor> rows;
   for (int64_t sample = 0; sample < batch.size(); ++sample) {

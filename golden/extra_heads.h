@@ -27,7 +27,8 @@ void repeat_first_head(Decoder& model);
 
 // Wider float [B, S]: the log-probability of input_ids[:, t] by head `depth`, in the place of that
 // token. The first 1 + depth tokens of a sample, and padding, are 0.
-at::Tensor dense_head_logprobs(const at::Tensor& logits, const Batch& batch, int64_t depth);
+at::Tensor dense_head_logprobs(const at::Tensor& logits, const Batch& batch, int64_t depth,
+                               const at::Tensor& moves = {});
 
 struct HeadLosses {
   at::Tensor sum;                        // with its weight, differentiable; undefined without heads

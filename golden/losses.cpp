@@ -97,10 +97,18 @@ at::Tensor preference(const at::Tensor& logprobs, const Batch& batch, const at::
 
 }  // namespace
 
-at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch) {
+at::Tensor dense_log_softmax(const at::Tensor& logits, const at::Tensor& moves) {
+  const at::Tensor wide = logits.to(wider_type(logits.scalar_type()));
+  const at::Tensor all = at::log_softmax(wide, -1);
+  if (!moves.defined()) return all;
+  const at::Tensor sums = at::logsumexp(wide, -1, /*keepdim=*/true);
+  return all - (moves + (sums - sums.detach()) * at::expm1(-moves));
+}
+
+at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch, const at::Tensor& moves) {
   const at::Tensor ids = batch.input_ids.to(logits.device());
   const int64_t seq_len = ids.size(1);
-  const at::Tensor all = at::log_softmax(logits.to(wider_type(logits.scalar_type())), -1);
+  const at::Tensor all = dense_log_softmax(logits, moves);
   const at::Tensor next = all.narrow(1, 0, seq_len - 1)
                               .gather(-1, ids.narrow(1, 1, seq_len - 1).unsqueeze(-1))
                               .squeeze(-1);

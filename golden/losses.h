@@ -14,9 +14,17 @@
 namespace shardproof::golden {
 
 //   logits    [B, S, V]   any float
+//   moves     [B, S, 1]   wider float, of a member of an ensemble: by how much each row's log of
+//   the
+//                         sum is too large (Perturbation::row_moves); undefined: by nothing
 //   returns   [B, S]      wider float: log-probability of input_ids[:, t] given the tokens before;
 //                         position 0 and padding are 0
-at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch);
+at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch,
+                          const at::Tensor& moves = {});
+
+// [B, S, V] log-probabilities of the same logits and moves. The gradient has the probabilities that
+// these are the logs of.
+at::Tensor dense_log_softmax(const at::Tensor& logits, const at::Tensor& moves);
 
 // The loss of the global batch, a scalar in the dtype of `logprobs` [B, S]. When nothing counts,
 // the loss and its gradients are 0. Old logprobs and advantages have no effect where the mask is 0.

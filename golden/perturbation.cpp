@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "model/precision.h"
 #include "sim/case/record/golden_record.h"
 #include "sim/case/recorder/rounding_noise.h"
 #include "sim/case/recorder/score_noise.h"
@@ -26,6 +27,13 @@ double Perturbation::error_of(const std::string& key) const {
 at::Tensor Perturbation::moved(const at::Tensor& value, const std::string& stream) const {
   if (!value.is_floating_point()) return value;  // the experts of a token
   return sim::moved_by_rounding(value, seed_, prefix_ + stream, roundings_);
+}
+
+at::Tensor Perturbation::row_moves(const at::Tensor& logits, const std::string& stream) const {
+  const at::ScalarType wide = wider_type(logits.scalar_type());
+  const at::Tensor sums = logits.detach().to(wide).logsumexp(-1, /*keepdim=*/true);
+  const at::Tensor most = sums.to(at::kDouble).abs().clamp_min(2) * sim::half_gap(wide);
+  return (sim::uniform_noise(sums, seed_, prefix_ + "row " + stream) * most * roundings_).to(wide);
 }
 
 at::Tensor Perturbation::doubted_gradient(const at::Tensor& gradient, const std::string& parameter,

@@ -6,6 +6,10 @@
 //                         backward its gradient too
 //   scores of attention   a row's weights, and the two products whose difference a score's gradient
 //                         is: moved by their roundings (sim/case/recorder/score_noise.h)
+//   rows of logits        the log of a row's sum: moved by up to its own rounding and by that of 1,
+//                         since the sum is rounded before its log is taken. All probabilities of
+//                         the row share it, and it is all that is left of the logprob of a token
+//                         that is almost certain
 //   parameter's gradient  moved by a rounding. For the optimizer each element smaller than the
 //                         unperturbed run's largest error in that gradient is also moved by up to
 //                         that error: AdamW follows its sign, whatever its size
@@ -38,6 +42,8 @@ class Perturbation {
   // Returns `value`, of any floating dtype and shape, perturbed; differentiable. `stream` names the
   // draw; use each name once in a run.
   at::Tensor moved(const at::Tensor& value, const std::string& stream) const;
+  // [.., 1] in the wider dtype, of logits [.., V]: by how much each row's log of the sum is moved.
+  at::Tensor row_moves(const at::Tensor& logits, const std::string& stream) const;
   // A parameter's reduced gradient, perturbed in the elements that are within its error.
   at::Tensor doubted_gradient(const at::Tensor& gradient, const std::string& parameter,
                               int64_t step) const;

@@ -231,12 +231,17 @@ at::Tensor PlainModel::logprobs(const Batch& batch, int64_t step, Probe& probe,
   const at::Tensor stream = model_.forward(/*chunk=*/0, batch.input_ids, context);
   const bool in_parts = model_.chunk_count() > 1;
   const at::Tensor narrow = in_parts ? model_.forward(/*chunk=*/1, stream, context) : stream;
-  const at::Tensor logprobs = dense_logprobs(scaled(narrow), batch);
+  const auto moves = [&](const at::Tensor& logits, int64_t depth) {
+    return perturbation_ ? perturbation_->row_moves(logits, fmt::format("{} {}", depth, step))
+                         : at::Tensor();
+  };
+  const at::Tensor logprobs = dense_logprobs(scaled(narrow), batch, moves(scaled(narrow), 0));
   observe_logprobs(logprobs, batch, /*depth=*/0, step, probe);
   if (of_heads == nullptr || !in_parts) return logprobs;
   for (const at::Tensor& logits : dense_head_logits(model_, stream, batch, context)) {
     const int64_t depth = std::ssize(*of_heads) + 1;
-    of_heads->push_back(dense_head_logprobs(scaled(logits), batch, depth));
+    of_heads->push_back(
+        dense_head_logprobs(scaled(logits), batch, depth, moves(scaled(logits), depth)));
     observe_logprobs(of_heads->back(), batch, depth, step, probe);
   }
   return logprobs;

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "logprob/context_logprob.h"
 #include "sim/uses/proofs/built_in.h"
+#include "sim/uses/proofs/passes.h"
 #include "tensor/int64_list.h"
 
 namespace shardproof::sim::proofs {
@@ -78,7 +79,7 @@ at::Tensor scored_alone(const at::Tensor& logits, const at::Tensor& target, int6
                         const Options& options) {
   const at::ScalarType wide = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor all =
-      at::log_softmax(logits.to(wide) / options["temperature"].get<double>(), -1);
+      log_softmax_of_rows(logits.to(wide) / options["temperature"].get<double>());
   return all.narrow(0, 0, count).gather(-1, target.narrow(0, 1, count).unsqueeze(-1)).squeeze(-1);
 }
 

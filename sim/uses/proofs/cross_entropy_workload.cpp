@@ -39,7 +39,7 @@ WorkloadTensors plain_loss(const TensorsByName& full, const Options& options) {
   const at::Tensor logits = full.at("logits");
   const double smoothing = options["label_smoothing"];
   const auto vocab = static_cast<double>(logits.size(-1));
-  const at::Tensor logprobs = at::log_softmax(logits, -1, wider_type(logits.scalar_type()));
+  const at::Tensor logprobs = log_softmax_of_rows(logits.to(wider_type(logits.scalar_type())));
   const at::Tensor target = logprobs.gather(-1, full.at("target").unsqueeze(-1)).squeeze(-1);
   // Smoothing gives the target 1 - smoothing, and an equal part of the rest to each other token.
   const at::Tensor others = (logprobs.sum(-1) - target) / std::max(vocab - 1, 1.0);

@@ -8,6 +8,7 @@
 #include "logprob/fused_logprob.h"
 #include "model/precision.h"
 #include "sim/uses/proofs/built_in.h"
+#include "sim/uses/proofs/passes.h"
 
 namespace shardproof::sim::proofs {
 namespace {
@@ -30,7 +31,7 @@ WorkloadTensors plain_fused(const TensorsByName& full, const Options& options) {
   at::Tensor logits = full.at("hidden").matmul(full.at("weight").t());
   if (options["bias"]) logits = logits + full.at("bias");
   logits = logits.to(wider_type(logits.scalar_type()));
-  const at::Tensor all = at::log_softmax(logits / options["temperature"].get<double>(), -1);
+  const at::Tensor all = log_softmax_of_rows(logits / options["temperature"].get<double>());
   return {{"logprobs", all.gather(-1, full.at("target").unsqueeze(-1)).squeeze(-1)}};
 }
 

@@ -15,6 +15,7 @@
 #include "logprob/vocab_parallel_logprob.h"
 #include "model/precision.h"
 #include "sim/uses/proofs/built_in.h"
+#include "sim/uses/proofs/passes.h"
 
 namespace shardproof::sim::proofs {
 namespace {
@@ -57,7 +58,7 @@ WorkloadTensors plain_functions(const TensorsByName& full, const Options& option
   const auto log_softmax = [&](const char* name) {
     const at::Tensor logits = full.at(name);
     const at::Tensor wide = logits.to(wider_type(logits.scalar_type()));
-    return at::log_softmax(wide / options["temperature"].get<double>(), -1);
+    return log_softmax_of_rows(wide / options["temperature"].get<double>());
   };
   const at::Tensor p = log_softmax("logits"), q = log_softmax("logits_q");
   // A token of probability 0 adds nothing: p log p tends to 0 with p.

@@ -40,4 +40,8 @@ at::Tensor transposed_memory(const at::Tensor& tensor) {
   return tensor.transpose(0, -1).contiguous().transpose(0, -1);
 }
 
+at::Tensor log_softmax_of_rows(const at::Tensor& logits) {
+  return logits - logits.logsumexp(-1, /*keepdim=*/true);
+}
+
 }  // namespace shardproof::sim::proofs

@@ -206,12 +206,6 @@ void refuse_side_losses(const CaseSpec& spec) {
     refuse("the pooled balancing loss is that of one microbatch, but run.experts.groups is global",
            "set run.experts.balance.form: per_layer, or other groups");
   }
-  if (spec.parallel.pp > 1) {
-    refuse(fmt::format("the pooled balancing loss depends on the routes of all layers, which the "
-                       "{} ranks of pp do not have",
-                       spec.parallel.pp),
-           "set run.experts.balance.coefficient, whose form is per_layer");
-  }
 }
 
 // One device decides by the model's own loss which steps of float16 overflow.
@@ -245,6 +239,13 @@ void refuse_in_stages(const CaseSpec& spec, const ParallelSpec& parallel) {
   if (spec.fused_norm) {
     refuse_beside("run.scoring.fused_norm, which joins the last sum of a layer and the next norm,",
                   "set pipeline_parallel_size to 1, or leave it out");
+  }
+  const SideLossOptions losses = side_losses_of(spec);
+  if (losses.form == BalancingForm::kPooled && losses.balance != 0) {
+    refuse(fmt::format("the pooled balancing loss depends on the routes of all layers, which the "
+                       "{} ranks of pp do not have",
+                       parallel.pp),
+           "set run.experts.balance.coefficient, whose form is per_layer");
   }
   const Pipeline pipeline = pipeline_of(parallel_options(parallel).pipeline, parallel.mesh());
   if (parallel.deferred_wgrad > 0 && pipeline.splits_backward()) {

@@ -52,6 +52,18 @@ TEST_CASE("Logprobs of low-precision logits are computed in float32", "[golden]"
   CHECK(dense_logprobs(logits, batch()).scalar_type() == at::kFloat);
 }
 
+TEST_CASE("A moved row has the logprobs and probabilities of a larger sum", "[golden]") {
+  const at::Tensor logits = at::arange(12, at::kDouble).view({1, 2, 6}).set_requires_grad(true);
+  const at::Tensor moves = at::tensor({0.5, -0.25}, at::kDouble).view({1, 2, 1});
+  const at::Tensor moved = dense_log_softmax(logits, moves);
+  CHECK(at::allclose(moved, at::log_softmax(logits, -1) - moves, 0, 1e-14));
+  moved[0][1][4].backward();
+  at::Tensor expected = -moved.detach()[0][1].exp();
+  expected[4] += 1;
+  CHECK(at::allclose(logits.grad()[0][1], expected, 0, 1e-14));
+  CHECK(logits.grad()[0][0].abs().max().item<double>() == 0);
+}
+
 TEST_CASE("A batch of one position has no logprob and still a loss", "[golden]") {
   Batch b = batch();
   b.input_ids = b.input_ids.narrow(1, 0, 1);
