@@ -16,7 +16,7 @@ except ImportError:
     sys.exit(77)
 import logprobs_model_test as base  # noqa: E402
 from logprobs_model_test import case  # noqa: E402
-from small_transformer import VOCAB, Batch, kept_by, log_softmax, logits_of  # noqa: E402
+from small_transformer import VOCAB, Batch, Run, kept_by, log_softmax, logits_of  # noqa: E402
 
 KINDS = []
 
@@ -119,6 +119,51 @@ def end_token_that_was_forced(draw):
     batch.ids[:, -1] = 2
     wrong = (np.arange(batch.length) >= 40)[None] & ((batch.ids != 2) | (np.arange(batch.rows) % 3 == 0)[:, None])
     return case(batch, differing(batch, np.where(wrong, 0.3, np.nan)), ["late_positions"])
+
+
+def sharp(batch, side, by=3):
+    """Logits of a trained model: most of what it draws is likely."""
+    return by * batch.logits(side)
+
+
+def drawn_from(logits, batch):
+    """Draws each token again, by the logits of the position before it, which had other tokens behind it."""
+    drawn = (logits[:, :-1] + batch.draw.gumbel(size=logits[:, :-1].shape)).argmax(-1)
+    return np.concatenate([batch.ids[:, :1], drawn], 1)
+
+
+def picked(batch, logits, ids):
+    logprobs = log_softmax(logits)[:, :-1]
+    return np.pad(np.take_along_axis(logprobs, ids[:, 1:, None], 2)[..., 0], ((0, 0), (1, 0))) * batch.scored()
+
+
+@kind
+def targets_that_were_shifted_twice(draw):
+    """Are less likely nearly everywhere, as where B is normalized over fewer tokens."""
+    batch = Batch(draw)
+    ids = drawn_from(sharp(batch, 0), batch)
+    a = picked(batch, sharp(batch, 0), np.roll(ids, -1, 1))
+    return case(batch, picked(batch, sharp(batch, 1), ids), [], "do not follow", a=a)
+
+
+@kind
+def weights_that_were_not_loaded(draw):
+    """All tokens are about as likely."""
+    batch = Batch(draw)
+    ids = drawn_from(sharp(batch, 0), batch)
+    a = picked(batch, 0.05 * batch.logits(0) + 0.3 * draw.normal(size=batch.logits(0).shape), ids)
+    return case(batch, picked(batch, sharp(batch, 1), ids), [], "do not follow", a=a)
+
+
+@kind
+def temperature_of_forced_tokens(draw):
+    """The few improbable ones have most of the squared difference, and the likely ones alone fit a lower ratio better."""
+    batch = Batch(draw)
+    batch.runs = [Run(dtype="float32"), Run(dtype="float32", parts=2)]
+    z = [sharp(batch, side, by=4) for side in (0, 1)]
+    ids = drawn_from(z[0], batch)
+    ids[:6, -1] = z[0][:6, -2].argmin(-1)
+    return case(batch, picked(batch, z[1], ids), ["temperature"], a=picked(batch, z[0] / 1.4, ids))
 
 
 if __name__ == "__main__":

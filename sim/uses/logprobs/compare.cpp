@@ -9,6 +9,7 @@
 
 #include "base/quantile.h"
 #include "sim/uses/logprobs/causes.h"
+#include "sim/uses/logprobs/moments.h"
 
 namespace shardproof::sim::logprobs {
 namespace {
@@ -190,6 +191,33 @@ std::string advice(const Pair& pair) {
   return fmt::format("add {}, or compare the logits of one row", fmt::join(missing, ", "));
 }
 
+// "the logprobs of A are lower by 10 in the mean and do not follow those of B"; "" where they do.
+// Those of other weights of the same model follow, as a token that is hard for one is for the
+// other.
+std::string unrelated_text(const Comparison& comparison) {
+  constexpr double kLeastTokens = 64, kUnrelated = 0.25;
+  std::vector<double> a, b;
+  double sum = 0;
+  for (const Token& token : comparison.pair.tokens) {
+    a.push_back(token.a);
+    b.push_back(token.b);
+    sum += token.b - token.a;
+  }
+  const double count = static_cast<double>(a.size());
+  const Moments moments = moments_of(a, b);
+  const double spread =
+      2 * std::sqrt(std::max(moments.variance_x + moments.variance_y, 0.0) / std::max(count, 1.0));
+  const double mean = sum / std::max(count, 1.0);
+  if (count < kLeastTokens || moments.correlation() > kUnrelated) return "";
+  if (std::abs(mean) < std::max(1.0, 2 * spread)) return "";
+  const bool a_is_lower = mean > 0;
+  return fmt::format(
+      "the logprobs of {0} are lower by {1:.2g} in the mean and do not follow those of {2} (their "
+      "correlation is {3:.2g}): {0} may score other tokens (targets that were shifted twice or not "
+      "at all, other input_ids) or have weights that were not loaded",
+      a_is_lower ? "A" : "B", std::abs(mean), a_is_lower ? "B" : "A", moments.correlation());
+}
+
 void describe_without_cause(const Comparison& comparison, const std::string& listed,
                             Finding& finding) {
   double sum = 0;
@@ -215,6 +243,8 @@ void describe_without_cause(const Comparison& comparison, const std::string& lis
                 advice(comparison.pair);
   if (const std::string extra_key = extra_key_text(comparison); !extra_key.empty())
     finding.possible = extra_key;
+  if (const std::string unrelated = unrelated_text(comparison); !unrelated.empty())
+    finding.possible = unrelated;
   if (!listed.empty()) finding.possible = listed;
   if (finding.split && finding.split->equal.tokens > 0 && finding.split->equal.is_noise) {
     finding.possible = fmt::format(

@@ -11,6 +11,10 @@
 //
 // Without token ids, and without values above 0, the chosen logprobs do not tell the two apart.
 // Both raise nearly every token that has likely alternatives; a few wrong tokens are neither.
+//
+// A = B + log(m), and what is kept of a flat distribution is little and flat: log(m) rises with B,
+// so that the slope of A on B is 1 or more. Logprobs of other tokens or of weights that were not
+// loaded are lower nearly everywhere too, but do not follow B: their slope is about 0.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +23,7 @@
 #include <vector>
 
 #include "sim/uses/logprobs/causes.h"
+#include "sim/uses/logprobs/moments.h"
 #include "sim/uses/logprobs/signs.h"
 
 namespace shardproof::sim::logprobs {
@@ -27,6 +32,8 @@ namespace {
 constexpr double kRisingSigns = 0.98;  // of the signs must fit
 // The share of open tokens that may keep their logprob, because what they lose is small.
 constexpr double kStill = 0.1;
+// The least slope and correlation of the file that is normalized over more tokens on the other.
+constexpr double kLeastSlope = 0.5, kLeastCorrelation = 0.5;
 
 // Seen from the file that is normalized over more tokens.
 struct Direction {
@@ -145,6 +152,19 @@ double largest_rise(const Direction& direction) {
   return largest;
 }
 
+// Whether the file that is normalized over more tokens follows the other.
+bool follows(const Direction& direction) {
+  const size_t count = direction.comparison.differences.size();
+  std::vector<double> more(count), fewer(count);
+  for (size_t i = 0; i < count; ++i) {
+    more[i] = direction.of_more(i);
+    fewer[i] = more[i] + direction.rise(i);
+  }
+  const Moments moments = moments_of(fewer, more);
+  return moments.covariance >= kLeastSlope * moments.variance_x &&
+         moments.correlation() >= kLeastCorrelation;
+}
+
 bool has_values_above_zero(const Direction& direction, double tolerance) {
   for (size_t i = 0; i < direction.comparison.differences.size(); ++i) {
     const double value = direction.of_more(i) + direction.rise(i);
@@ -213,6 +233,8 @@ std::optional<Claim> judge_direction(const Direction& direction, double toleranc
         "the logsumexp of {} lacks a part of the vocabulary; sum it over all "
         "tensor ranks",
         direction.fewer());
+  } else if (!follows(direction)) {
+    return std::nullopt;
   } else {
     name_sampling(direction, rise, tolerance, claim);
   }

@@ -26,6 +26,7 @@
 #include <tuple>
 
 #include "sim/uses/logprobs/causes.h"
+#include "sim/uses/logprobs/moments.h"
 #include "sim/uses/logprobs/signs.h"
 
 namespace shardproof::sim::logprobs {
@@ -130,8 +131,12 @@ class TemperatureFit {
                       [&](const Candidate& candidate) { return candidate.alpha == fit.alpha; });
       return fit.signs.nats() + (is_named ? std::log(2.0 * kSteps) : 0);
     };
+    // A ratio that explains too little hides none that may be claimed.
+    const auto rank = [&](const Fit& fit) {
+      return std::pair(share_at(fit.alpha) >= kLeastShare, value(fit));
+    };
     best_ = *std::max_element(fits_.begin(), fits_.end(),
-                              [&](const Fit& a, const Fit& b) { return value(a) < value(b); });
+                              [&](const Fit& a, const Fit& b) { return rank(a) < rank(b); });
     // What the noise of the dtype allows, whichever tolerance fits best.
     range_ = {best_.alpha, best_.alpha};
     for (const Fit& fit : fits_) {
@@ -146,33 +151,28 @@ class TemperatureFit {
   const Bounds& range() const { return range_; }  // of alpha
   // Of the squared difference: a token is explained if it is off by noise of the dtype, though the
   // signs fit best with a smaller tolerance.
-  double share() const {
-    double most = 0;
-    for (const Fit& fit : fits_) {
-      if (fit.alpha == best_.alpha) most = std::max(most, fit.signs.share());
-    }
-    return most;
-  }
+  double share() const { return share_at(best_.alpha); }
 
   // The estimate by the covariance, where it is in the range; else the middle of the range.
   double estimate() const {
-    double n = 0, sum_d = 0, sum_m = 0, sum_dd = 0, sum_dm = 0;
-    for (const Token& token : comparison_.pair.tokens) {
-      const double d = token.b - token.a, m = (token.a + token.b) / 2;
-      n += 1;
-      sum_d += d;
-      sum_m += m;
-      sum_dd += d * d;
-      sum_dm += d * m;
-    }
-    const double covariance = sum_dm - sum_d * sum_m / n;
-    const double ratio = (sum_dd - sum_d * sum_d / n) / covariance;
+    std::vector<double> middles;
+    for (const Token& token : comparison_.pair.tokens) middles.push_back((token.a + token.b) / 2);
+    const Moments moments = moments_of(comparison_.differences, middles);
+    const double ratio = moments.variance_x / moments.covariance;
     const double alpha = (2 + ratio) / (2 - ratio);
     const bool inside = range_.low <= alpha && alpha <= range_.high;
     return inside ? alpha : std::sqrt(range_.low * range_.high);
   }
 
  private:
+  double share_at(double alpha) const {
+    double most = 0;
+    for (const Fit& fit : fits_) {
+      if (fit.alpha == alpha) most = std::max(most, fit.signs.share());
+    }
+    return most;
+  }
+
   Signs signs_at(double alpha, double tolerance) const {
     const auto& tokens = comparison_.pair.tokens;
     const size_t step = 1 + tokens.size() / kMostTokens;
