@@ -66,59 +66,6 @@ Architecture read_architecture(const ConfigFields& config) {
   return typed;
 }
 
-void check_options(const ConfigFields& config, const FamilyTraits& family) {
-  if (config.number_or("attention_dropout", 0) != 0) {
-    config.refuse({"attention_dropout"},
-                  "attention_dropout is not supported: a judged run must be deterministic",
-                  "set attention_dropout to 0");
-  }
-  if (config.has("quantization_config")) {
-    config.refuse({"quantization_config"}, "quantized models are not supported",
-                  "give the model in a floating-point dtype");
-  }
-  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
-    if (config.has(key)) {
-      config.refuse({key}, fmt::format("{} is not supported", key), "set it to null");
-    }
-  }
-  if (config.flag_or("use_bidirectional_attention", false)) {
-    config.refuse({"use_bidirectional_attention"},
-                  "use_bidirectional_attention is not supported: decoders are trained causally",
-                  "set it to false");
-  }
-  const auto only_elsewhere = [&](const char* key, bool known) {
-    if (known || !config.flag_or(key, false)) return;
-    config.refuse({key}, fmt::format("{} is not an option of {}", key, family.name),
-                  "remove it, or name the family that is meant");
-  };
-  only_elsewhere("attention_bias", family.attention_bias_option);
-  only_elsewhere("mlp_bias", family.mlp_bias_option);
-  only_elsewhere("qkv_bias", family.qkv_bias_option || family.experts == ExpertLayers::kNone);
-  const auto number_elsewhere = [&](const char* key, bool known) {
-    if (known || !config.has(key)) return;
-    config.refuse({key}, fmt::format("{} is not an option of {}", key, family.name),
-                  "set it to null, or name the family that is meant");
-  };
-  number_elsewhere("query_pre_attn_scalar", family.own_score_scale);
-  number_elsewhere("rope_local_base_freq", family.local_rope);
-  number_elsewhere("sliding_window_pattern", family.window == WindowRule::kPattern);
-  number_elsewhere("shared_expert_intermediate_size", family.shared_expert_intermediate_size > 0);
-  for (const char* key : {"swiglu_alpha", "swiglu_limit"}) {
-    number_elsewhere(key, family.clamped_experts);
-  }
-  const bool windows = family.window != WindowRule::kNone;
-  number_elsewhere("sliding_window", windows || !config.flag_or("use_sliding_window", true));
-  if (family.experts == ExpertLayers::kBySteps && config.flag_or("use_sliding_window", false)) {
-    config.refuse({"use_sliding_window"},
-                  fmt::format("sliding windows of {} are not supported", family.name),
-                  "set use_sliding_window to false");
-  }
-  if (config.number_or("partial_rotary_factor", 1) != 1) {
-    config.refuse({"partial_rotary_factor"},
-                  "a partial_rotary_factor other than 1 is not supported", "remove it");
-  }
-}
-
 Activation read_activation(const ConfigFields& config, const FamilyTraits& family) {
   const std::string name = config.text_or(family.activation_key, family.activation);
   for (const char* key : {"hidden_act", "hidden_activation"}) {
@@ -232,7 +179,7 @@ bool read_tie(const ConfigFields& whole, const ConfigFields& text, const FamilyT
 
 void read_decoder(const ConfigFields& config, ModelConfig& model) {
   const FamilyTraits& family = model.traits();
-  check_options(config, family);
+  check_family_keys(config, family);
   model.activation = read_activation(config, family);
   model.vocab_size = size_of_family(config, "vocab_size", family.vocab_size);
   model.hidden_size = config.size("hidden_size");

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/families.h"
 #include "model/config_fields.h"
 
 namespace shardproof {
@@ -19,7 +20,10 @@ inline constexpr const char* kRepeatedLayerKey = "mtp_use_repeated_layer";
 // Throws a ConfigProblem: bad input for a key that is nearly one that is read, a refusal of a key
 // that changes what a decoder computes in a way that no family here has.
 void check_config_keys(const ConfigFields& decoder);
-// As above for an object of rotary settings, of which `known` are read; every other key is refused.
+// The same for an option that this family does not have, or a value that nothing here supports.
+void check_family_keys(const ConfigFields& decoder, const FamilyTraits& family);
+// As check_config_keys for an object of rotary settings, of which `known` are read; every other key
+// is refused.
 void check_rope_keys(const ConfigFields& rope, const std::vector<std::string>& known);
 
 // The keys of a config that nothing reads, such as "torch_dtype", in the order of their names.
