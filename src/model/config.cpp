@@ -6,6 +6,7 @@
 #include <cmath>
 #include <optional>
 #include <set>
+#include <type_traits>
 
 #include "base/error.h"
 #include "model/config_experts.h"
@@ -177,7 +178,8 @@ bool read_tie(const ConfigFields& whole, const ConfigFields& text, const FamilyT
   return tied;
 }
 
-void read_decoder(const ConfigFields& config, ModelConfig& model) {
+// `whole` is another object than `config` where the text part is inside.
+void read_decoder(const ConfigFields& whole, const ConfigFields& config, ModelConfig& model) {
   const FamilyTraits& family = model.traits();
   check_family_keys(config, family);
   model.activation = read_activation(config, family);
@@ -196,7 +198,13 @@ void read_decoder(const ConfigFields& config, ModelConfig& model) {
     model.gate_clamp.limit = config.positive_or("swiglu_limit", model.gate_clamp.limit);
   }
   if (family.qkv_bias_option) model.qkv_bias = config.flag_or("qkv_bias", family.qkv_bias);
-  model.mlp_bias = config.flag_or("mlp_bias", false);
+  model.read_members([&config](const char* key, auto& member) {
+    if constexpr (std::is_same_v<decltype(member), bool&>) {
+      member = config.flag_or(key, member);
+    } else {
+      member = config.number_or(key, member);
+    }
+  });
   if (family.extra_heads) {
     model.extra_heads = config.integer_or(kExtraHeadsKey, *family.extra_heads);
     if (model.extra_heads < 0 || model.extra_heads > kMaxExtraHeads) {
@@ -214,9 +222,19 @@ void read_decoder(const ConfigFields& config, ModelConfig& model) {
     model.repeats_extra_layer = config.flag_or(kRepeatedLayerKey, false);
   }
   read_experts(config, model);
+  model.tie_word_embeddings = read_tie(whole, config, family);
 }
 
 }  // namespace
+
+std::set<std::string> keys_of_family(const std::string& family) {
+  std::set<std::string> asked;
+  const ConfigFields config(asked);
+  ModelConfig model;
+  model.family = family;
+  read_decoder(config, config, model);
+  return asked;
+}
 
 bool ModelConfig::has_bias(const std::string& linear) const {
   if (linear.starts_with("mlp.")) return mlp_bias;
@@ -288,8 +306,7 @@ ModelConfig read_config(const Json& json, const std::set<std::string>& left_out)
   ModelConfig model;
   model.family = architecture.family;
   if (!architecture.text_inside) {
-    read_decoder(whole, model);
-    model.tie_word_embeddings = read_tie(whole, whole, model.traits());
+    read_decoder(whole, whole, model);
     return model;
   }
   if (!whole.has("text_config")) {
@@ -299,8 +316,7 @@ ModelConfig read_config(const Json& json, const std::set<std::string>& left_out)
   }
   const ConfigFields text = whole.inside("text_config");
   check_config_keys(text);
-  read_decoder(text, model);
-  model.tie_word_embeddings = read_tie(whole, text, model.traits());
+  read_decoder(whole, text, model);
   return model;
 }
 

@@ -90,6 +90,13 @@ struct ModelConfig {
   int64_t shared_width = 0;              // of the MLP beside the experts; 0: none
   std::vector<bool> expert_layers = {};  // one per layer; empty: none has experts
 
+  // The flags and numbers of a config.json that every family has; without the key a member keeps
+  // its default. All other keys are read in config.cpp.
+  template <class Read>
+  void read_members(const Read& read) {
+    read("mlp_bias", mlp_bias);
+  }
+
   const FamilyTraits& traits() const { return family_traits(family); }
   // Whether a linear of a layer has a bias: "self_attn.q_proj", "mlp.up_proj", ..
   bool has_bias(const std::string& linear) const;

@@ -27,7 +27,7 @@ void refuse_options(const ConfigFields& config) {
 
 // transformers 5 writes num_local_experts for every family, 4 wrote num_experts for qwen3_moe.
 int64_t read_num_experts(const ConfigFields& config, const FamilyTraits& family) {
-  const bool routed = config.has("n_routed_experts");
+  const bool routed = family.scores == RouterScores::kSigmoid && config.has("n_routed_experts");
   const int64_t local =
       config.size_or(routed ? "n_routed_experts" : "num_local_experts", family.num_experts);
   const int64_t experts = config.size_or("num_experts", local);

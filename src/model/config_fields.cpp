@@ -12,10 +12,14 @@
 namespace shardproof {
 namespace {
 
+const nlohmann::json kNoKeys = nlohmann::json::object();
 constexpr size_t kMaxConfigFact = 800;  // bytes of a message, which may quote the file
 
-// Of a key that is left out. Heads of an even size divide the hidden size.
-int64_t any_size(std::string_view key) { return key == "hidden_size" ? 4 : 2; }
+// Of a key that is left out. As many heads as any family's default of key and value heads divides,
+// and of an even size.
+int64_t any_size(std::string_view key) {
+  return key == "hidden_size" ? 1024 : key == "num_attention_heads" ? 64 : 2;
+}
 
 // A JSON value for a message: short, on one line.
 std::string shown_value(const nlohmann::json& value) {
@@ -40,7 +44,7 @@ ConfigError::ConfigError(std::vector<ConfigProblem> problems)
     : Error(joined_parts(problems)), problems(std::move(problems)) {}
 
 ConfigFields::ConfigFields(const nlohmann::json& config, const std::set<std::string>& left_out)
-    : object_(config), left_out_(left_out) {
+    : object_(config), left_out_(&left_out) {
   if (config.is_object()) return;
   bad({}, fmt::format("it is {}, not an object", shown_value(config)),
       "write it as {\"key\": value, ...}");
@@ -48,7 +52,9 @@ ConfigFields::ConfigFields(const nlohmann::json& config, const std::set<std::str
 
 ConfigFields::ConfigFields(const nlohmann::json& object, nlohmann::json::json_pointer path,
                            const std::set<std::string>& left_out)
-    : object_(object), path_(std::move(path)), left_out_(left_out) {}
+    : object_(object), path_(std::move(path)), left_out_(&left_out) {}
+
+ConfigFields::ConfigFields(std::set<std::string>& asked) : object_(kNoKeys), asked_(&asked) {}
 
 ConfigFields ConfigFields::inside(const char* key) const {
   const nlohmann::json& value = *find(key);
@@ -56,17 +62,22 @@ ConfigFields ConfigFields::inside(const char* key) const {
     bad({key}, fmt::format("{} is {}, not an object", name(key), shown_value(value)),
         "write it as {\"key\": value, ...}");
   }
-  return ConfigFields(value, path_ / key, left_out_);
+  return ConfigFields(value, path_ / key, *left_out_);
 }
 
 const nlohmann::json* ConfigFields::find(const char* key) const {
-  const auto found = object_.find(key);
+  const auto found = look_for(key);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
 bool ConfigFields::is_null(const char* key) const {
-  const auto found = object_.find(key);
+  const auto found = look_for(key);
   return found != object_.end() && found->is_null();
+}
+
+nlohmann::json::const_iterator ConfigFields::look_for(const char* key) const {
+  if (asked_ != nullptr) asked_->insert(key);
+  return object_.find(key);
 }
 
 int64_t ConfigFields::size(const char* key, int64_t largest) const {

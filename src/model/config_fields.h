@@ -21,6 +21,8 @@ class ConfigFields {
   // The whole config. `left_out`: keys (as JSON pointers) that were removed for a problem that is
   // known already; one that is needed has any value.
   ConfigFields(const nlohmann::json& config, const std::set<std::string>& left_out);
+  // A config without any key, of which `asked` gets the names of those that are looked for.
+  explicit ConfigFields(std::set<std::string>& asked);
   // The object below `key`, which is there.
   ConfigFields inside(const char* key) const;
 
@@ -58,13 +60,17 @@ class ConfigFields {
  private:
   ConfigFields(const nlohmann::json& object, nlohmann::json::json_pointer path,
                const std::set<std::string>& left_out);
-  bool is_left_out(const char* key) const { return left_out_.contains(pointer(key)); }
+  bool is_left_out(const char* key) const {
+    return asked_ != nullptr || left_out_->contains(pointer(key));
+  }
+  nlohmann::json::const_iterator look_for(const char* key) const;
   [[noreturn]] void fail(ErrorKind kind, const std::vector<std::string>& keys,
                          const std::string& what, const std::string& fix) const;
 
   const nlohmann::json& object_;
   nlohmann::json::json_pointer path_;
-  const std::set<std::string>& left_out_;
+  const std::set<std::string>* left_out_ = nullptr;
+  std::set<std::string>* asked_ = nullptr;
 };
 
 }  // namespace shardproof

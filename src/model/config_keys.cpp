@@ -4,7 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
+#include <iterator>
+#include <set>
 
 #include "base/error.h"
 #include "model/family.h"
@@ -16,61 +17,8 @@ using Json = nlohmann::json;
 
 constexpr size_t kMisspeltBy = 2;  // letters, as in case.json
 
-// A key that only families with experts have.
-struct ExpertKey {
-  const char* name;
-  bool of_some = false;  // the families that do not read it do not know it
-  bool (*is_read)(const FamilyTraits& family) = [](const FamilyTraits&) { return true; };
-};
-
-const std::vector<ExpertKey>& expert_keys() {
-  using Family = const FamilyTraits&;
-  const auto by_steps = [](Family family) { return family.experts == ExpertLayers::kBySteps; };
-  const auto by_sigmoid = [](Family family) { return family.scores == RouterScores::kSigmoid; };
-  const auto by_latents = [](Family family) { return family.latent_attention; };
-  static const std::vector<ExpertKey> keys = {
-      {"num_experts"},
-      {"num_local_experts"},
-      {"num_experts_per_tok"},
-      {"moe_intermediate_size", false,
-       [](Family family) { return family.moe_intermediate_size > 0; }},
-      {"norm_topk_prob", false,
-       [](Family family) { return family.scores != RouterScores::kSoftmaxOfChosen; }},
-      {"decoder_sparse_step", false, by_steps},
-      {"mlp_only_layers", false, by_steps},
-      {"router_jitter_noise"},
-      {"output_router_logits"},
-      {"qkv_bias"},
-      {"shared_expert_intermediate_size"},
-      {"swiglu_alpha"},
-      {"swiglu_limit"},
-      {"n_routed_experts", true, by_sigmoid},
-      {"n_shared_experts", true, [](Family family) { return family.shared_by_count; }},
-      {"n_group", true, by_sigmoid},
-      {"topk_group", true, by_sigmoid},
-      {"routed_scaling_factor", true, by_sigmoid},
-      {"first_k_dense_replace", true,
-       [](Family family) { return family.experts == ExpertLayers::kLast; }},
-      {"scoring_func", true, by_sigmoid},
-      {"kv_lora_rank", true, by_latents},
-      {"q_lora_rank", true, by_latents},
-      {"qk_nope_head_dim", true, by_latents},
-      {"qk_rope_head_dim", true, by_latents},
-      {"v_head_dim", true, by_latents},
-      {"rope_interleave", true, by_latents}};
-  return keys;
-}
-
-// Null: not a key of experts.
-const ExpertKey* expert_key(const std::string& name) {
-  for (const ExpertKey& key : expert_keys()) {
-    if (key.name == name) return &key;
-  }
-  return nullptr;
-}
-
 // The rows of the families that a config names, before anything else of it is read: its two keys
-// may contradict each other.
+// may contradict each other. If it names none, the first family's.
 std::vector<const FamilyTraits*> named_families(const Json& config) {
   const Json type = config.value("model_type", Json()),
              named = config.value("architectures", Json());
@@ -80,115 +28,80 @@ std::vector<const FamilyTraits*> named_families(const Json& config) {
     if (type != known.model_type && first != known.name) continue;
     families.push_back(&family_traits(known.family));
   }
+  if (families.empty()) families.push_back(&all_families().front());
   return families;
 }
 
-template <class Has>
-bool names_family(const Json& config, const Has& has) {
-  const auto families = named_families(config);
-  return std::any_of(families.begin(), families.end(),
-                     [&](const FamilyTraits* family) { return has(*family); });
+// Those that the readers of these families ask for. The ones named here are read beside some values
+// of others alone, or say in another way what other keys say.
+std::vector<std::string> known_keys(const std::vector<const FamilyTraits*>& families) {
+  std::set<std::string> keys = {"architectures",
+                                "model_type",
+                                "text_config",
+                                "head_dim",
+                                "max_position_embeddings",
+                                "original_max_position_embeddings",
+                                "use_sliding_window",
+                                "max_window_layers"};
+  for (const FamilyTraits* family : families) keys.merge(keys_of_family(family->name));
+  return {keys.begin(), keys.end()};
 }
 
-bool names_experts(const Json& config) {
-  return names_family(
-      config, [](const FamilyTraits& family) { return family.experts != ExpertLayers::kNone; });
+bool contains(const std::vector<std::string>& keys, const std::string& key) {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-bool names_extra_heads(const Json& config) {
-  return names_family(config,
-                      [](const FamilyTraits& family) { return family.extra_heads.has_value(); });
-}
-
-// Whether the family that a config names has this key.
-bool names_key_of_experts(const Json& config, const ExpertKey& key) {
-  return key.of_some ? names_family(config, key.is_read) : names_experts(config);
-}
-
-const std::vector<std::string>& keys_of_decoders() {
-  static const std::vector<std::string> keys = {
-      "architectures", "model_type", "text_config",
-      // sizes
-      "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-      "num_key_value_heads", "head_dim", "max_position_embeddings",
-      "original_max_position_embeddings",
-      // rotation
-      "rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq",
-      "partial_rotary_factor",
-      // windows
-      "sliding_window", "sliding_window_pattern", "use_sliding_window", "max_window_layers",
-      "layer_types",
-      // functions
-      "hidden_act", "hidden_activation", "rms_norm_eps", "query_pre_attn_scalar", "attention_bias",
-      "mlp_bias", "tie_word_embeddings", "pad_token_id",
-      // refused where they are set
-      "attention_dropout", "quantization_config", "attn_logit_softcapping",
-      "final_logit_softcapping", "use_bidirectional_attention"};
-  return keys;
-}
-
-std::vector<std::string> read_keys(const Json& config) {
-  std::vector<std::string> keys = keys_of_decoders();
-  if (names_extra_heads(config))
-    keys.insert(keys.end(), {kExtraHeadsKey, kExtraLossKey, kRepeatedLayerKey});
-  for (const ExpertKey& key : expert_keys()) {
-    if (names_key_of_experts(config, key)) keys.emplace_back(key.name);
-  }
-  return keys;
-}
-
-// Keys of other Hugging Face models that change what a decoder computes, with the value that
-// changes nothing. False counts as 0 and true as 1.
-const std::map<std::string, double>& keys_of_other_models() {
-  static const std::map<std::string, double> keys = {
-      {"activation_sparsity_pattern", 0},
-      {"add_cross_attention", 0},
-      {"alibi", 0},
-      {"attention_chunk_size", 0},
-      {"attention_multiplier", 1},
-      {"attention_out_bias", 0},
-      {"attention_output_bias", 0},
-      {"attention_qkv_bias", 0},
-      {"attn_temperature_tuning", 0},
-      {"clip_qkv", 0},
-      {"cross_attention_layers", 0},
-      {"embd_pdrop", 0},
-      {"embedding_multiplier", 1},
-      {"first_k_dense_replace", 0},
-      {"hidden_dropout", 0},
-      {"hidden_size_per_layer_input", 0},
-      {"interleave_moe_layer_step", 0},
-      {"kv_lora_rank", 0},
-      {"lm_head_bias", 0},
-      {"logit_scale", 1},
-      {"logits_scaling", 1},
-      {"moe_intermediate_size", 0},
-      {"n_routed_experts", 0},
-      {"n_shared_experts", 0},
-      {"no_rope_layer_interval", 0},
-      {"no_rope_layers", 0},
-      {"num_experts", 0},
-      {"num_experts_per_tok", 0},
-      {"num_kv_shared_layers", 0},
-      {"num_local_experts", 0},
-      {kExtraHeadsKey, 0},
-      {"parallel_attn", 0},
-      {"q_lora_rank", 0},
-      {"qk_layernorm", 0},
-      {"resid_pdrop", 0},
-      {"residual_multiplier", 1},
-      {"rope_interleaved", 0},
-      {"rotary_pct", 1},
-      {"scale_depth", 1},
-      {"scale_emb", 1},
-      {"shared_expert_intermediate_size", 0},
-      {"use_mrope", 0},
-      {"use_parallel_residual", 0},
-      {"use_qk_norm", 0},
-      {"v_head_dim", 0},
-  };
-  return keys;
-}
+// A key of other Hugging Face models that changes what a decoder computes.
+struct OtherKey {
+  const char* name;
+  double neutral = 0;       // the value that changes nothing; false counts as 0 and true as 1
+  bool of_experts = false;  // no matter in families with experts, whether they read it or not
+};
+constexpr OtherKey kOtherKeys[] = {{"activation_sparsity_pattern"},
+                                   {"add_cross_attention"},
+                                   {"alibi"},
+                                   {"attention_chunk_size"},
+                                   {"attention_multiplier", 1},
+                                   {"attention_out_bias"},
+                                   {"attention_output_bias"},
+                                   {"attention_qkv_bias"},
+                                   {"attn_temperature_tuning"},
+                                   {"clip_qkv"},
+                                   {"cross_attention_layers"},
+                                   {"embd_pdrop"},
+                                   {"embedding_multiplier", 1},
+                                   {"first_k_dense_replace"},
+                                   {"hidden_dropout"},
+                                   {"hidden_size_per_layer_input"},
+                                   {"interleave_moe_layer_step"},
+                                   {"kv_lora_rank"},
+                                   {"lm_head_bias"},
+                                   {"logit_scale", 1},
+                                   {"logits_scaling", 1},
+                                   {"moe_intermediate_size", 0, true},
+                                   {"n_routed_experts"},
+                                   {"n_shared_experts"},
+                                   {"no_rope_layer_interval"},
+                                   {"no_rope_layers"},
+                                   {"num_experts", 0, true},
+                                   {"num_experts_per_tok", 0, true},
+                                   {"num_kv_shared_layers"},
+                                   {"num_local_experts", 0, true},
+                                   {kExtraHeadsKey},
+                                   {"parallel_attn"},
+                                   {"q_lora_rank"},
+                                   {"qk_layernorm"},
+                                   {"resid_pdrop"},
+                                   {"residual_multiplier", 1},
+                                   {"rope_interleaved"},
+                                   {"rotary_pct", 1},
+                                   {"scale_depth", 1},
+                                   {"scale_emb", 1},
+                                   {"shared_expert_intermediate_size", 0, true},
+                                   {"use_mrope"},
+                                   {"use_parallel_residual"},
+                                   {"use_qk_norm"},
+                                   {"v_head_dim"}};
 
 bool changes_nothing(const Json& value, double neutral) {
   if (value.is_null()) return true;
@@ -200,8 +113,7 @@ bool changes_nothing(const Json& value, double neutral) {
 // The key that `word` is a misspelling of; "" when there is none. Hugging Face begins the names of
 // its own fields with "_".
 std::string misspelt_key(const std::string& word, const std::vector<std::string>& known) {
-  const bool is_known = std::find(known.begin(), known.end(), word) != known.end();
-  if (is_known || word.starts_with("_")) return "";
+  if (contains(known, word) || word.starts_with("_")) return "";
   const std::string near = nearest_name(word, known);
   const bool misspelt =
       std::min(word.size(), near.size()) > 3 && edit_distance(word, near) <= kMisspeltBy;
@@ -211,7 +123,8 @@ std::string misspelt_key(const std::string& word, const std::vector<std::string>
 void refuse_misspelt(const ConfigFields& fields, const std::vector<std::string>& known) {
   for (const auto& [key, value] : fields.object().items()) {
     const std::string near = misspelt_key(key, known);
-    if (near.empty() || keys_of_other_models().contains(key)) continue;
+    const auto is_key = [&key](const OtherKey& other) { return other.name == key; };
+    if (near.empty() || std::any_of(std::begin(kOtherKeys), std::end(kOtherKeys), is_key)) continue;
     fields.bad({key, near}, fmt::format("'{}' is unknown", fields.name(key)),
                fmt::format("did you mean {}?", near));
   }
@@ -220,20 +133,19 @@ void refuse_misspelt(const ConfigFields& fields, const std::vector<std::string>&
 }  // namespace
 
 void check_config_keys(const ConfigFields& decoder) {
-  const bool heads = names_extra_heads(decoder.object());
-  refuse_misspelt(decoder, read_keys(decoder.object()));
-  for (const auto& [key, neutral] : keys_of_other_models()) {
-    const ExpertKey* const of_experts = expert_key(key);
-    if (of_experts != nullptr && names_key_of_experts(decoder.object(), *of_experts)) continue;
-    if (heads && key == kExtraHeadsKey) continue;
+  const auto families = named_families(decoder.object());
+  const std::vector<std::string> known = known_keys(families);
+  const bool experts = std::any_of(families.begin(), families.end(),
+                                   [](const auto* family) { return family->has_experts(); });
+  refuse_misspelt(decoder, known);
+  for (const auto& [key, neutral, of_experts] : kOtherKeys) {
+    if (of_experts ? experts : contains(known, key)) continue;
     const auto found = decoder.object().find(key);
     if (found == decoder.object().end() || changes_nothing(*found, neutral)) continue;
-    decoder.refuse(
-        {key},
-        fmt::format("'{}' is not supported: {} computes with it", decoder.name(key),
-                    of_experts != nullptr && !of_experts->of_some ? "no family here without experts"
-                                                                  : "no family here"),
-        "remove it if the model does without it");
+    decoder.refuse({key},
+                   fmt::format("'{}' is not supported: no family here {}computes with it",
+                               decoder.name(key), of_experts ? "without experts " : ""),
+                   "remove it if the model does without it");
   }
 }
 
@@ -293,7 +205,7 @@ void check_family_keys(const ConfigFields& config, const FamilyTraits& family) {
 void check_rope_keys(const ConfigFields& rope, const std::vector<std::string>& known) {
   refuse_misspelt(rope, known);
   for (const auto& [key, value] : rope.object().items()) {
-    if (value.is_null() || std::find(known.begin(), known.end(), key) != known.end()) continue;
+    if (value.is_null() || contains(known, key)) continue;
     rope.refuse({key}, fmt::format("'{}' is not supported", rope.name(key)),
                 fmt::format("supported: {}", fmt::join(known, ", ")));
   }
@@ -302,17 +214,9 @@ void check_rope_keys(const ConfigFields& rope, const std::vector<std::string>& k
 std::vector<std::string> unread_config_keys(const Json& config) {
   std::vector<std::string> unread;
   const auto add = [&](const Json& object, const std::string& prefix) {
-    const std::vector<std::string> keys = read_keys(object);
-    const auto families = named_families(object);
+    const std::vector<std::string> known = known_keys(named_families(object));
     for (const auto& [key, value] : object.items()) {
-      const bool known = std::find(keys.begin(), keys.end(), key) != keys.end();
-      const ExpertKey* const of_experts = expert_key(key);
-      const bool of_others =
-          of_experts != nullptr && !families.empty() &&
-          std::none_of(families.begin(), families.end(), [&](const FamilyTraits* family) {
-            return !family->has_experts() || of_experts->is_read(*family);
-          });
-      if (!known || of_others) unread.push_back(prefix + key);
+      if (!contains(known, key)) unread.push_back(prefix + key);
     }
   };
   add(config, "");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ namespace shardproof {
 inline constexpr const char* kExtraHeadsKey = "num_nextn_predict_layers";
 inline constexpr const char* kExtraLossKey = "mtp_loss_scaling_factor";
 inline constexpr const char* kRepeatedLayerKey = "mtp_use_repeated_layer";
+
+// The keys for which the readers of a family look, whatever the values of others are (config.cpp).
+std::set<std::string> keys_of_family(const std::string& family);
 
 // Throws a ConfigProblem: bad input for a key that is nearly one that is read, a refusal of a key
 // that changes what a decoder computes in a way that no family here has.

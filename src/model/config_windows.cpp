@@ -47,6 +47,7 @@ std::vector<bool> sliding_layers_by_rule(const ConfigFields& config, const Model
 
 void read_windows(const ConfigFields& config, ModelConfig& model) {
   const WindowRule rule = model.traits().window;
+  const bool whole = config.is_null("sliding_window");
   if (rule == WindowRule::kNone) {
     if (!config.has("layer_types")) return;
     const auto sliding = read_layer_types(config, model.num_hidden_layers);
@@ -57,11 +58,11 @@ void read_windows(const ConfigFields& config, ModelConfig& model) {
   }
   const bool used =
       rule != WindowRule::kLastLayers || config.flag_or("use_sliding_window", /*otherwise=*/false);
-  if (rule == WindowRule::kInTurn && config.is_null("sliding_window")) {
+  if (rule == WindowRule::kInTurn && whole) {
     config.bad({"sliding_window"}, "sliding_window is null, but layers have sliding windows",
                "give the number of keys that a query sees");
   }
-  const bool windowed = used && !config.is_null("sliding_window");
+  const bool windowed = used && !whole;
   const bool listed = config.has("layer_types");
   if (listed) model.sliding_layers = read_layer_types(config, model.num_hidden_layers);
   if (!windowed) {

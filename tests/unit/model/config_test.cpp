@@ -175,6 +175,7 @@ TEST_CASE("Experts of mixtral and qwen3_moe are read, in both spellings", "[mode
     CHECK(unread_config_keys(json).empty());
   }
   CHECK_FALSE(ModelConfig::from_json(small()).has_experts());
+  CHECK(unread_config_keys(family("mixtral", R"({"router_aux_loss_coef": 0.5})")).empty());
 
   using Catch::Contains;
   CHECK_THAT(complaint(family("mixtral", R"({"num_experts_per_tok": 1})")).second,
@@ -234,6 +235,15 @@ TEST_CASE("All problems of a config are said at once, and none that follow from 
                                          "/num_attention_heads", "/num_experts", "/pad_token_id",
                                          "/rms_norm_eps", "/rope_scaling/a~1b~0c",
                                          "/rope_scaling/factor"});
+}
+
+TEST_CASE("What a problem hides does not hide another problem", "[model]") {
+  Json config = with("rms_norm_eps", "small");
+  config["architectures"] = {"Qwen2ForCausalLM"};  // 32 heads of keys and values by default
+  config.erase("model_type");
+  const std::string sentences = complaint(config).second;
+  CHECK_THAT(sentences, Catch::Contains("num_attention_heads=4 is not a multiple"));
+  CHECK_THAT(sentences, Catch::Contains("rms_norm_eps"));
 }
 
 TEST_CASE("A valid config of what is not supported is refused, with the nearest that is",
