@@ -38,13 +38,18 @@ constexpr const char* kOfOthers[] = {"model.mlp_bias",
                                      "model.hidden_act",
                                      "model.init"};
 
+bool is_policy(const CaseSettings& settings) {
+  return setting_of(settings, "workload") == name_of(ModelWorkload::kPolicy);
+}
+bool is_exact(const CaseSettings& settings) {
+  return setting_of(settings, "precision") == name_of(Precision::kFloat64);
+}
+
 class ExpertsFit : private FittedSettings {
  public:
   using FittedSettings::FittedSettings;
 
   bool has_experts() const { return family().has_experts(); }
-
-  bool is_narrow_policy() const { return has_experts() && is_policy() && !is_exact(); }
 
   void fit() {
     stream();
@@ -74,12 +79,6 @@ class ExpertsFit : private FittedSettings {
 
  private:
   bool chooses_first() const { return family().scores == RouterScores::kSoftmaxOfChosen; }
-  bool is_policy() const {
-    return setting_of(settings_, "workload") == name_of(ModelWorkload::kPolicy);
-  }
-  bool is_exact() const {
-    return setting_of(settings_, "precision") == name_of(Precision::kFloat64);
-  }
   void drop_all(std::initializer_list<const char*> paths) {
     for (const char* path : paths) drop(path);
   }
@@ -107,7 +106,7 @@ class ExpertsFit : private FittedSettings {
 
   // The other layout is in float64, and its experts are on its own ranks.
   void reference() {
-    if (!is_exact()) {
+    if (!is_exact(settings_)) {
       for (const std::string& key : keys_of("reference.")) drop(key);
     }
     if (size("reference.mesh.tp", 1) > 1) set("reference.sequence_parallel", true);
@@ -269,10 +268,10 @@ class ExpertsFit : private FittedSettings {
         !setting_of(settings_, heads).is_null()) {
       drop(is_fixed(heads) ? "precision" : heads);  // refused together
     }
-    if (is_exact()) return;
-    if (is_policy()) drop("precision");
-    if (is_exact()) return;
-    if (is_policy()) return drop("model.family");  // ranks refuse both together
+    if (is_exact(settings_)) return;
+    if (is_policy(settings_)) drop("precision");
+    if (is_exact(settings_)) return;
+    if (is_policy(settings_)) return drop("model.family");  // ranks refuse both together
     drop_all({"record_activations", "sample_rows", kBias, "run.experts.bias.centered"});
     if (has(kCapacity)) set(kPolicy, name_of(DropPolicy::kPosition));
   }
@@ -284,7 +283,7 @@ class ExpertsFit : private FittedSettings {
       if (!trains) drop(key);
     }
     if (chooses_first()) drop_all({kBias, "run.experts.bias.centered"});
-    if (!is_policy()) drop(kReplay);
+    if (!is_policy(settings_)) drop(kReplay);
     if (setting_of(settings_, kReplay) == true) {
       for (const char* key : {"factor", "minimum", "policy", "scope"}) {
         drop(std::string("run.experts.capacity.") + key);
@@ -292,7 +291,7 @@ class ExpertsFit : private FittedSettings {
     }
     const bool deals = setting_of(settings_, "run.sequence_packing.enabled") == true ||
                        setting_of(settings_, "run.dynamic_batching.enabled") == true;
-    if (is_policy() || deals || !keys_of("reference.").empty()) {
+    if (is_policy(settings_) || deals || !keys_of("reference.").empty()) {
       set(kScope, name_of(CapacityScope::kSequence));
       if (has(kBalance) || has(kZ)) set(kGroups, name_of(LossGroups::kSequence));
     }
@@ -310,9 +309,8 @@ class ExpertsFit : private FittedSettings {
 }  // namespace
 
 bool is_refused(const CaseSettings& settings) {
-  const std::set<std::string> none;
-  CaseSettings same = settings;
-  return ExpertsFit(same, none).is_narrow_policy();
+  const FamilyTraits* family = find_family(setting_of(settings, "model.family"));
+  return family != nullptr && family->has_experts() && is_policy(settings) && !is_exact(settings);
 }
 
 void fit_experts(CaseSettings& settings, const std::set<std::string>& fixed) {
