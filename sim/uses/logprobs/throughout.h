@@ -1,6 +1,7 @@
 // Whether the tokens of a place are wrong throughout, and all others right.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
