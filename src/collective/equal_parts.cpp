@@ -21,16 +21,6 @@ int64_t divide(int64_t value, const Communicator& axis, std::string_view what) {
   return divide(value, axis.size(), what, axis.axis());
 }
 
-std::vector<at::Tensor> split_along_last_dim(const at::Tensor& tensor, int64_t parts) {
-  return tensor.split(divide(tensor.size(-1), parts, "a last dim of"), -1);
-}
-
-std::vector<at::Tensor> split_along_last_dim_contiguous(const at::Tensor& tensor, int64_t parts) {
-  std::vector<at::Tensor> pieces = split_along_last_dim(tensor, parts);
-  for (at::Tensor& piece : pieces) piece = piece.clone(at::MemoryFormat::Contiguous);
-  return pieces;
-}
-
 at::Tensor flat_chunk(const at::Tensor& tensor, const Communicator& axis) {
   const int64_t length = divide(tensor.numel(), axis, "numel");
   return tensor.detach().reshape({-1}).narrow(0, axis.rank() * length, length);

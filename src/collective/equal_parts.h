@@ -1,6 +1,5 @@
-// Equal parts of a size, a tensor or a vocabulary over ranks.
+// Equal parts of a size, a flat tensor or a vocabulary over ranks.
 //
-//   last dim      [.., D]  -> n views [.., D/n]
 //   flat chunk    [..]     -> [numel/n]   this rank's run of the elements in row-major order
 //   vocabulary    ids of rank r: [r * V/n, (r + 1) * V/n)
 //
@@ -13,7 +12,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <string_view>
-#include <vector>
 
 #include "comm/communicator.h"
 
@@ -22,10 +20,6 @@ namespace shardproof {
 // value / parts. `what` names the value: "output_size 10 does not divide by the 4 ranks of tp".
 int64_t divide(int64_t value, int64_t parts, std::string_view what, std::string_view axis = "tp");
 int64_t divide(int64_t value, const Communicator& axis, std::string_view what);
-
-// Views along the last dim; the second function returns contiguous copies.
-std::vector<at::Tensor> split_along_last_dim(const at::Tensor& tensor, int64_t parts);
-std::vector<at::Tensor> split_along_last_dim_contiguous(const at::Tensor& tensor, int64_t parts);
 
 // This rank's flat chunk: a view where `tensor` is contiguous.
 // Strides may be any: elements count in row-major order, not in memory order. No gradient.

@@ -218,20 +218,4 @@ std::vector<int64_t> SequenceLayout::token_indices(int64_t cp_rank) const {
   return out;
 }
 
-std::vector<int64_t> SequenceLayout::positions(int64_t cp_rank) const {
-  std::vector<int64_t> out;
-  for (const SequenceChunk& chunk : chunks(cp_rank)) {
-    for (int64_t i = 0; i < chunk.length; ++i) out.push_back(chunk.begin + i);
-  }
-  return out;
-}
-
-std::vector<int64_t> SequenceLayout::sequence_ids(int64_t cp_rank) const {
-  std::vector<int64_t> out;
-  for (const SequenceChunk& chunk : chunks(cp_rank)) {
-    out.insert(out.end(), static_cast<size_t>(chunk.length), chunk.sequence);
-  }
-  return out;
-}
-
 }  // namespace shardproof

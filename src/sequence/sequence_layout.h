@@ -88,11 +88,9 @@ class SequenceLayout {
   std::vector<int64_t> inverse_order() const;
 
   // [T_cp] each, for the local positions of one rank including padding: the position in the padded
-  // row; the same with -1 for padding; the position within its sequence; the index of its sequence.
+  // row; the same with -1 for padding.
   std::vector<int64_t> indices(int64_t cp_rank) const;
   std::vector<int64_t> token_indices(int64_t cp_rank) const;
-  std::vector<int64_t> positions(int64_t cp_rank) const;
-  std::vector<int64_t> sequence_ids(int64_t cp_rank) const;
   // In local order. Zigzag: two chunks per sequence, even if they touch; none of length 0.
   const std::vector<SequenceChunk>& chunks(int64_t cp_rank) const;
 

@@ -202,7 +202,7 @@ OTHERWISE = {
         "src/base/read_text.h": "kMaxJsonBytes", "src/model/config.cpp": "kMaxLayers kMaxExtraHeads",
         "src/model/config_fields.h": "kMaxSize",
         "src/model/seeded_batch.cpp": "kMaxTokens", "src/model/seeded_weights.cpp": "kMaxElements",
-        "src/model/moe/route_record.cpp": "10", "src/tensor/safetensors_header.h": "kMaxSafetensorsHeader"},
+        "src/tensor/safetensors_header.h": "kMaxSafetensorsHeader"},
     "of messages": {
         "src/base/call.cpp": "kMaxListed", "src/base/child_answer.cpp": "512", "src/base/failure.cpp": "kMaxMessageLine",
         "src/base/read_text.cpp": "kMaxReason", "src/base/shortage.cpp": "kMiB", "src/model/config.cpp": "kMaxConfigProblems",

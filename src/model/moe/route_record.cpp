@@ -7,8 +7,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "tensor/int64_list.h"
-#include "tensor/safetensors.h"
 
 namespace shardproof {
 namespace {
@@ -77,33 +75,6 @@ void check_route_record(const RouteRecord& record, const RouteRecord& wanted) {
   };
   refuse(sorted.lt(0).logical_or(sorted.ge(record.num_experts)), "an id that is not an expert");
   refuse(sorted.diff(1, -1).eq(0), "the same expert twice");
-}
-
-void write_route_record(const std::string& path, const RouteRecord& record) {
-  write_safetensors(path, {{"ids", record.ids}, {"layers", at::tensor(record.layers, at::kLong)}},
-                    {{"num_experts", std::to_string(record.num_experts)}});
-}
-
-RouteRecord read_route_record(const std::string& path) {
-  const SafetensorsFile file = SafetensorsFile::open(path);
-  const auto refuse = [&](const std::string& what) {
-    throw_bad_input(fmt::format("'{}' is not a route record: {}", path, what),
-                    "give the file that a run with a record wrote");
-  };
-  for (const char* name : {"ids", "layers"}) {
-    if (!file.contains(name)) refuse(fmt::format("it has no tensor '{}'", name));
-    if (file.get(name).scalar_type() != at::kLong) refuse(fmt::format("'{}' is not int64", name));
-  }
-  const at::Tensor ids = file.get("ids").clone(), layers = file.get("layers");
-  if (ids.dim() != 4 || layers.dim() != 1 || ids.size(2) != layers.size(0)) {
-    refuse("'ids' is not [samples, positions, layers, chosen experts]");
-  }
-  const auto experts = file.metadata().find("num_experts");
-  const bool is_number = experts != file.metadata().end() && !experts->second.empty() &&
-                         experts->second.size() < 10 &&
-                         experts->second.find_first_not_of("0123456789") == std::string::npos;
-  if (!is_number) refuse("its metadata has no num_experts");
-  return {.ids = ids, .layers = int64_list(layers), .num_experts = std::stoll(experts->second)};
 }
 
 }  // namespace shardproof

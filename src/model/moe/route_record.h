@@ -1,10 +1,6 @@
-// The experts that a router chose for each token of a batch, kept in a file and used again: by a
-// trainer that must choose as the inference engine did, or by ranks that must choose as the golden
-// did. A record knows tokens by (sample, position) and layers by their number in the model, so that
-// meshes, packing and microbatches may differ.
-//
-//   file   safetensors: "ids" int64 [samples, positions, layers, K], "layers" int64 [layers];
-//          metadata "num_experts"
+// The experts that a router chose for each token of a batch, kept and used again by a trainer that
+// must choose as the scores did. A record knows tokens by (sample, position) and layers by their
+// number in the model, so that meshes, packing and microbatches may differ.
 //
 // An entry whose K ids are all -1 was not recorded: that token is routed live.
 // Source: NVIDIA/Megatron-LM megatron/core/transformer/moe/router_replay.py, which matches layers
@@ -14,7 +10,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace shardproof {
@@ -45,9 +40,5 @@ ReplayedRoutes replay_routes(const RouteRecord& record, int64_t layer, const at:
 // Throws Error(kRefused) when the record is of another batch or model than `wanted`, an empty
 // record, and Error(kBadInput) for an id that is none of the experts or stands twice at a token.
 void check_route_record(const RouteRecord& record, const RouteRecord& wanted);
-
-void write_route_record(const std::string& path, const RouteRecord& record);
-// Throws Error(kBadInput) for a file that is not a record.
-RouteRecord read_route_record(const std::string& path);
 
 }  // namespace shardproof

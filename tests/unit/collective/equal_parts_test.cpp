@@ -22,24 +22,6 @@ TEST_CASE("a size is divided, or refused with both numbers", "[collective][SH-5]
   CHECK(said.find("pad it to 12") != std::string::npos);
 }
 
-TEST_CASE("the last dim splits into views, or into contiguous copies", "[collective][SH-5]") {
-  const at::Tensor x = random_tensor({2, 3, 8}, 1).transpose(0, 1);
-  const auto views = split_along_last_dim(x, 4);
-  const auto copies = split_along_last_dim_contiguous(x, 4);
-  REQUIRE(views.size() == 4);
-  for (size_t i = 0; i < 4; ++i) {
-    const at::Tensor part = x.narrow(-1, static_cast<int64_t>(i) * 2, 2);
-    CHECK(views[i].equal(part));
-    CHECK(copies[i].equal(part));
-    CHECK(views[i].is_alias_of(x));
-    CHECK_FALSE(copies[i].is_alias_of(x));
-    CHECK(copies[i].is_contiguous());
-  }
-  const std::string said = said_by([&] { split_along_last_dim(x, 3); });
-  CHECK(said.rfind("refused: ", 0) == 0);
-  CHECK(said.find("8") != std::string::npos);
-}
-
 TEST_CASE("vocabulary ranges from the whole and from a part's size", "[collective][SH-5]") {
   CHECK(vocab_range_of_whole(12, 2, 3) == IndexRange{8, 12});
   for (int64_t rank = 0; rank < 4; ++rank) {

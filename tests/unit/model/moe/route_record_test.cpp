@@ -6,8 +6,6 @@
 
 #include "base/error.h"
 #include "model/moe/selection.h"
-#include "tensor/safetensors.h"
-#include "tests/support/scratch_folder.h"
 #include "tests/unit/model/moe/rules.h"
 
 namespace shardproof::tests {
@@ -113,31 +111,6 @@ TEST_CASE("A record of another batch or model, or with wrong ids, is a sentence"
   CHECK_THAT(check(with({-1, 3})), Contains("not an expert at sample 2, position 3, layer 4"));
   CHECK_THAT(check(with({3, 3})), Contains("twice at sample 2, position 3, layer 4"));
   CHECK(check(with({-1, -1})).empty());
-}
-
-TEST_CASE("A record survives its file, and another file is a sentence", "[moe][MR-16]") {
-  const sim::ScratchFolder folder;
-  const std::string path = folder.path() + "/routes.safetensors";
-  write_route_record(path, whole_record());
-  const RouteRecord read = read_route_record(path);
-  CHECK(at::equal(read.ids, whole_record().ids));
-  CHECK(read.layers == kLayers);
-  CHECK(read.num_experts == kExperts);
-  const auto message = [&](const NamedTensors& tensors,
-                           const std::map<std::string, std::string>& metadata) {
-    write_safetensors(path, tensors, metadata);
-    return message_of([&] { read_route_record(path); });
-  };
-  const at::Tensor ids = whole_record().ids, layers = numbers(kLayers);
-  const std::map<std::string, std::string> good = {{"num_experts", "7"}};
-  CHECK_THAT(message({{"ids", ids}}, good), Contains("no tensor 'layers'"));
-  CHECK_THAT(message({{"ids", ids.to(at::kInt)}, {"layers", layers}}, good),
-             Contains("'ids' is not int64"));
-  CHECK_THAT(message({{"ids", ids}, {"layers", numbers({1})}}, good), Contains("'ids' is not ["));
-  CHECK_THAT(message({{"ids", ids}, {"layers", layers}}, {}), Contains("num_experts"));
-  CHECK_THAT(message({{"ids", ids}, {"layers", layers}}, {{"num_experts", "-7"}}),
-             Contains("num_experts"));
-  CHECK(message({{"ids", ids}, {"layers", layers}}, good).empty());
 }
 
 }  // namespace shardproof::tests
