@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <memory>
-#include <utility>
 
 #include "model/precision.h"
 #include "sim/case/record/golden_record.h"

@@ -1,6 +1,5 @@
 // Options of a whole case, of its batch and of its expected result.
 #include <algorithm>
-#include <iterator>
 
 #include "sim/case/needs.h"
 

@@ -1,7 +1,6 @@
 #include "sim/run/case_runner.h"
 
 #include <chrono>
-#include <optional>
 
 #include "base/elapsed.h"
 #include "base/error.h"

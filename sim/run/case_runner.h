@@ -3,10 +3,8 @@
 #pragma once
 
 #include <functional>
-#include <list>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "sim/judge/verdict/verdict.h"

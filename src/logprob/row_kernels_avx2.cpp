@@ -1,7 +1,4 @@
 // The loops for processors with AVX2 and FMA. Compiled separately with -O3 (CMakeLists.txt).
-#include <cstdint>
-#include <cstring>
-#include <limits>
 
 #include "logprob/row_kernels.h"
 

@@ -1,6 +1,5 @@
 #include "sim/case/record/magnitude.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>

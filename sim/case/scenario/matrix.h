@@ -9,7 +9,6 @@
 // Rows are the product of all lists; the last list varies fastest: [tp=1,dp2], [tp=1,tp2sp], ..
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 

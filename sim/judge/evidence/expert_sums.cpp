@@ -5,7 +5,6 @@
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <string>
 
 namespace shardproof::sim::judge {
 namespace {

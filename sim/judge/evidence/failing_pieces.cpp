@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <set>
-#include <utility>
 
 #include "sim/judge/diff/tensor_diff.h"
 

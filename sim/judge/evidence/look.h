@@ -1,7 +1,6 @@
 // The facts that a rank finds about a failing tensor while it has the whole golden.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "sim/judge/diff/evidence.h"

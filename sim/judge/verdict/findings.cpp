@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <deque>
-#include <limits>
 #include <map>
 #include <set>
 #include <tuple>

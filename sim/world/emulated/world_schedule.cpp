@@ -1,7 +1,6 @@
 // A drawn schedule: which rank runs next, and when each call takes effect.
 #include <array>
 #include <optional>
-#include <utility>
 
 #include "sim/world/emulated/world_state.h"
 

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstdio>
 #include <list>
-#include <optional>
 #include <set>
 
 #include "base/elapsed.h"

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 

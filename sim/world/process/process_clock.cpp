@@ -2,13 +2,11 @@
 
 #include <sys/wait.h>
 
-#include <cstring>
 #include <ctime>
 #include <deque>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-#include <string>
 
 namespace shardproof::sim::world {
 

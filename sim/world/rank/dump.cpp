@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <map>
 #include <optional>
 
 #include "comm/shared_failure.h"

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <utility>
 
 #include "model/weights.h"
 #include "sim/case/recorder/rounding_noise.h"

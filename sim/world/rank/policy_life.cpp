@@ -5,7 +5,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <memory>
 
 #include "base/error.h"
 #include "base/seed.h"

@@ -3,8 +3,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "base/error.h"
 #include "parallel/pp/tables.h"
 #include "tensor/int64_list.h"

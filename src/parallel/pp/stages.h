@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
-#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>

@@ -1,6 +1,4 @@
 // The loops for processors with AVX2 and FMA. Compiled separately with -O3 (CMakeLists.txt).
-#include <cstdint>
-#include <cstring>
 
 #include "parallel/tp/norm_rows.h"
 

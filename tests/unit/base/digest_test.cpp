@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <set>
 #include <string>
-#include <vector>
 
 using shardproof::digest_of;
 

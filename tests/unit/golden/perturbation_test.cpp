@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "golden/losses.h"
 #include "sim/case/record/golden_record.h"

@@ -6,7 +6,6 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <memory>
 
 #include "sim/case/recorder/rounding_noise.h"
 #include "tests/unit/model/six_head_model.h"

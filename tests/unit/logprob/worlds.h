@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
 #include <string>

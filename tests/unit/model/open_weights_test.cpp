@@ -4,8 +4,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <catch2/catch.hpp>
-#include <map>
-#include <string>
 #include <vector>
 
 #include "model/decoder.h"

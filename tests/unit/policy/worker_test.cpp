@@ -1,7 +1,6 @@
 // A policy worker's functions in a training step.
 #include "policy/worker.h"
 
-#include <atomic>
 #include <catch2/catch.hpp>
 
 #include "base/error.h"

@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <limits>
 
 #include "base/error.h"

@@ -1,7 +1,6 @@
 #include "sim/judge/diff/roundings.h"
 
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "sim/judge/probe/gradient_addends.h"
 #include "sim/judge/probe/own_norm.h"

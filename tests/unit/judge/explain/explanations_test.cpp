@@ -2,7 +2,6 @@
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "sim/judge/evidence/explained.h"
 #include "sim/judge/explain/hypotheses.h"

@@ -1,7 +1,6 @@
 #include "sim/judge/probe/rank_recorder.h"
 
 #include <catch2/catch.hpp>
-#include <cmath>
 
 #include "tests/unit/judge/judged_world.h"
 

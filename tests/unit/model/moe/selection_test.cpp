@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
-#include <limits>
 
 #include "base/enum_names.h"
 #include "base/error.h"

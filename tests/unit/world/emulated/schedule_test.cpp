@@ -2,7 +2,6 @@
 // reads or writes too early depends on it.
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
