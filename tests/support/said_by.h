@@ -22,6 +22,18 @@ std::string said_by(const Call& call) {
   }
 }
 
+// The text of an Error of this kind that says a fix; "" if nothing is thrown.
+template <class Call>
+std::string told_by(ErrorKind kind, const Call& call) {
+  try {
+    call();
+    return "";
+  } catch (const Error& error) {
+    const bool is_right = error.kind() == kind && !error.fix().empty();
+    return is_right ? error.what() : "an Error of another kind, or without a fix";
+  }
+}
+
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
+#include "tests/support/said_by.h"
 
 using shardproof::Error;
 using shardproof::parse_json_object;
@@ -11,12 +11,8 @@ using shardproof::parse_json_object;
 namespace {
 
 std::string refusal_of(const std::string& text, int64_t first_line = 1) {
-  try {
-    parse_json_object("f.json", text, first_line);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return shardproof::tests::told_by(shardproof::ErrorKind::kBadInput,
+                                    [&] { parse_json_object("f.json", text, first_line); });
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
+#include "tests/support/said_by.h"
 
 using shardproof::Error;
 using shardproof::ErrorKind;
@@ -25,14 +25,7 @@ std::vector<Mesh> meshes_of_48() {
 }
 
 std::string parse_refusal(const std::string& text) {
-  try {
-    Mesh::parse(text);
-  } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::kBadInput);
-    CHECK_FALSE(error.fix().empty());
-    return error.what();
-  }
-  return "accepted";
+  return shardproof::tests::told_by(ErrorKind::kBadInput, [&] { Mesh::parse(text); });
 }
 
 TEST_CASE("a part is a stride and a size over the ranks", "[mesh]") {

@@ -5,8 +5,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "tensor/safetensors.h"
+#include "tests/support/said_by.h"
 #include "tests/support/scratch_folder.h"
 
 namespace shardproof {
@@ -36,14 +36,7 @@ Batch written_and_loaded(const std::map<std::string, at::Tensor>& tensors) {
 }
 
 std::string complaint(const std::map<std::string, at::Tensor>& tensors) {
-  try {
-    written_and_loaded(tensors);
-  } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::kBadInput);
-    CHECK_FALSE(error.fix().empty());
-    return error.what();
-  }
-  return "loaded";
+  return tests::told_by(ErrorKind::kBadInput, [&] { written_and_loaded(tensors); });
 }
 
 SeededBatchOptions options() {

@@ -5,9 +5,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "random/rng_seeds.h"
 #include "tensor/tensor_memory.h"
+#include "tests/support/said_by.h"
 
 namespace shardproof::tests {
 namespace {
@@ -25,19 +25,6 @@ RngTracker streams_of(std::initializer_list<const char*> names) {
   uint64_t seed = 0;
   for (const char* name : names) rng.add(name, ++seed);
   return rng;
-}
-
-std::string refusal_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
-bool says(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST_CASE("forks nest, and an exception leaves the fork it was thrown in", "[RN-1]") {
@@ -61,10 +48,10 @@ TEST_CASE("forks nest, and an exception leaves the fork it was thrown in", "[RN-
 TEST_CASE("a seed or a name that is there already is refused and changes nothing", "[RN-1]") {
   RngTracker rng;
   rng.add("one", 11);
-  const std::string seed = refusal_of([&] { rng.add("two", 11); });
-  CHECK(says(seed, "seed 11"));
-  CHECK(says(seed, "'one'"));
-  CHECK(says(refusal_of([&] { rng.add("one", 12); }), "'one' already"));
+  const std::string seed = said_by([&] { rng.add("two", 11); });
+  CHECK(contains(seed, "seed 11"));
+  CHECK(contains(seed, "'one'"));
+  CHECK(contains(said_by([&] { rng.add("one", 12); }), "'one' already"));
   CHECK(rng.states().size() == 1);
   rng.add("two", 12);  // the refused calls added neither the name nor the seed
   CHECK(rng.states().size() == 2);
@@ -76,8 +63,8 @@ TEST_CASE("a seed of more bits than a generator takes is refused", "[RN-1]") {
   REQUIRE_FALSE(plain_uniform(7, {6}).equal(plain_uniform(7 + above / 2, {6})));
   RngTracker rng;
   rng.add("one", 7);
-  CHECK(says(refusal_of([&] { rng.add("two", above + 7); }), "seed 4294967303"));
-  CHECK(says(refusal_of([&] { rng.add("two", above); }), "at most 4294967295"));
+  CHECK(contains(said_by([&] { rng.add("two", above + 7); }), "seed 4294967303"));
+  CHECK(contains(said_by([&] { rng.add("two", above); }), "at most 4294967295"));
   CHECK(rng.states().size() == 1);
   rng.add("two", above - 1);
   CHECK(rng.states().size() == 2);
@@ -89,22 +76,22 @@ TEST_CASE("a seed is refused on every rank when that of some rank has more bits"
     const RngPlace place{.tp_rank = tp_rank, .tp_size = 4};
     const int64_t largest = most - 2718 - 3;
     CHECK(rng_seeds(largest, place).model == static_cast<uint64_t>(largest + 2718 + tp_rank));
-    const std::string text = refusal_of([&] { rng_seeds(largest + 1, place); });
-    CHECK(says(text, std::to_string(largest + 1)));
-    CHECK(says(text, "at most " + std::to_string(largest)));
+    const std::string text = said_by([&] { rng_seeds(largest + 1, place); });
+    CHECK(contains(text, std::to_string(largest + 1)));
+    CHECK(contains(text, "at most " + std::to_string(largest)));
   }
   const RngPlace experts{.ep_rank = 0, .ep_size = 30, .etp_rank = 0, .etp_size = 5};
   CHECK(rng_seeds(most - 1024 - 2904, experts).data > 0);
-  CHECK(says(refusal_of([&] { rng_seeds(most - 1024 - 2903, experts); }), "32 bits"));
+  CHECK(contains(said_by([&] { rng_seeds(most - 1024 - 2903, experts); }), "32 bits"));
 }
 
 TEST_CASE("an unknown name is refused with the nearest known one", "[RN-1]") {
   RngTracker rng = streams_of({kModelParallelRng});
-  const std::string text = refusal_of([&] { const auto fork = rng.fork("model-paralel-rng"); });
-  CHECK(says(text, "no random stream 'model-paralel-rng'"));
-  CHECK(says(text, kModelParallelRng));
+  const std::string text = said_by([&] { const auto fork = rng.fork("model-paralel-rng"); });
+  CHECK(contains(text, "no random stream 'model-paralel-rng'"));
+  CHECK(contains(text, kModelParallelRng));
   CHECK(rng.current_stream() == kDataParallelRng);
-  CHECK(says(refusal_of([&] { rng.uniform({1}, "dropout of x"); }), "dropout of x"));
+  CHECK(contains(said_by([&] { rng.uniform({1}, "dropout of x"); }), "dropout of x"));
 }
 
 TEST_CASE("states are copies: taken once, given back as often as one likes", "[RN-1]") {
@@ -123,8 +110,8 @@ TEST_CASE("states are copies: taken once, given back as often as one likes", "[R
   other.add("gone", 99);
   other.set_states(states);
   CHECK(other.uniform({8}, "draw").equal(once));
-  CHECK(says(refusal_of([&] { const auto fork = other.fork("gone"); }), "no random stream"));
-  CHECK(says(refusal_of([&] { other.add("x", 3); }), "seed 3"));  // states include seeds
+  CHECK(contains(said_by([&] { const auto fork = other.fork("gone"); }), "no random stream"));
+  CHECK(contains(said_by([&] { other.add("x", 3); }), "seed 3"));  // states include seeds
 }
 
 TEST_CASE("reset drops streams and seeds", "[RN-1]") {
@@ -145,15 +132,15 @@ TEST_CASE("a stray draw is told once, of the fork that was the innermost", "[RN-
     rng.uniform({2}, "inner");
   }
   REQUIRE(rng.warnings().size() == 1);
-  CHECK(says(rng.warnings()[0], "default generator"));
-  CHECK(says(rng.warnings()[0], kModelParallelRng));
+  CHECK(contains(rng.warnings()[0], "default generator"));
+  CHECK(contains(rng.warnings()[0], kModelParallelRng));
   {
     const auto outer = rng.fork();
     const auto inner = rng.fork(kExpertParallelRng);
     at::rand({3});
   }
   REQUIRE(rng.warnings().size() == 2);
-  CHECK(says(rng.warnings()[1], kExpertParallelRng));
+  CHECK(contains(rng.warnings()[1], kExpertParallelRng));
   {
     const auto fork = rng.fork();
     at::rand({3});
@@ -202,7 +189,7 @@ TEST_CASE("states without the stream of an open fork are refused and change noth
   rng.uniform({4}, "outside");
   {
     const auto fork = rng.fork();
-    CHECK(says(refusal_of([&] { rng.set_states(before); }), kModelParallelRng));
+    CHECK(contains(said_by([&] { rng.set_states(before); }), kModelParallelRng));
     CHECK(rng.uniform({3}, "inside").equal(plain_uniform(2, {3})));
   }
   CHECK(rng.uniform({3}, "outside").equal(plain_uniform(1, {3}, 4)));
@@ -217,7 +204,7 @@ TEST_CASE("an inference tracker takes everything and draws nothing", "[RN-1]") {
   rng.set_states({});
   CHECK(rng.states().empty());
   const auto fork = rng.fork("never added");
-  CHECK(says(refusal_of([&] { rng.uniform({2}, "dropout of x"); }), "dropout of x"));
+  CHECK(contains(said_by([&] { rng.uniform({2}, "dropout of x"); }), "dropout of x"));
 }
 
 TEST_CASE("seeds follow the formula, and a mesh on which two would be equal is refused", "[RN-1]") {
@@ -228,15 +215,15 @@ TEST_CASE("seeds follow the formula, and a mesh on which two would be equal is r
   CHECK(seeds.expert == 1234 + 1024 + 200 + 1);
   // 1024 + 100 * 17 = 2718 + 6; the result is the same on every rank.
   for (const int64_t tp_rank : {0, 6}) {
-    const std::string text = refusal_of(
+    const std::string text = said_by(
         [&] { rng_seeds(0, {.tp_rank = tp_rank, .tp_size = 8, .ep_rank = 0, .ep_size = 18}); });
-    CHECK(says(text, "expert parallel rank 17"));
-    CHECK(says(text, "tensor parallel rank 6"));
+    CHECK(contains(text, "expert parallel rank 17"));
+    CHECK(contains(text, "tensor parallel rank 6"));
   }
   CHECK(rng_seeds(0, {.tp_size = 6, .ep_size = 18}).model == 2718);
-  CHECK(says(refusal_of([] { rng_seeds(0, {.ep_size = 2, .etp_size = 101}); }),
-             "expert parallel rank 0, expert tensor parallel rank 100"));
-  CHECK(says(refusal_of([] { rng_seeds(-1, {}); }), "-1"));
+  CHECK(contains(said_by([] { rng_seeds(0, {.ep_size = 2, .etp_size = 101}); }),
+                 "expert parallel rank 0, expert tensor parallel rank 100"));
+  CHECK(contains(said_by([] { rng_seeds(-1, {}); }), "-1"));
 }
 
 TEST_CASE("each stage has seeds of its own, also beside expert parallel ranks", "[RN-1, PP-28]") {
@@ -246,10 +233,10 @@ TEST_CASE("each stage has seeds of its own, also beside expert parallel ranks", 
   CHECK(seeds.data == 1234 + 200);
   CHECK(seeds.model == 1234 + 200 + 2718 + 1);
   CHECK(seeds.expert == 1234 + 500 + 1024);  // Megatron's 1234 + 300 + 1024 is that of two places
-  CHECK(says(refusal_of([] { rng_seeds(0, {.tp_size = 101, .stages = 2}); }),
-             "tensor parallel rank 0 of stage 1"));
+  CHECK(contains(said_by([] { rng_seeds(0, {.tp_size = 101, .stages = 2}); }),
+                 "tensor parallel rank 0 of stage 1"));
   // 1024 + 100 * 17 = 2718 + 6
-  CHECK(says(refusal_of([] { rng_seeds(0, {.tp_size = 7, .stages = 18}); }), "of stage 17"));
+  CHECK(contains(said_by([] { rng_seeds(0, {.tp_size = 7, .stages = 18}); }), "of stage 17"));
 }
 
 }  // namespace

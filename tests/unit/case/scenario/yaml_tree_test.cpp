@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
+#include "tests/support/said_by.h"
 
 using namespace shardproof;
 using namespace shardproof::sim;
@@ -15,12 +15,7 @@ using nlohmann::json;
 namespace {
 
 std::string failure_of(const std::string& text) {
-  try {
-    parse_yaml("f.yaml", text);
-    return "accepted";
-  } catch (const Error& error) {
-    return error.what();
-  }
+  return tests::told_by(ErrorKind::kBadInput, [&] { parse_yaml("f.yaml", text); });
 }
 
 std::string repeated(const std::string& piece, size_t count) {

@@ -4,8 +4,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "model/moe/selection.h"
+#include "tests/support/said_by.h"
 #include "tests/unit/model/moe/rules.h"
 
 namespace shardproof::tests {
@@ -29,16 +29,6 @@ RouteRecord whole_record() {
   const at::Tensor map = at::arange(kSamples * kPositions, at::kLong).view({kSamples, kPositions});
   for (const int64_t layer : kLayers) record_routes(record, layer, map, ids_of_layer(layer));
   return record;
-}
-
-template <class Function>
-std::string message_of(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace
@@ -89,7 +79,7 @@ TEST_CASE("Ids of a record are replayed in ascending order", "[moe][MR-16]") {
 
 TEST_CASE("A record of another batch or model, or with wrong ids, is a sentence", "[moe][MR-16]") {
   const auto check = [](const RouteRecord& record) {
-    return message_of([&] { check_route_record(record, empty()); });
+    return said_by([&] { check_route_record(record, empty()); });
   };
   CHECK(check(whole_record()).empty());
   CHECK_THAT(check(empty_route_record(4, kPositions, kLayers, kChosen, kExperts)),

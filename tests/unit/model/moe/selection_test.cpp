@@ -7,8 +7,9 @@
 #include <catch2/catch.hpp>
 
 #include "base/enum_names.h"
-#include "base/error.h"
+#include "base/expert_choices.h"
 #include "golden/dense_routes.h"
+#include "tests/support/said_by.h"
 #include "tests/unit/model/moe/rules.h"
 
 namespace shardproof::tests {
@@ -130,13 +131,8 @@ TEST_CASE("A rule that contradicts itself or that two frameworks read differentl
     change(rule);
     return rule;
   };
-  const auto message = [](const RouterRule& rule) -> std::string {
-    try {
-      check_router_rule(rule);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+  const auto message = [](const RouterRule& rule) {
+    return said_by([&] { check_router_rule(rule); });
   };
   using Catch::Matchers::Contains;
   CHECK_THAT(message(with([](RouterRule& r) { r.num_chosen = 13; })), Contains("from 1 to 12"));

@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
+#include "tests/support/said_by.h"
 
 namespace shardproof::tests {
 namespace {
@@ -55,14 +55,10 @@ void check_all(const std::vector<Case>& cases) {
 
 void check_all_refused(const std::vector<Case>& cases, ErrorKind kind = ErrorKind::kRefused) {
   for (const Case& each : cases) {
-    std::string message = "taken";
-    try {
+    const auto split = [&] {
       split_model(each.layers, each.placement, each.rules, each.extra_heads);
-    } catch (const Error& error) {
-      message = error.what();
-      CHECK(error.kind() == kind);
-    }
-    CHECK(message == each.split);
+    };
+    CHECK(told_by(kind, split) == each.split);
   }
 }
 
@@ -343,13 +339,7 @@ TEST_CASE("the text of a layout", "[pp]") {
        "often"},
   };
   for (const auto& [text, message] : unreadable) {
-    try {
-      read_layout(text);
-      FAIL(text);
-    } catch (const Error& error) {
-      CHECK(error.kind() == ErrorKind::kBadInput);
-      CHECK(error.what() == message);
-    }
+    CHECK(told_by(ErrorKind::kBadInput, [&] { read_layout(text); }) == message);
   }
 }
 

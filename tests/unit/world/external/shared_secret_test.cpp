@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/error.h"
+#include "tests/support/said_by.h"
 #include "tests/support/scratch_folder.h"
 
 namespace shardproof::sim::world {
@@ -34,12 +34,7 @@ std::string secret_of(const ExternalPlace& place, std::map<std::string, std::str
 
 std::string refusal(const ExternalPlace& place,
                     const std::map<std::string, std::string>& variables) {
-  try {
-    secret_of(place, variables);
-  } catch (const Error& error) {
-    return error.kind() == ErrorKind::kBadInput ? error.what() : "another kind of error";
-  }
-  return "";
+  return tests::told_by(ErrorKind::kBadInput, [&] { secret_of(place, variables); });
 }
 
 TEST_CASE("the secret is that of the environment, or of a file that it names", "[external]") {
