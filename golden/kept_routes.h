@@ -21,7 +21,6 @@ class KeptRoutes {
  private:
   enum class Mode { kLive, kRecords, kReplays };
   struct State;
-  class Kept;
   void set(Mode mode);
   std::shared_ptr<State> state_;  // null: routes are always live
 };

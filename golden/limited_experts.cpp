@@ -18,39 +18,6 @@ struct LimitedExperts::State {
   int64_t dropped = 0;
 };
 
-class LimitedExperts::Limited : public WrappedLayer {
- public:
-  Limited(std::unique_ptr<Layer> inner, std::string name, std::shared_ptr<State> state)
-      : WrappedLayer(std::move(inner)), name_(std::move(name)), state_(std::move(state)) {}
-
-  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    if (state_->groups.empty()) return inner_->forward(inputs, context);
-    const at::Tensor ids = inputs[1].flatten(0, 1), weights = inputs[2].flatten(0, 1);
-    const at::Tensor zeros = at::zeros({ids.size(0), state_->router.num_experts},
-                                       weights.options().requires_grad(false));
-    const at::Tensor chosen = zeros.scatter(1, ids, 1).to(at::kBool);
-    const DenseKept kept = keep_within_capacity(chosen, zeros.scatter(1, ids, weights.detach()),
-                                                state_->groups, state_->router, state_->rule);
-    if (kept.margin < kLeastMargin) {
-      throw_refused(fmt::format("{} drops one of two routes whose weights differ by {:.1e}, so "
-                                "that roundings could decide",
-                                name_, kept.margin),
-                    "choose another seed");
-    }
-    for (size_t t = 0; t < state_->groups.size(); ++t) {
-      if (state_->groups[t] < 0) continue;
-      const auto row = static_cast<int64_t>(t);
-      state_->dropped += chosen[row].sum().item<int64_t>() - kept.kept[row].sum().item<int64_t>();
-    }
-    const at::Tensor stays = kept.kept.gather(1, ids).to(weights.scalar_type());
-    return inner_->forward({inputs[0], inputs[1], inputs[2] * stays.view_as(inputs[2])}, context);
-  }
-
- private:
-  std::string name_;
-  std::shared_ptr<State> state_;
-};
-
 LimitedExperts::LimitedExperts(const sim::CaseSpec& spec, Decoder& model) : spec_(spec) {
   if (spec.capacity.factor == 0) return;
   state_ = std::make_shared<State>();
@@ -58,7 +25,29 @@ LimitedExperts::LimitedExperts(const sim::CaseSpec& spec, Decoder& model) : spec
   state_->rule = spec.capacity;
   for (Slot* slot : model.slots()) {
     if (slot->kind() != SlotKind::kExperts) continue;
-    slot->layer = std::make_unique<Limited>(std::move(slot->layer), slot->name, state_);
+    wrap_layer(*slot, [state = state_, name = slot->name](Layer& inner, at::TensorList inputs,
+                                                          const StepContext& context) {
+      if (state->groups.empty()) return inner.forward(inputs, context);
+      const at::Tensor ids = inputs[1].flatten(0, 1), weights = inputs[2].flatten(0, 1);
+      const at::Tensor zeros = at::zeros({ids.size(0), state->router.num_experts},
+                                         weights.options().requires_grad(false));
+      const at::Tensor chosen = zeros.scatter(1, ids, 1).to(at::kBool);
+      const DenseKept kept = keep_within_capacity(chosen, zeros.scatter(1, ids, weights.detach()),
+                                                  state->groups, state->router, state->rule);
+      if (kept.margin < kLeastMargin) {
+        throw_refused(fmt::format("{} drops one of two routes whose weights differ by {:.1e}, so "
+                                  "that roundings could decide",
+                                  name, kept.margin),
+                      "choose another seed");
+      }
+      for (size_t t = 0; t < state->groups.size(); ++t) {
+        if (state->groups[t] < 0) continue;
+        const auto row = static_cast<int64_t>(t);
+        state->dropped += chosen[row].sum().item<int64_t>() - kept.kept[row].sum().item<int64_t>();
+      }
+      const at::Tensor stays = kept.kept.gather(1, ids).to(weights.scalar_type());
+      return inner.forward({inputs[0], inputs[1], inputs[2] * stays.view_as(inputs[2])}, context);
+    });
   }
 }
 

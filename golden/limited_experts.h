@@ -21,7 +21,6 @@ class LimitedExperts {
 
  private:
   struct State;
-  class Limited;
   const sim::CaseSpec& spec_;
   std::shared_ptr<State> state_;  // null: there is no limit
 };

@@ -21,7 +21,6 @@ class RouteChoices {
   void fix() { fixed_ = true; }
 
  private:
-  class Chosen;
   bool fixed_ = false;
   std::map<std::pair<std::string, int64_t>, at::Tensor> ids_;  // [B, S, K] by selection and step
 };

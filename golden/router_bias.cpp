@@ -10,22 +10,6 @@
 
 namespace shardproof::golden {
 
-class RouterBiases::Seen : public WrappedLayer {
- public:
-  Seen(std::unique_ptr<Layer> inner, int64_t layer, std::shared_ptr<RoutesOfBiases> ids)
-      : WrappedLayer(std::move(inner)), layer_(layer), ids_(std::move(ids)) {}
-
-  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    const at::Tensor ids = inner_->forward(inputs, context);
-    for (const ParameterPtr& bias : parameters()) (*ids_)[bias->name][layer_] = ids;
-    return ids;
-  }
-
- private:
-  int64_t layer_;
-  std::shared_ptr<RoutesOfBiases> ids_;
-};
-
 RouterBiases::RouterBiases(const sim::CaseSpec& spec, Decoder& model)
     : rule_(spec.selection_bias), ids_(std::make_shared<RoutesOfBiases>()) {
   if (rule_.rate == 0) return;
@@ -36,7 +20,12 @@ RouterBiases::RouterBiases(const sim::CaseSpec& spec, Decoder& model)
                   "leave out run.experts.bias, or set precision: float64");
   }
   visit_layer_slots(model, SlotKind::kSelection, [this](int64_t layer, Slot& slot) {
-    slot.layer = std::make_unique<Seen>(std::move(slot.layer), layer, ids_);
+    wrap_layer(slot, [routes = ids_, layer](Layer& inner, at::TensorList inputs,
+                                            const StepContext& context) {
+      const at::Tensor ids = inner.forward(inputs, context);
+      for (const ParameterPtr& bias : inner.parameters()) (*routes)[bias->name][layer] = ids;
+      return ids;
+    });
   });
 }
 

@@ -24,7 +24,6 @@ class RouterBiases {
                                            const std::vector<at::Tensor>& masters) const;
 
  private:
-  class Seen;
   // [B, S, K] of each layer with the bias, by its name.
   using RoutesOfBiases = std::map<std::string, std::map<int64_t, at::Tensor>>;
 

@@ -16,20 +16,6 @@ namespace {
 
 using Logits = std::map<int64_t, at::Tensor>;
 
-class KeptLogits : public WrappedLayer {
- public:
-  KeptLogits(std::unique_ptr<Layer> inner, int64_t number, std::shared_ptr<Logits> logits)
-      : WrappedLayer(std::move(inner)), number_(number), logits_(std::move(logits)) {}
-  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    (*logits_)[number_] = inputs[0];
-    return inner_->forward(inputs, context);
-  }
-
- private:
-  int64_t number_;
-  std::shared_ptr<Logits> logits_;
-};
-
 struct Groups {
   std::vector<int64_t> of_tokens;  // the group of each token; -1 for padding
   std::vector<int64_t> moments;    // when a rank works on each token, -1 for padding
@@ -78,7 +64,11 @@ SideTerms::SideTerms(const sim::CaseSpec& spec, Decoder& model)
   if (!options_.any()) return;
   visit_layer_slots(model, SlotKind::kRouteWeights, [this](int64_t layer, Slot& slot) {
     slots_[layer] = slot.name;
-    slot.layer = std::make_unique<KeptLogits>(std::move(slot.layer), layer, logits_);
+    wrap_layer(slot, [logits = logits_, layer](Layer& inner, at::TensorList inputs,
+                                               const StepContext& context) {
+      (*logits)[layer] = inputs[0];
+      return inner.forward(inputs, context);
+    });
   });
 }
 

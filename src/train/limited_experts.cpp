@@ -9,23 +9,6 @@
 #include "train/router_tokens.h"
 
 namespace shardproof {
-namespace {
-
-class WithinCapacity : public WrappedLayer {
- public:
-  WithinCapacity(std::unique_ptr<Layer> inner, int64_t number, LimitedExperts& limit)
-      : WrappedLayer(std::move(inner)), number_(number), limit_(limit) {}
-  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    const at::Tensor kept = limit_.kept_ids(number_, inputs[1], inputs[2], context);
-    return inner_->forward({inputs[0], kept, inputs[2]}, context);
-  }
-
- private:
-  int64_t number_;
-  LimitedExperts& limit_;
-};
-
-}  // namespace
 
 LimitedExperts::LimitedExperts(Decoder& model, const CapacityRule& rule, const TokenCuts& cuts,
                                MeshComm& comm, at::Device device)
@@ -35,7 +18,11 @@ LimitedExperts::LimitedExperts(Decoder& model, const CapacityRule& rule, const T
       comm_(comm),
       device_(device) {
   visit_layer_slots(model, SlotKind::kExperts, [this](int64_t layer, Slot& slot) {
-    slot.layer = std::make_unique<WithinCapacity>(std::move(slot.layer), layer, *this);
+    wrap_layer(slot,
+               [this, layer](Layer& inner, at::TensorList inputs, const StepContext& context) {
+                 const at::Tensor kept = kept_ids(layer, inputs[1], inputs[2], context);
+                 return inner.forward({inputs[0], kept, inputs[2]}, context);
+               });
   });
 }
 

@@ -7,22 +7,6 @@
 #include "train/router_tokens.h"
 
 namespace shardproof {
-namespace {
-
-class KeptSelection : public WrappedLayer {
- public:
-  KeptSelection(std::unique_ptr<Layer> inner, int64_t number, RouteReplay& replay)
-      : WrappedLayer(std::move(inner)), number_(number), replay_(replay) {}
-  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    return replay_.ids(number_, inner_->forward(inputs, context), context);
-  }
-
- private:
-  int64_t number_;
-  RouteReplay& replay_;
-};
-
-}  // namespace
 
 RouteReplay::RouteReplay(Decoder& model, MeshComm& comm, at::Device device)
     : rule_(model.config().router), comm_(comm), device_(device) {
@@ -30,7 +14,10 @@ RouteReplay::RouteReplay(Decoder& model, MeshComm& comm, at::Device device)
   visit_layer_slots(model, SlotKind::kSelection, [&](int64_t layer, Slot& slot) {
     if (layer >= layers) return;  // extra heads make no scores, and choose anew
     layers_.push_back(layer);
-    slot.layer = std::make_unique<KeptSelection>(std::move(slot.layer), layer, *this);
+    wrap_layer(slot,
+               [this, layer](Layer& inner, at::TensorList inputs, const StepContext& context) {
+                 return ids(layer, inner.forward(inputs, context), context);
+               });
   });
 }
 

@@ -7,24 +7,6 @@
 #include "tensor/shard.h"
 
 namespace shardproof {
-namespace {
-
-class CountedSelection : public WrappedLayer {
- public:
-  CountedSelection(std::unique_ptr<Layer> inner, int64_t number, SelectionBiases& biases)
-      : WrappedLayer(std::move(inner)), number_(number), biases_(biases) {}
-  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    const at::Tensor ids = inner_->forward(inputs, context);
-    biases_.count(number_, ids, context);
-    return ids;
-  }
-
- private:
-  int64_t number_;
-  SelectionBiases& biases_;
-};
-
-}  // namespace
 
 SelectionBiases::SelectionBiases(Decoder& model, const BiasRule& rule, MeshComm& comm,
                                  at::Device device)
@@ -34,7 +16,12 @@ SelectionBiases::SelectionBiases(Decoder& model, const BiasRule& rule, MeshComm&
       device_(device) {
   visit_layer_slots(model, SlotKind::kSelection, [this](int64_t layer, Slot& slot) {
     for (const ParameterPtr& bias : slot.layer->parameters()) layers_[bias->name].push_back(layer);
-    slot.layer = std::make_unique<CountedSelection>(std::move(slot.layer), layer, *this);
+    wrap_layer(slot,
+               [this, layer](Layer& inner, at::TensorList inputs, const StepContext& context) {
+                 const at::Tensor ids = inner.forward(inputs, context);
+                 count(layer, ids, context);
+                 return ids;
+               });
   });
 }
 

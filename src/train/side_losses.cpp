@@ -13,19 +13,6 @@
 namespace shardproof {
 namespace {
 
-class WithSideLosses : public WrappedLayer {
- public:
-  WithSideLosses(std::unique_ptr<Layer> inner, int64_t number, SideLosses& losses)
-      : WrappedLayer(std::move(inner)), number_(number), losses_(losses) {}
-  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    return losses_.attach(number_, inputs[0], inner_->forward(inputs, context), context);
-  }
-
- private:
-  int64_t number_;
-  SideLosses& losses_;
-};
-
 // Groups with a token, of a microbatch on the ranks that share its samples.
 int64_t real_groups(const Microbatch& micro, LossGroups groups, int64_t seq_len) {
   const at::Tensor real = micro.token_map.masked_select(micro.token_map.ge(0));
@@ -45,7 +32,10 @@ SideLosses::SideLosses(Decoder& model, const SideLossOptions& options, const Tok
       sequence_axes_(axes_of_sequences(cuts, comm.mesh())) {
   visit_layer_slots(model, SlotKind::kRouteWeights, [this](int64_t layer, Slot& slot) {
     layers_.push_back(layer);
-    slot.layer = std::make_unique<WithSideLosses>(std::move(slot.layer), layer, *this);
+    wrap_layer(slot,
+               [this, layer](Layer& inner, at::TensorList inputs, const StepContext& context) {
+                 return attach(layer, inputs[0], inner.forward(inputs, context), context);
+               });
   });
 }
 

@@ -52,27 +52,12 @@ at::Tensor doubted_within(const at::Tensor& value, double error, int64_t seed,
   return at::where(value.abs() < error, value + noise.mul_(error).to(value.scalar_type()), value);
 }
 
-namespace {
-
-class ChangedLayer : public WrappedLayer {
- public:
-  ChangedLayer(std::unique_ptr<Layer> inner, std::string slot, ChangeOutput change)
-      : WrappedLayer(std::move(inner)), slot_(std::move(slot)), change_(std::move(change)) {}
-
-  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
-    return change_(inner_->forward(inputs, context), slot_, context);
-  }
-
- private:
-  std::string slot_;
-  ChangeOutput change_;
-};
-
-}  // namespace
-
 void change_outputs(Decoder& model, const ChangeOutput& change) {
   for (Slot* slot : model.slots()) {
-    slot->layer = std::make_unique<ChangedLayer>(std::move(slot->layer), slot->name, change);
+    wrap_layer(*slot, [change, name = slot->name](Layer& inner, at::TensorList inputs,
+                                                  const StepContext& context) {
+      return change(inner.forward(inputs, context), name, context);
+    });
   }
 }
 
