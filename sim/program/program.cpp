@@ -10,16 +10,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <string_view>
 
 #include "sim/case/names.h"
 #include "sim/case/runners.h"
 #include "sim/cli/cli.h"
-#include "sim/run/make_world.h"
 #include "sim/uses/proofs/run_workload.h"
 #include "sim/uses/validate/validate_rank.h"
 #include "sim/world/nodes/node_entry.h"
+#include "sim/world/rank/emulated_world_main.h"
 #include "sim/world/rank/launcher_store.h"
+#include "sim/world/rank/process_rank_main.h"
 
 namespace shardproof::sim::program {
 namespace {
@@ -63,6 +65,21 @@ using BeforeConstructors = void (*)(int, char**, char**);
 __attribute__((section(".preinit_array"), used))
 BeforeConstructors before_constructors[] = {require_address_space, require_current_folder};
 
+// With `setup.rank` -1 an emulated world with all ranks, else one rank. Each rank runs `main`.
+world::WorldSession make_world(const world::WorldSetup& setup, const world::RankMain& main) {
+  if (setup.rank >= 0) {
+    const auto rank = std::make_shared<world::ProcessRankMain>(setup, main);
+    return {.run = [rank](const CaseSpec& spec, int golden_fd) -> std::vector<RankEnding> {
+      return {rank->run(spec, golden_fd)};
+    }};
+  }
+  const auto world =
+      std::make_shared<world::EmulatedWorldMain>(setup.world_size, setup.device, setup.hooks, main);
+  return {
+      .run = [world](const CaseSpec& spec, int golden_fd) { return world->run(spec, golden_fd); },
+      .abort = [world](const std::string& why) { world->abort(why); }};
+}
+
 }  // namespace
 
 int run_program(int argc, char** argv, const proofs::Workloads& workloads) {
@@ -85,8 +102,7 @@ int run_program(int argc, char** argv, const proofs::Workloads& workloads) {
   return cli::run_cli(
       argc, argv,
       {.golden_main = golden,
-       .make_world =
-           [rank](const world::WorldSetup& setup) { return run::make_world(setup, rank); },
+       .make_world = [rank](const world::WorldSetup& setup) { return make_world(setup, rank); },
        .enter_node = world::enter_node,
        .exchange = world::exchange_text},
       workloads.known());

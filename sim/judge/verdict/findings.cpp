@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <tuple>
@@ -14,7 +15,6 @@
 #include "sim/judge/explain/diagnose.h"
 #include "sim/judge/explain/wording.h"
 #include "sim/judge/verdict/absences.h"
-#include "sim/judge/verdict/first_gradient.h"
 #include "sim/judge/verdict/history.h"
 #include "sim/judge/verdict/microbatches.h"
 
@@ -327,13 +327,31 @@ class Judge {
     return pieces;
   }
 
+  // The factor of the first tensor of the step's backward in the golden's order, where all ranks
+  // that hold it have the same one; 0 where they do not, or where it is right.
+  double factor_of_first_gradient(int64_t step) const {
+    constexpr double kClose = 1e-6;
+    std::optional<int64_t> first;
+    double factor = 0;
+    for (const auto& [place, row] : placed_) {
+      if (row->step != step || row->phase != Phase::kBackward || row->order < 0) continue;
+      if (row->order != first.value_or(row->order)) break;
+      first = row->order;
+      const bool is_scaled = row->is_wrong() && row->factor_residual <= kClose;
+      const bool fits = !factor || std::fabs(row->factor - factor) <= kClose * std::fabs(factor);
+      if (!is_scaled || !fits) return 0;
+      factor = row->factor;
+    }
+    return factor;
+  }
+
   Symptoms symptoms(const Rows& rows, std::vector<const Piece*> pieces, int64_t step) const {
     Symptoms out{mesh_at(rows), spec_.precision, rows, std::move(pieces)};
     out.microbatch_gradients = microbatch_gradients(microbatches_, rows);
     const ParallelSpec& parallel = parallel_at(spec_, step);
     if (parallel.pp > 1) out.chunks = parallel.pp_options.chunks;
     if (rows.front()->kind == ObservationKind::kLoss) {
-      out.gradient_factor = factor_of_first_gradient(reports_, step);
+      out.gradient_factor = factor_of_first_gradient(step);
     }
     for (const RankReport& report : reports_) {
       for (const ResultRow& row : report.rows) {

@@ -47,7 +47,6 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
 
   pid_t pid() const { return pid_; }
   bool ended() const { return ended_; }
-  bool is_remote() const { return remote_.has_value(); }
   double cpu_seconds() const;  // used so far, all threads
   void ask_ops();              // how many ops it has begun: ops() is the last answer
   uint64_t ops() const { return ops_; }

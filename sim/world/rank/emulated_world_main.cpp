@@ -1,17 +1,20 @@
 #include "sim/world/rank/emulated_world_main.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <optional>
 #include <thread>
 
 #include "base/error.h"
+#include "base/freed_memory.h"
 #include "base/mutex.h"
 #include "comm/cuda_device.h"
 #include "sim/world/emulated/emulated_world.h"
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/member_noise.h"
-#include "sim/world/rank/thread_memory.h"
 
 namespace shardproof::sim::world {
 namespace {
@@ -24,6 +27,29 @@ std::string device_name(DeviceKind device) {
   if (device == DeviceKind::kCpu) return "cpu";
   load_cuda();
   return "cuda:0";
+}
+
+// Settings of the allocators, before the first tensor of a case. With many ranks, memory that each
+// thread keeps adds up: MKL frees its packing buffers (1 MB a thread) after each product, and the C
+// library gives threads that take turns (run_slots.h) as many arenas as there are cores, so that
+// one rank takes the memory that another has freed. A few ranks keep their memory for their next
+// tensors, as system time falls with the faults for new pages (bench/README.md), unless the case
+// `holds_little`: it is measured by what it holds, or is as large as the machine.
+void share_memory_between_ranks(int64_t rank_count, bool holds_little) {
+  constexpr int64_t kFewRanks = 8;
+  if (rank_count <= kFewRanks) {
+    if (holds_little) {
+      return_memory_when_freed();
+    } else {
+      keep_freed_memory(Arenas::kOfThreads);
+    }
+    return;
+  }
+  ::setenv("MKL_DISABLE_FAST_MM", "1", /*replace=*/0);  // MKL reads it at its first use
+  // Blocks from this size on (a bucket of gradients) are returned to the system at once. By default
+  // the C library raises the threshold when the first is freed, and keeps later ones.
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  ::mallopt(M_ARENA_MAX, static_cast<int>(std::max(2u, std::thread::hardware_concurrency())));
 }
 
 }  // namespace
