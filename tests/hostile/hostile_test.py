@@ -1,14 +1,9 @@
 #!/usr/bin/env python3
-"""Bad input through the real program: each folder here with an expect.json is one case of it.
+"""Bad input through the real program: each row of hostile_cases.py is one case of it.
 
-  expect.json   {"why": .., "command": [..], "says": [..], "exit": 2, "edits": [..]}
-                command  {case}: a case folder made by case_maker and changed by `edits`; {here}: this
-                         folder; {out}: a path that must not exist afterwards
-                says     pieces of what is printed, each of which must be there
 Usage: hostile_test.py PROGRAM [NAME...]
 """
 import concurrent.futures
-import json
 import os
 import shutil
 import subprocess
@@ -19,22 +14,15 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import case_maker  # noqa: E402
+import hostile_cases  # noqa: E402
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 LIMIT_S = 240  # a hang, not a wall-time test: these end in well under a second
 PROGRAM = "build/dev/shardproof-bin"
 
 
-def names():
-    return sorted(name for name in os.listdir(HERE)
-                  if os.path.isfile(os.path.join(HERE, name, "expect.json")))
-
-
 class Outcome:
     def __init__(self, name):
-        self.here = os.path.join(HERE, name)
-        with open(os.path.join(self.here, "expect.json")) as file:
-            self.expect = json.load(file)
+        self.here, self.expect = os.path.join(hostile_cases.HERE, name), hostile_cases.CASES[name]
         scratch = tempfile.mkdtemp(prefix="hostile-")
         try:
             self.run(scratch)
@@ -44,9 +32,9 @@ class Outcome:
     def run(self, scratch):
         case, out = os.path.join(scratch, "case"), os.path.join(scratch, "out")
         os.makedirs(case)
-        case_maker.make_case(case, self.expect.get("edits", []))
+        case_maker.make_case(case, self.expect.edits)
         words = [word.format(case=case, here=self.here, out=out, scratch=scratch)
-                 for word in self.expect["command"]]
+                 for word in self.command()]
         environment = dict(os.environ, HOME=scratch, XDG_CACHE_HOME=os.path.join(scratch, "cache"))
         try:
             done = subprocess.run([PROGRAM, *words], cwd=scratch, env=environment, timeout=LIMIT_S,
@@ -58,11 +46,17 @@ class Outcome:
         self.made_output = os.path.exists(out)
         self.left_folder = os.path.exists(os.path.join(scratch, "runs"))
 
+    def command(self):
+        if self.expect.command is not None:
+            return self.expect.command
+        has_scenario = os.path.isfile(os.path.join(self.here, "scenario.yaml"))
+        return hostile_cases.RUN if has_scenario else hostile_cases.CHECK
+
     def problems(self):
-        wanted = self.expect.get("exit", 2)
+        wanted = self.expect.exit
         if self.status != wanted:
             yield f"exit status {self.status} instead of {wanted}"
-        for piece in self.expect["says"]:
+        for piece in self.expect.says:
             if piece not in self.text:
                 yield f"does not say: {piece}"
         if wanted == 2 and (self.made_output or self.left_folder):
@@ -75,14 +69,13 @@ class Outcome:
 
 class Hostile(unittest.TestCase):
     def test_every_case(self):
-        chosen = self.chosen or names()
-        self.assertGreaterEqual(len(names()), 30)
+        chosen = self.chosen or list(hostile_cases.CASES)
         started = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for name, outcome in zip(chosen, pool.map(Outcome, chosen)):
                 with self.subTest(name):
                     self.assertEqual([], list(outcome.problems()),
-                                     f"\n{name}: {outcome.expect['why']}\nit said:\n{outcome.text}")
+                                     f"\n{name}: {outcome.expect.why}\nit said:\n{outcome.text}")
                 if self.chosen:
                     print(outcome.text)
         print(f"{len(chosen)} hostile inputs in {time.monotonic() - started:.1f} s")
