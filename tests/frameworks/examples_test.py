@@ -18,27 +18,25 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "python"), str(Path(__file__).parent)]
 
+import judging  # noqa: E402
 import ranks  # noqa: E402
 import runs  # noqa: E402
 import torch  # noqa: E402
 from programs import example, with_options  # noqa: E402
-
-PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 
 
 def is_installed(package):
     return importlib.util.find_spec(package) is not None
 
 
-@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
-class ExamplesTest(unittest.TestCase):
+@judging.needs_program
+class ExamplesTest(judging.Judged):
     def record(self, rank_main, sizes, **options):
         """Records the golden and the run, and returns their folders."""
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        golden, run = (argparse.Namespace(out=f"{folder.name}/{name}", golden=start, steps=2, device="cpu",
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        golden, run = (argparse.Namespace(out=f"{folder}/{name}", golden=start, steps=2, device="cpu",
                                              **dict(tp=1) | options)
-                       for name, start in (("golden", None), ("run", f"{folder.name}/golden")))
+                       for name, start in (("golden", None), ("run", f"{folder}/golden")))
         vars(run).update(sizes)
         ranks.run(1, rank_main, golden)
         ranks.run(math.prod(sizes.values()), rank_main, run)
@@ -47,13 +45,10 @@ class ExamplesTest(unittest.TestCase):
     def check(self, rank_main, sizes, status=0, texts=("MATCH",), **options):
         """Returns the folder of the run."""
         golden, run = self.record(rank_main, sizes, **options)
-        done = subprocess.run([PROGRAM, "judge", run, "--golden", golden], text=True, capture_output=True, timeout=120,
-                              check=False)
-        print(done.stdout, flush=True)
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-        for text in texts:
-            self.assertIn(text, done.stdout)
-        self.assertNotIn("not compared", done.stdout)
+        judged = judging.judge(run, golden)
+        print(judged[1], flush=True)
+        self.expect(judged, status, *texts)
+        self.assertNotIn("not compared", judged[1])
         return run
 
     def check_in_float64(self, name, sizes):
@@ -118,29 +113,24 @@ class ExamplesTest(unittest.TestCase):
     def test_muon_and_a_resume_at_another_number_of_ranks(self):
         """The commands of its README, with each bug and without one."""
         script = example("muon_resume")
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        golden, run, checkpoint, codes = (f"{scratch.name}/{name}" for name in ("golden", "run", "checkpoint", "codes"))
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        golden, run, checkpoint, codes = (f"{folder}/{name}" for name in ("golden", "run", "checkpoint", "codes"))
 
         def rank_main(_, *words):
             script.main(script.options_of(words))
 
         def judged(world_size, *words):
             ranks.run(world_size, rank_main, "--out", run, *words)
-            done = subprocess.run([PROGRAM, "judge", run, "--golden", golden], text=True, capture_output=True, timeout=120,
-                                  check=False)
-            return done.returncode, done.stdout + done.stderr
+            return judging.judge(run, golden)
 
         ranks.run(1, rank_main, "--out", golden, "--steps", "4")
         trained = (2, "--golden", golden, "--steps", "4")
         resumed = (4, "--load", checkpoint, "--from-step", "2")
-        ranks.run(2, rank_main, "--out", f"{scratch.name}/first", "--golden", golden, "--save", checkpoint)
+        ranks.run(2, rank_main, "--out", f"{folder}/first", "--golden", golden, "--save", checkpoint)
         for given, text in ((trained, ""), ((*trained, "--bug", "shard"), "the rank makes its own part orthogonal alone"),
                             ((*trained, "--bug", "rate"), "moved by 2 x"), (resumed, "resumed after step 2"),
                             ((*resumed, "--bug", "lost"), "momentum_buffer.qkv.weight")):
-            status, found = judged(*given)
-            self.assertEqual(status, 1 if "--bug" in given else 0, found)
-            self.assertIn(text, found)
+            self.expect(judged(*given), 1 if "--bug" in given else 0, text)
         ranks.run(2, rank_main, "--coded", "--save", codes)
         ranks.run(4, rank_main, "--coded", "--load", codes)
         with self.assertRaisesRegex(AssertionError, "param.qkv.weight holds param.qkv.weight"):

@@ -8,7 +8,6 @@ skipped (README.md here).
 import argparse
 import importlib.metadata
 import os
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -17,11 +16,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "python"), str(Path(__file__).parent)]
 
+import judging  # noqa: E402
 import ranks  # noqa: E402
 from planting import plant  # noqa: E402
 from programs import example  # noqa: E402
 
-PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 FAR = "of their size or more away from the reference"
 EXPERTS_OF_TRANSFORMERS = "transformers.distributed.expert_parallel:AllToAllEP."
 DISPATCHER_OF_TORCHTITAN = "torchtitan.models.common.token_dispatcher:AllToAllTokenDispatcher."
@@ -71,16 +70,12 @@ def rank_main(_, name, options, fault):
         train.train(options)
 
 
-@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
-class ExpertsTest(unittest.TestCase):
+@judging.needs_program
+class ExpertsTest(judging.SharedRunsTest):
     goldens = {}
 
-    @classmethod
-    def setUpClass(cls):
-        cls.scratch = cls.enterClassContext(tempfile.TemporaryDirectory())
-
     def record(self, name, golden, fault=None, world=1, **sizes):
-        out = tempfile.mkdtemp(dir=self.scratch) + "/run"
+        out = tempfile.mkdtemp(dir=self.folder) + "/run"
         options = argparse.Namespace(**dict(tp=1, ep=1, steps=1, experts=True, out=out, golden=golden) | sizes)
         ranks.run(world, rank_main, name, options, fault)
         return out
@@ -89,25 +84,19 @@ class ExpertsTest(unittest.TestCase):
         if name not in self.goldens:
             self.goldens[name] = self.record(name, None)
         run = self.record(name, self.goldens[name], fault, **sizes)
-        done = subprocess.run([PROGRAM, "judge", run, "--golden", self.goldens[name]], text=True, capture_output=True,
-                              timeout=300, check=False)
-        print(done.stdout, flush=True)
-        return done.returncode, done.stdout + done.stderr
+        judged = judging.judge(run, self.goldens[name])
+        print(judged[1], flush=True)
+        return judged
 
     def check_clean(self, name, *layouts):
         for sizes in layouts:
             with self.subTest(**sizes):
-                status, text = self.judged(name, sizes)
-                self.assertEqual(status, 0, text)
-                self.assertIn("ep=", text)
+                self.expect(self.judged(name, sizes), 0, "ep=")
 
     def check_faults(self, name, faults):
         for title, (where, right, wrong, sizes, pieces) in faults.items():
             with self.subTest(title):
-                status, text = self.judged(name, sizes, (where, right, wrong))
-                self.assertEqual(status, 1, text)
-                for piece in pieces:
-                    self.assertIn(piece, text)
+                self.expect(self.judged(name, sizes, (where, right, wrong)), 1, *pieces)
 
     @unittest.skipUnless(is_installed("transformers", "5.23."), "transformers 5.23 is not installed")
     def test_clean_layouts_of_transformers(self):
@@ -121,10 +110,8 @@ class ExpertsTest(unittest.TestCase):
                          "transformers 5.23 and torch 2.14.1 are not installed")
     def test_fsdp_of_one_rank_divides_experts_twice(self):
         """Nothing is planted: FSDP2 has this bug in float64 and float16 (examples/upstream/torch_fsdp2_one_rank_factor.py)."""
-        status, text = self.judged("transformers_experts", dict(world=2, ep=2))
-        self.assertEqual(status, 1, text)
-        for piece in ("grad.model.layers.1.mlp.experts.", "0.5 (1/2) x golden", "2 is the size of fsdp and of ep"):
-            self.assertIn(piece, text)
+        self.expect(self.judged("transformers_experts", dict(world=2, ep=2)), 1,
+                    "grad.model.layers.1.mlp.experts.", "0.5 (1/2) x golden", "2 is the size of fsdp and of ep")
 
     @unittest.skipUnless(is_installed("torchtitan", "0.3."), "torchtitan 0.3 is not installed")
     def test_clean_layouts_of_torchtitan(self):

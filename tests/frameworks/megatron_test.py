@@ -9,8 +9,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import math
-import os
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -19,11 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "examples" / "megatron_core")]
 
+import judging  # noqa: E402
 import ranks  # noqa: E402
 
-PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 INSTALLED = importlib.util.find_spec("megatron") is not None
-if PROGRAM and INSTALLED:
+if judging.PROGRAM and INSTALLED:
     import torch
     import train as example
     from megatron.core import parallel_state, tensor_parallel
@@ -322,13 +320,9 @@ def rank_main(_, settings, bug, options):
     example.run(options)
 
 
-@unittest.skipUnless(PROGRAM and INSTALLED, "SHARDPROOF_PROGRAM is not set, or megatron-core is not installed")
-class MegatronTest(unittest.TestCase):
+@unittest.skipUnless(judging.PROGRAM and INSTALLED, "SHARDPROOF_PROGRAM is not set, or megatron-core is not installed")
+class MegatronTest(judging.SharedRunsTest):
     goldens = {}
-
-    @classmethod
-    def setUpClass(cls):
-        cls.scratch = cls.enterClassContext(tempfile.TemporaryDirectory())
 
     def record(self, out, golden, settings, bug, **sizes):
         """`sizes` has the number of ranks where the experts' axes lie over others."""
@@ -341,18 +335,17 @@ class MegatronTest(unittest.TestCase):
     def golden(self, settings, experts, layers=2):
         key = (settings, experts, layers)
         if key not in self.goldens:
-            self.goldens[key] = f"{self.scratch}/golden{len(self.goldens)}{'experts' if experts else ''}"
+            self.goldens[key] = f"{self.folder}/golden{len(self.goldens)}{'experts' if experts else ''}"
             self.record(self.goldens[key], None, settings, "", layers=layers)
         return self.goldens[key]
 
     def judged(self, settings, bug, sizes):
         golden = self.golden(settings, "ep" in sizes or "etp" in sizes, sizes.get("layers", 2))
-        out = tempfile.mkdtemp(dir=self.scratch) + "/run"
+        out = tempfile.mkdtemp(dir=self.folder) + "/run"
         self.record(out, golden, settings, bug, **sizes)
-        done = subprocess.run([PROGRAM, "judge", out, "--golden", golden], text=True, capture_output=True, timeout=120,
-                              check=False)
-        print(done.stdout)
-        return done.returncode, done.stdout + done.stderr
+        judged = judging.judge(out, golden)
+        print(judged[1])
+        return judged
 
     def test_clean_layouts_match(self):
         """tp has sequence parallelism."""
@@ -360,8 +353,7 @@ class MegatronTest(unittest.TestCase):
                       dict(ep=2, tp=2), dict(ep=2, dispatcher="alltoall"), dict(tp=2, ep=2, etp=1, world=2),
                       dict(tp=2, ep=4, etp=1, world=4, dispatcher="alltoall"), dict(ep=2, etp=2, world=4)):
             with self.subTest(**sizes):
-                status, text = self.judged((), "", sizes)
-                self.assertEqual(status, 0, text)
+                self.expect(self.judged((), "", sizes), 0)
 
     def test_experts_that_etp_alone_cuts(self):
         """Before 0.19.0 Megatron-core sums their gradients over dp, whose ranks hold other columns (its PR 5916)."""
@@ -373,22 +365,17 @@ class MegatronTest(unittest.TestCase):
         self.assertIn("the sum goes over dp, which cuts the tensor", text)
 
     def test_tp_without_sequence_parallelism_matches(self):
-        status, text = self.judged(("without_sequence_parallel",), "", dict(tp=2))
-        self.assertEqual(status, 0, text)
+        self.expect(self.judged(("without_sequence_parallel",), "", dict(tp=2)), 0)
 
     def test_tied_embeddings_match(self):
         for sizes in (dict(pp=2), dict(pp=2, vpp=2, layers=4)):
             with self.subTest(**sizes):
-                status, text = self.judged(("share_embeddings",), "", sizes)
-                self.assertEqual(status, 0, text)
+                self.expect(self.judged(("share_embeddings",), "", sizes), 0)
 
     def test_bugs_are_found(self):
         for name, (settings, bug, sizes, pieces) in BUGS.items():
             with self.subTest(name):
-                status, text = self.judged(settings, bug, sizes)
-                self.assertEqual(status, 1, text)
-                for piece in pieces:
-                    self.assertIn(piece, text)
+                self.expect(self.judged(settings, bug, sizes), 1, *pieces)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ import argparse
 import importlib
 import importlib.metadata
 import math
-import os
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -18,11 +16,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "python"), str(Path(__file__).parent)]
 
+import judging  # noqa: E402
 import ranks  # noqa: E402
 from planting import plant  # noqa: E402
 from rows import ROWS  # noqa: E402
 
-PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 # The versions whose text the rows have, by program.
 PINNED = {"megatron": ("megatron-core", "0.16."), "transformers": ("transformers", "5.23."), "pytorch": ("torch", "2.11."),
           "deepspeed": ("deepspeed", "0.19."), "torchtitan": ("torchtitan", "0.3."), "verl": ("verl", "0.9.")}
@@ -49,25 +47,16 @@ def tensor_of(text):
     return next((line.split()[1] for line in text.splitlines() if line.startswith("  tensor ")), "")
 
 
-@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
-class RowsTest(unittest.TestCase):
+@judging.needs_program
+class RowsTest(judging.SharedRunsTest):
     goldens, right = {}, set()  # of a program, its settings and, of what is right, the layout
 
-    @classmethod
-    def setUpClass(cls):
-        cls.scratch = cls.enterClassContext(tempfile.TemporaryDirectory())
-
     def record(self, row, golden, sizes, is_broken):
-        options = argparse.Namespace(out=tempfile.mkdtemp(dir=self.scratch) + "/run", golden=golden, steps=1,
+        options = argparse.Namespace(out=tempfile.mkdtemp(dir=self.folder) + "/run", golden=golden, steps=1,
                                      experts=False, layers=2, **dict(tp=1, pp=1, vpp=1, ep=1, etp=None, dispatcher="allgather") | sizes)
         program_of(row)
         ranks.run(math.prod(sizes.values()), rank_main, row, options, is_broken)
         return options.out
-
-    def judged(self, run, golden):
-        done = subprocess.run([PROGRAM, "judge", run, "--golden", golden], text=True, capture_output=True, timeout=120,
-                              check=False)
-        return done.returncode, done.stdout + done.stderr
 
     def golden_of(self, row):
         key = row.program, row.settings, row.where if row.is_newer else ""
@@ -75,14 +64,13 @@ class RowsTest(unittest.TestCase):
             self.goldens[key] = self.record(row, None, {}, False)
         golden = self.goldens[key]
         if row.where and (*key, str(row.sizes)) not in self.right:
-            status, text = self.judged(self.record(row, golden, row.sizes, False), golden)
-            self.assertEqual(status, 0, text)
+            self.expect(judging.judge(self.record(row, golden, row.sizes, False), golden), 0)
             self.right.add((*key, str(row.sizes)))
         return golden
 
     def check(self, row):
         golden = self.golden_of(row)
-        status, text = self.judged(self.record(row, golden, row.sizes, True), golden)
+        status, text = judging.judge(self.record(row, golden, row.sizes, True), golden)
         print(f"{row.name}\n{text}", flush=True)
         self.assertEqual(status, 1, text)
         self.assertIn(row.tensor, tensor_of(text), text)

@@ -5,8 +5,6 @@ SHARDPROOF_PROGRAM is the program; without it, or without torchtitan, the test i
 
 import argparse
 import importlib.util
-import os
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -15,9 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "python"), str(ROOT / "examples" / "torchtitan")]
 
+import judging  # noqa: E402
 import ranks  # noqa: E402
 
-PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 INSTALLED = importlib.util.find_spec("torchtitan") is not None
 
 
@@ -27,17 +25,16 @@ def rank_main(_, options):
         train.train(options)
 
 
-@unittest.skipUnless(PROGRAM and INSTALLED, "SHARDPROOF_PROGRAM is not set, or torchtitan is not installed")
-class TorchtitanTest(unittest.TestCase):
+@unittest.skipUnless(judging.PROGRAM and INSTALLED, "SHARDPROOF_PROGRAM is not set, or torchtitan is not installed")
+class TorchtitanTest(judging.Judged):
     def test_tp2_dp2_matches(self):
         with tempfile.TemporaryDirectory() as folder:
             golden, run = f"{folder}/golden", f"{folder}/run"
             ranks.run(1, rank_main, argparse.Namespace(out=golden, golden=None, tp=1, ep=1, experts=False, steps=2))
             ranks.run(4, rank_main, argparse.Namespace(out=run, golden=golden, tp=2, ep=1, experts=False, steps=2))
-            done = subprocess.run([PROGRAM, "judge", run, "--golden", golden], text=True, capture_output=True,
-                                  timeout=120, check=False)
-            print(done.stdout)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            judged = judging.judge(run, golden)
+            print(judged[1])
+            self.expect(judged, 0)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,17 @@ Prints a line for each run, what the judge says of one that does not match, and 
 import argparse
 import collections
 import itertools
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import judging
 import layouts
 import ranks
 import torch
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
-PROGRAM = os.environ.get("SHARDPROOF_PROGRAM", "shardproof")
 UNRESOLVED = re.compile(r"(\d+) of (\d+) not judged")
 
 
@@ -29,12 +27,6 @@ def draws(first):
     """Seeds with their dtypes, in turns."""
     for seed in itertools.count(first):
         yield layouts.Draw(seed, DTYPES[seed % len(DTYPES)])
-
-
-def judged(run, golden):
-    done = subprocess.run([PROGRAM, "judge", run, "--golden", golden], capture_output=True, text=True, timeout=360,
-                          check=False)
-    return done.returncode, done.stdout + done.stderr
 
 
 def clean_runs(count, first, scratch):
@@ -49,7 +41,7 @@ def clean_runs(count, first, scratch):
             left -= 1
             out = f"{golden}-{number}"
             ranks.run(layout[1] * layout[2], layouts.train, draw, layout, out, golden)
-            yield draw, layout, *judged(out, golden)
+            yield draw, layout, *judging.judge(out, golden)
 
 
 def main():

@@ -1,7 +1,6 @@
-import tempfile
 import unittest
-from pathlib import Path
 
+import judging
 import models
 import ranks
 import runs
@@ -61,17 +60,13 @@ def boxes_by_hand(rank, dp_size, tp_size):
     return found
 
 
-class DTensorTest(unittest.TestCase):
+class DTensorTest(judging.SharedRunsTest):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.golden, cls.sharded = Path(cls.folder.name) / "golden", Path(cls.folder.name) / "run"
+        super().setUpClass()
+        cls.golden, cls.sharded = cls.folder / "golden", cls.folder / "run"
         ranks.run(1, train, cls.golden, (1, 1))
         ranks.run(4, train, cls.sharded, (2, 2), cls.golden)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
 
     def test_start_parameters_are_the_known_values_at_the_boxes_cut_by_hand(self):
         full = models.full_values(models.Model())
@@ -156,18 +151,14 @@ def record_tensors(rank, out):
         rec.stepped()
 
 
-class PlacementTest(unittest.TestCase):
+class PlacementTest(judging.SharedRunsTest):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        ranks.run(4, record_tensors, cls.folder.name)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
+        super().setUpClass()
+        ranks.run(4, record_tensors, cls.folder)
 
     def boxes(self, name):
-        return [[(line["offset"], line["shape"]) for line, _ in runs.rank_pieces(self.folder.name, rank)
+        return [[(line["offset"], line["shape"]) for line, _ in runs.rank_pieces(self.folder, rank)
                  if line["name"] == name] for rank in range(4)]
 
     def test_an_uneven_shard_has_the_sizes_of_chunk_and_empty_pieces_have_no_line(self):
@@ -180,11 +171,11 @@ class PlacementTest(unittest.TestCase):
     def test_a_strided_shard_that_is_not_contiguous_has_several_pieces(self):
         low, high = [([0, 0], [2, 3]), ([4, 0], [2, 3])], [([2, 0], [2, 3]), ([6, 0], [2, 3])]
         self.assertEqual(self.boxes("split"), [low, low, high, high])
-        full = runs.whole(self.folder.name, name="split")
+        full = runs.whole(self.folder, name="split")
         self.assertTrue(torch.equal(full, torch.arange(24, dtype=torch.float64).reshape(8, 3)))
 
     def test_a_partial_tensor_names_its_axis_and_operation(self):
-        found = runs.pieces(self.folder.name, name="addend")
+        found = runs.pieces(self.folder, name="addend")
         self.assertEqual([line["partial"] for _, line, _ in found], [{"axes": ["dp"], "op": "mean"}] * 4)
         self.assertEqual(self.boxes("addend"), [[([0], [2])], [([2], [2])], [([0], [2])], [([2], [2])]])
 

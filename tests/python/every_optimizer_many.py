@@ -1,14 +1,11 @@
 """Every class of torch.optim under FSDP2 on two ranks, with two groups of parameters: clean runs match, and a rate or states that
 are wrong are found at the first step at which they show, with the cause. Minutes. SHARDPROOF_PROGRAM is the program."""
 
-import os
 import re
-import subprocess
-import tempfile
 import unittest
 import warnings
-from pathlib import Path
 
+import judging
 import models
 import ranks
 import torch
@@ -17,7 +14,6 @@ from torch.distributed.fsdp import fully_shard
 
 import shardproof
 
-PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 STEPS = 3
 # What each class needs beside a rate. Those that stand for several rows have other states with these numbers.
 OPTIONS = [("Adadelta", {}), ("Adagrad", {}), ("Adam", {}), ("Adam", {"amsgrad": True}), ("AdamW", {}), ("Adamax", {}),
@@ -75,19 +71,16 @@ def has_moments(name, options):
     return name != "ASGD" and (name != "SGD" or "momentum" in options)
 
 
-@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
-class EveryOptimizerTest(unittest.TestCase):
+@judging.needs_program
+class EveryOptimizerTest(judging.RunsTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out, self.golden = f"{folder.name}/run", f"{folder.name}/golden"
+        super().setUp()
         warnings.simplefilter("ignore")
 
     def judged(self, *case):
         ranks.run(2, train, self.out, self.golden, *case)
-        done = subprocess.run([PROGRAM, "judge", self.out, "--golden", self.golden], text=True, capture_output=True,
-                              timeout=360, check=False)
-        return done.returncode, re.sub(r"\s+", " ", done.stdout + done.stderr)
+        status, text = self.judge()
+        return status, re.sub(r"\s+", " ", text)
 
     def test_no_class_is_forgotten(self):
         there = {name for name, one in vars(torch.optim).items() if isinstance(one, type) and issubclass(one, torch.optim.Optimizer)}

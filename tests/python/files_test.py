@@ -21,9 +21,7 @@ TENSORS = {"0": torch.arange(6, dtype=torch.float64).reshape(2, 3), "1": torch.t
 
 class FilesTest(unittest.TestCase):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.path = Path(self.folder.name) / "x.safetensors"
+        self.path = Path(self.enterContext(tempfile.TemporaryDirectory())) / "x.safetensors"
 
     def equal(self, found):
         self.assertEqual(list(found), list(TENSORS))

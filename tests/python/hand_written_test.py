@@ -1,9 +1,8 @@
 """Hand-written tensor parallelism with declared layouts, plain data parallelism, and what load says to mistakes."""
 
-import tempfile
 import unittest
-from pathlib import Path
 
+import judging
 import models
 import ranks
 import runs
@@ -141,12 +140,7 @@ def messages(rank, golden):
     return found
 
 
-class HandWrittenTest(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.out, self.golden = Path(self.folder.name) / "run", Path(self.folder.name) / "golden"
-
+class HandWrittenTest(judging.RunsTest):
     def test_a_fused_weight_has_one_piece_for_each_block(self):
         ranks.run(4, record_fused, self.out)
         boxes = [[line["offset"] for line, _ in runs.rank_pieces(self.out, rank)

@@ -2,13 +2,12 @@
 program; without it the judged tests are skipped."""
 
 import json
-import os
 import tempfile
 import threading
 import unittest
 from pathlib import Path
 
-import clean_runs
+import judging
 import layouts
 import ranks
 import schema_check
@@ -156,32 +155,19 @@ def off_on_one_rank(model, dp, tp):
         model.layers[-1].norm.register_forward_hook(off)
 
 
-@unittest.skipUnless(os.environ.get("SHARDPROOF_PROGRAM"), "SHARDPROOF_PROGRAM is not set")
-class JudgedHashTest(unittest.TestCase):
+@judging.needs_program
+class JudgedHashTest(judging.SharedRunsTest):
     @classmethod
     def setUpClass(cls):
-        cls.scratch = tempfile.TemporaryDirectory()
+        super().setUpClass()
         cls.draw = layouts.Draw(9, torch.float64)
-        cls.golden = cls.folder("one")
+        cls.golden = str(cls.folder / "one")
         ranks.run(1, layouts.train, cls.draw, layouts.ONE, cls.golden, None, None, None, "*")
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.scratch.cleanup()
-
-    @classmethod
-    def folder(cls, name):
-        return str(Path(cls.scratch.name) / name)
-
     def judged(self, layout, hashes="*", prepare=None, out="run"):
-        out = self.folder(out)
+        out = str(self.folder / out)
         ranks.run(2, layouts.train, self.draw, layout, out, self.golden, None, None, hashes, prepare)
-        return clean_runs.judged(out, self.golden)
-
-    def expect(self, judged, status, *texts):
-        self.assertEqual(judged[0], status, judged[1])
-        for text in texts:
-            self.assertIn(text, judged[1])
+        return judging.judge(out, self.golden)
 
     def test_equal_copies_match(self):
         self.expect(self.judged(DTENSOR), 0, "MATCH", "outputs that ranks share, 0 differ", ".up.output")
@@ -198,11 +184,10 @@ class JudgedHashTest(unittest.TestCase):
     def test_repeats_of_one_layout_are_compared_rank_by_rank(self):
         self.judged(DTENSOR, out="first")
         self.judged(DTENSOR, out="second")
-        judge = [clean_runs.PROGRAM, "judge", self.folder("first"), "--golden", self.folder("second"), "--reference"]
         count = 3 * self.draw.layers + self.draw.layers + 2
         total = 2 * count * self.draw.steps
-        done = clean_runs.subprocess.run(judge, capture_output=True, text=True, check=False)
-        self.expect((done.returncode, done.stdout + done.stderr), 0, f"{total} of {total} are those of the reference")
+        self.expect(judging.judge(self.folder / "first", self.folder / "second", "--reference"), 0,
+                    f"{total} of {total} are those of the reference")
 
 
 if __name__ == "__main__":

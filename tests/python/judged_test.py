@@ -1,12 +1,9 @@
 """Recorded runs through the judge, `shardproof judge RUN --golden RUN1`: right ones match, and planted bugs are named
 with tensor and ranks. SHARDPROOF_PROGRAM is the program; without it the tests are skipped."""
 
-import os
-import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 
+import judging
 import models
 import ranks
 import torch
@@ -16,7 +13,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import shardproof
 
-PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 PLAN = {"up": ColwiseParallel(), "down": RowwiseParallel()}
 STEPS = 2
 SIZES = (2, 2)  # dp, tp
@@ -89,30 +85,18 @@ def score(rank, out, golden, zigzag=False, shift=0):
         rec.stepped()
 
 
-@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
-class JudgedRunTest(unittest.TestCase):
+@judging.needs_program
+class JudgedRunTest(judging.SharedRunsTest):
     @classmethod
     def setUpClass(cls):
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.golden = str(Path(cls.scratch.name) / "one")
+        super().setUpClass()
+        cls.golden = cls.folder / "one"
         ranks.run(1, train, cls.golden, (1, 1), None, "")
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.scratch.cleanup()
-
     def judged(self, bug="", **options):
-        folder = str(Path(self.scratch.name) / self.id())
-        arguments = [folder, SIZES, self.golden, bug, *options.values()]
-        ranks.run(SIZES[0] * SIZES[1], train, *arguments)
-        done = subprocess.run([PROGRAM, "judge", folder, "--golden", self.golden], text=True, capture_output=True,
-                              timeout=360, check=False)
-        return done.returncode, done.stdout + done.stderr
-
-    def expect(self, judged, status, *texts):
-        self.assertEqual(judged[0], status, judged[1])
-        for text in texts:
-            self.assertIn(text, judged[1])
+        out = self.folder / self.id()
+        ranks.run(SIZES[0] * SIZES[1], train, out, SIZES, self.golden, bug, *options.values())
+        return judging.judge(out, self.golden)
 
     def test_a_right_run_matches(self):
         self.expect(self.judged(), 0, "MATCH", "dp=2 tp=2", "(one rank)")
@@ -136,14 +120,12 @@ class JudgedRunTest(unittest.TestCase):
         self.expect(self.judged("one dp rank's head"), 1, "grad.head.weight", "every element is 0", "(dp 1)")
 
     def test_logprobs_of_a_sequence_that_is_cut_over_ranks(self):
-        golden, folder = f"{self.scratch.name}/scored", f"{self.scratch.name}/cut"
+        golden, out = self.folder / "scored", self.folder / "cut"
         ranks.run(1, score, golden, None)
         for zigzag in (False, True):
             for shift, status in ((0, 0), (1, 1)):
-                ranks.run(4, score, folder, golden, zigzag, shift)
-                done = subprocess.run([PROGRAM, "judge", folder, "--golden", golden], text=True, capture_output=True,
-                                      timeout=360, check=False)
-                self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+                ranks.run(4, score, out, golden, zigzag, shift)
+                self.expect(judging.judge(out, golden), status)
 
 
 if __name__ == "__main__":

@@ -36,9 +36,7 @@ def run(*arguments, path="", program=PROGRAM):
 @unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
 class OfFunctions(unittest.TestCase):
     def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def test_a_right_model_matches_on_each_layout(self):
         done = run("model_cases:whole", "--layouts", "dp2, fsdp2")

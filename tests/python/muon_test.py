@@ -1,13 +1,11 @@
 """Muon, torch's and one by hand that rounds to bfloat16: right runs never alarm, and wrong steps are found with the cause."""
 
-import os
 import re
-import subprocess
 import tempfile
 import unittest
 from contextlib import nullcontext
-from pathlib import Path
 
+import judging
 import ranks
 import runs
 import torch
@@ -19,7 +17,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import shardproof
 
-PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 HAS_MUON = hasattr(torch.optim, "Muon")
 BLOCKS = (20, 14, 14)  # q, k and v of the first matrix
 
@@ -143,25 +140,20 @@ class Lifted(unittest.TestCase):
                                "parameters": ["weight"]}])
 
 
-@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
+@judging.needs_program
 @unittest.skipUnless(HAS_MUON, "torch has no Muon")
-class MuonTest(unittest.TestCase):
+class MuonTest(judging.SharedRunsTest):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
+        super().setUpClass()
         for kind in ("lifted", "narrow", "hand"):
-            ranks.run(1, train, f"{cls.folder.name}/{kind}", None, 1, kind)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
+            ranks.run(1, train, cls.folder / kind, None, 1, kind)
 
     def judged(self, kind, world_size, layout="fsdp", bug=""):
-        golden, out = f"{self.folder.name}/{kind}", f"{self.folder.name}/run"
+        golden, out = self.folder / kind, self.folder / "run"
         ranks.run(world_size, train, out, golden, world_size, kind, layout, bug)
-        done = subprocess.run([PROGRAM, "judge", out, "--golden", golden], text=True, capture_output=True, timeout=360,
-                              check=False)
-        return done.returncode, re.sub(r"\s+", " ", done.stdout + done.stderr)
+        status, text = judging.judge(out, golden)
+        return status, re.sub(r"\s+", " ", text)
 
     def test_right_runs_match(self):
         for kind, world_size, layout in (("lifted", 2, "fsdp"), ("lifted", 4, "fsdp"), ("lifted", 2, "tp"), ("narrow", 2, "fsdp"),
@@ -188,10 +180,7 @@ class MuonTest(unittest.TestCase):
                 ("hand", "lost there", "fsdp", "momentum_buffer.0.weight .*of step 2",
                  "the momentum before was lost|empty states")):
             with self.subTest(kind=kind, bug=bug, layout=layout):
-                status, text = self.judged(kind, 2, layout, bug)
-                self.assertEqual(status, 1, text)
-                self.assertRegex(text, tensor)
-                self.assertRegex(text, cause)
+                self.expect_patterns(self.judged(kind, 2, layout, bug), 1, tensor, cause)
 
 
 if __name__ == "__main__":

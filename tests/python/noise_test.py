@@ -1,13 +1,10 @@
 """Runs below float64, judged by the scatter of the one-rank run's repeats: planted bugs are mismatches, clean runs match,
 and too few repeats leave values unresolved. SHARDPROOF_PROGRAM is the program; without it the judged tests are skipped."""
 
-import os
 import shutil
-import tempfile
 import unittest
-from pathlib import Path
 
-import clean_runs
+import judging
 import layouts
 import models
 import ranks
@@ -42,32 +39,23 @@ def norm_not_summed(model, dp, tp):
         torch.distributed.broadcast(gradient.sub_(gradient, alpha=0.5), 0)
 
 
-@unittest.skipUnless(os.environ.get("SHARDPROOF_PROGRAM"), "SHARDPROOF_PROGRAM is not set")
-class NoiseTest(unittest.TestCase):
+@judging.needs_program
+class NoiseTest(judging.SharedRunsTest):
     @classmethod
     def setUpClass(cls):
-        cls.scratch = tempfile.TemporaryDirectory()
+        super().setUpClass()
         cls.draws = {torch.float32: layouts.Draw(4, torch.float32), torch.bfloat16: layouts.Draw(5, torch.bfloat16)}
         for dtype, draw in cls.draws.items():
             layouts.golden_run(ranks.run, draw, cls.golden(dtype))
 
     @classmethod
-    def tearDownClass(cls):
-        cls.scratch.cleanup()
-
-    @classmethod
     def golden(cls, dtype):
-        return str(Path(cls.scratch.name) / str(dtype)[6:])
+        return str(cls.folder / str(dtype)[6:])
 
     def judged(self, dtype, layout, bug=None, golden=None):
-        out = str(Path(self.scratch.name) / "run")
+        out = str(self.folder / "run")
         ranks.run(layout[1] * layout[2], layouts.train, self.draws[dtype], layout, out, self.golden(dtype), None, bug)
-        return clean_runs.judged(out, golden or self.golden(dtype))
-
-    def expect(self, judged, status, *texts):
-        self.assertEqual(judged[0], status, judged[1])
-        for text in texts:
-            self.assertIn(text, judged[1])
+        return judging.judge(out, golden or self.golden(dtype))
 
     def test_a_factor_of_two_is_a_mismatch(self):
         for dtype in self.draws:
@@ -92,14 +80,14 @@ class NoiseTest(unittest.TestCase):
                     self.expect(self.judged(dtype, layout), 0, "MATCH")
 
     def test_too_few_repeats_resolve_nothing(self):
-        fewer = Path(self.scratch.name) / "fewer"
+        fewer = self.folder / "fewer"
         shutil.copytree(self.golden(torch.bfloat16), fewer)
         shutil.rmtree(fewer / "noise7")
         self.expect(self.judged(torch.bfloat16, HAND, golden=str(fewer)), 4, "REFUSED",
                     "the reference has 15 repeats in bfloat16 of the 16 that give an allowance")
 
     def test_a_repeat_from_another_start_is_bad_input(self):
-        other = Path(self.scratch.name) / "other"
+        other = self.folder / "other"
         shutil.copytree(self.golden(torch.float32), other)
         ranks.run(1, without_load, self.draws[torch.float32], str(other))
         self.expect(self.judged(torch.float32, HAND, golden=str(other)), 2, "noise3", "shardproof.load(model, golden)")
@@ -124,16 +112,14 @@ def without_load(rank, draw, golden):
             rec.scalar("loss", loss)
 
 
-class RepeatTest(unittest.TestCase):
+class RepeatTest(judging.RunsTest):
     def setUp(self):
-        self.scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(self.scratch.cleanup)
-        self.out = str(Path(self.scratch.name) / "one")
+        super().setUp()
         self.draw = layouts.Draw(2, torch.float32)
 
     def test_repeats_differ_by_roundings_and_are_repeatable(self):
         layouts.golden_run(ranks.run, self.draw, self.out, 2)
-        folders = [Path(self.out), Path(self.out, "noise1"), Path(self.out, "noise2")]
+        folders = [self.out, self.out / "noise1", self.out / "noise2"]
         self.assertEqual([runs.header(folder).get("noise") for folder in folders], [None, 1, 2])
         golden, first, second = (runs.whole(folder, kind="grad", name="head.weight", step=1) for folder in folders)
         self.assertFalse(torch.equal(first, second))
@@ -145,7 +131,7 @@ class RepeatTest(unittest.TestCase):
     def test_a_new_golden_removes_the_repeats(self):
         layouts.golden_run(ranks.run, self.draw, self.out, 1)
         ranks.run(1, layouts.train, self.draw, layouts.ONE, self.out)
-        self.assertFalse(Path(self.out, "noise1").exists())
+        self.assertFalse((self.out / "noise1").exists())
 
     def test_refusals(self):
         with self.assertRaisesRegex(AssertionError, "no run to repeat"):

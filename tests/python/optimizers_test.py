@@ -2,13 +2,11 @@
 
 import itertools
 import json
-import os
-import subprocess
-import tempfile
 import unittest
 import warnings
 from pathlib import Path
 
+import judging
 import models
 import ranks
 import runs
@@ -22,7 +20,6 @@ from torch.distributed.fsdp import fully_shard
 import shardproof
 from shardproof import optimizers
 
-PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 SCHEMA = Path(shardproof.__file__).with_name("run.schema.json")
 
 
@@ -135,12 +132,10 @@ def train_muon(rank, out, golden, world_size, steps=3, bug="", bug_step=1):
                 rec.scalar("loss", loss, mean_over=("dp",))
 
 
-class OptimizersTest(unittest.TestCase):
+class OptimizersTest(judging.RunsTest):
     def setUp(self):
+        super().setUp()
         torch.set_num_threads(1)
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out, self.golden = Path(folder.name) / "run", Path(folder.name) / "golden"
         self.model = models.build()
 
     def header(self):
@@ -322,54 +317,41 @@ class OptimizersTest(unittest.TestCase):
         self.assertEqual(self.header()["steps"], 1)
 
 
-@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
-class JudgedOptimizersTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out, self.golden = f"{folder.name}/run", f"{folder.name}/golden"
-
+@judging.needs_program
+class JudgedOptimizersTest(judging.RunsTest):
     def judged(self, train, right, wrong, world_size=2):
         ranks.run(1, train, self.golden, *right)
         ranks.run(world_size, train, self.out, *wrong)
-        done = subprocess.run([PROGRAM, "judge", self.out, "--golden", self.golden], text=True, capture_output=True,
-                              timeout=360, check=False)
-        return done.returncode, done.stdout + done.stderr
+        return self.judge()
 
     def test_a_rate_of_a_renamed_class(self):
         self.assertEqual(self.judged(train_one, (MyAdamW, 1.0), (MyAdamW, 1.0))[0], 0)
         for factor in (2.0, 1.5):
-            status, text = self.judged(train_one, (MyAdamW, 1.0), (MyAdamW, factor))
-            self.assertEqual(status, 1, text)
-            self.assertIn(f"moved by {factor:g}", text)
+            self.expect(self.judged(train_one, (MyAdamW, 1.0), (MyAdamW, factor)), 1, f"moved by {factor:g}")
 
     def test_a_rate_of_an_optimizer_without_a_known_rule(self):
         rule = torch.optim.RMSprop
         self.assertEqual(self.judged(train_one, (rule, 1.0), (rule, 1.0))[0], 0)
         for factor in (2.0, 1.5, 0.5):
-            status, text = self.judged(train_one, (rule, 1.0), (rule, factor))
-            self.assertEqual(status, 1, text)
-            self.assertIn(f"moved by {factor:g} x the golden's update", text)
+            self.expect(self.judged(train_one, (rule, 1.0), (rule, factor)), 1,
+                        f"moved by {factor:g} x the golden's update")
 
     @unittest.skipUnless(hasattr(torch.optim, "Muon"), "torch has no Muon")
     def test_what_follows_from_unresolved_parameters(self):
         for world_size in (2, 4):
             right = (None, 1)
-            status, text = self.judged(train_muon, right, (self.golden, world_size), world_size)
-            self.assertEqual(status, 0, text)  # what is judged depends on how the processor rounds bfloat16
+            # What is judged depends on how the processor rounds bfloat16.
+            self.expect(self.judged(train_muon, right, (self.golden, world_size), world_size), 0)
         for bug, step, tensor in (("doubled", 1, "grad.*of step 2"), ("lost", 1, "grad.*of step 2"),
                                   ("lost", 2, "grad.*of step 3"), ("rate", 0, "param.*of step 1")):
-            status, text = self.judged(train_muon, right, (self.golden, 2, 3, bug, step))
-            self.assertEqual(status, 1, text)
-            self.assertRegex(text, tensor)
+            self.expect_patterns(self.judged(train_muon, right, (self.golden, 2, 3, bug, step)), 1, tensor)
 
     def test_the_second_of_two_optimizers(self):
         """Its parameters are recorded after its step, although the first has stepped before."""
         self.assertEqual(self.judged(train_two, (), ())[0], 0)
         for steps in (1, 2):
-            status, text = self.judged(train_two, (1.0, MyAdamW, steps), (1e4, MyAdamW, steps))
-            self.assertEqual(status, 1, text)
-            self.assertRegex(text, "param.layers.*of step 1")
+            self.expect_patterns(self.judged(train_two, (1.0, MyAdamW, steps), (1e4, MyAdamW, steps)), 1,
+                                 "param.layers.*of step 1")
 
 
 if __name__ == "__main__":

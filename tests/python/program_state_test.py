@@ -2,12 +2,11 @@
 program; without it the judged tests are skipped."""
 
 import json
-import os
-import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 
+import judging
 import ranks
 import runs
 import schema_check
@@ -17,7 +16,6 @@ from torch import nn
 
 import shardproof
 
-PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 SCHEMA = Path(shardproof.__file__).with_name("run.schema.json")
 ROWS = 8
 STEPS = 2
@@ -74,12 +72,7 @@ def train(rank, out, golden=None, bug="", wrong=None, layouts=None, dtype=torch.
                 torch.rand(1)
 
 
-class ProgramStateTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out, self.golden = f"{folder.name}/run", f"{folder.name}/golden"
-
+class ProgramStateTest(judging.RunsTest):
     def test_persistent_buffers_are_recorded_after_each_step(self):
         ranks.run(2, train, self.out)
         self.assertEqual(runs.names(self.out, kind="buffer", step=1), ["mean", "seen"])
@@ -124,37 +117,25 @@ class ProgramStateTest(unittest.TestCase):
         self.assertEqual(len({*digests[0], *digests[2]}), 3)  # it changes by what is drawn alone
 
 
-@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
-class JudgedProgramStateTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out, self.golden = f"{folder.name}/run", f"{folder.name}/golden"
-
+@judging.needs_program
+class JudgedProgramStateTest(judging.RunsTest):
     def judged(self, bug="", wrong=None, size=2, *options, golden_size=1):
         ranks.run(golden_size, train, self.golden)
         ranks.run(size, train, self.out, self.golden if golden_size == 1 else None, bug, wrong)
-        done = subprocess.run([PROGRAM, "judge", self.out, "--golden", self.golden, *options], text=True,
-                              capture_output=True, timeout=360, check=False)
-        return done.returncode, done.stdout + done.stderr
-
-    def expect(self, judged, status, *texts):
-        self.assertEqual(judged[0], status, judged[1])
-        for text in texts:
-            self.assertRegex(judged[1], text)
+        return self.judge(*options)
 
     def test_right_buffers_match(self):
-        self.expect(self.judged(), 0, "^MATCH")
+        self.expect_patterns(self.judged(), 0, "^MATCH")
 
     def test_a_buffer_that_is_wrong_on_one_rank(self):
-        self.expect(self.judged("skipped", 1), 1, "buffer.mean .*of step 1", "on rank 1")
-        self.expect(self.judged("count", 1), 1, "buffer.seen .*of step 1", "on rank 1")
+        self.expect_patterns(self.judged("skipped", 1), 1, "buffer.mean .*of step 1", "on rank 1")
+        self.expect_patterns(self.judged("count", 1), 1, "buffer.seen .*of step 1", "on rank 1")
 
     def test_a_buffer_that_is_wrong_on_all_ranks(self):
-        self.expect(self.judged("rate", "all"), 1, "buffer.mean .*of step 1")
+        self.expect_patterns(self.judged("rate", "all"), 1, "buffer.mean .*of step 1")
 
     def test_a_buffer_of_which_nothing_says_where_it_lies(self):
-        self.expect(self.judged("part", "all"), 0, "not compared, .*: buffer.mean")
+        self.expect_patterns(self.judged("part", "all"), 0, "not compared, .*: buffer.mean")
 
     def test_states_of_generators_are_compared_between_runs_of_one_mesh(self):
         self.expect(self.judged("", None, 2, "--reference", golden_size=2), 0,
@@ -169,9 +150,7 @@ class JudgedProgramStateTest(unittest.TestCase):
             ranks.run(1, lambda rank: train(rank, self.golden, self.golden, dtype=torch.float32, noise=repeat))
         for bug, status in (("", 0), ("rate", 1), ("count", 1)):
             ranks.run(2, train, self.out, self.golden, bug, 1, None, torch.float32)
-            done = subprocess.run([PROGRAM, "judge", self.out, "--golden", self.golden], text=True, capture_output=True,
-                                  timeout=360, check=False)
-            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+            self.expect(self.judge(), status)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 import json
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
+import judging
 import models
 import ranks  # finds the package
 import runs
@@ -38,12 +38,10 @@ def train(model, optimizer, rec, steps=2, max_norm=None):
     return loss
 
 
-class RecorderTest(unittest.TestCase):
+class RecorderTest(judging.RunsTest):
     def setUp(self):
+        super().setUp()
         torch.set_num_threads(1)
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.out = Path(self.folder.name) / "run"
         self.model = models.build()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
 
@@ -79,7 +77,7 @@ class RecorderTest(unittest.TestCase):
 
     def test_a_script_that_binds_the_clipping_function(self):
         """torch gives the script's module a second name."""
-        script = Path(self.folder.name) / "script.py"
+        script = self.folder / "script.py"
         script.write_text("import sys\n"
                           f"sys.path[:0] = {[str(Path(one).parent) for one in (models.__file__, runs.__file__)]!r}\n"
                           "import ranks\nimport models\nimport shardproof\nimport torch\n"

@@ -1,21 +1,15 @@
 """A run that is saved, loaded and goes on, judged beside one that was not interrupted: record(.., from_step=k)."""
 
 import copy
-import os
-import subprocess
-import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "python"))
+import judging
+import ranks  # noqa: F401 (finds the package)
+import torch
 
-import shardproof  # noqa: E402
-import torch  # noqa: E402
-from shardproof.error import Error  # noqa: E402
+import shardproof
+from shardproof.error import Error
 
-PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 STEPS, SAVED = 5, 3
 
 
@@ -53,14 +47,12 @@ class Program:
             self.step = saved["step"]
 
 
-@unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
-class ResumeTest(unittest.TestCase):
+@judging.needs_program
+class ResumeTest(judging.RunsTest):
     def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        super().setUp()
         straight = Program()
-        with shardproof.record(straight.model, straight.optimizer, out=self.folder / "straight") as rec:
+        with shardproof.record(straight.model, straight.optimizer, out=self.golden) as rec:
             straight.train(SAVED, rec)
             self.saved = straight.save()
             straight.train(STEPS, rec)
@@ -72,64 +64,46 @@ class ResumeTest(unittest.TestCase):
             change(self.saved)
         program.load(self.saved, *left_out)
         program.step = program.step if "step" in left_out else before
-        with shardproof.record(program.model, program.optimizer, out=self.folder / "resumed", from_step=from_step) as rec:
+        with shardproof.record(program.model, program.optimizer, out=self.out, from_step=from_step) as rec:
             program.train(until - before + program.step, rec)
-        done = subprocess.run([PROGRAM, "judge", self.folder / "resumed", "--golden", self.folder / "straight"], text=True,
-                              capture_output=True, check=False)
-        return done.returncode, done.stdout + done.stderr
+        return self.judge()
 
     def test_a_whole_state_matches(self):
-        status, text = self.resume()
-        self.assertEqual(status, 0, text)
-        self.assertIn("this run resumed after step 3 of the golden, so that its step 1 is step 4 there", text)
+        self.expect(self.resume(), 0, "this run resumed after step 3 of the golden, so that its step 1 is step 4 there")
 
     def test_an_optimizer_that_begins_anew(self):
-        status, text = self.resume("optimizer")
-        self.assertEqual(status, 1, text)
-        self.assertRegex(text, r"tensor +(exp_avg|step)\S*\.0\.weight")
+        self.expect_patterns(self.resume("optimizer"), 1, r"tensor +(exp_avg|step)\S*\.0\.weight")
 
     def test_a_moment_that_is_lost(self):
-        status, text = self.resume(change=lambda saved: saved["optimizer"]["state"][2]["exp_avg_sq"].zero_())
-        self.assertEqual(status, 1, text)
-        self.assertRegex(text, r"tensor +exp_avg_sq\.1\.weight .* at the start")
-        self.assertIn("what was saved there, or what was loaded here, is not the state after that step", text)
+        self.expect_patterns(self.resume(change=lambda saved: saved["optimizer"]["state"][2]["exp_avg_sq"].zero_()), 1,
+                             r"tensor +exp_avg_sq\.1\.weight .* at the start",
+                             "what was saved there, or what was loaded here, is not the state after that step")
 
     def test_weights_of_an_earlier_step(self):
-        status, text = self.resume(change=lambda saved: saved["model"]["2.bias"].add_(0.01))
-        self.assertEqual(status, 1, text)
-        self.assertRegex(text, r"tensor +param\.2\.bias")
+        self.expect_patterns(self.resume(change=lambda saved: saved["model"]["2.bias"].add_(0.01)), 1,
+                             r"tensor +param\.2\.bias")
 
     def test_a_count_of_steps(self):
-        status, text = self.resume(change=lambda saved: saved["optimizer"]["state"][0]["step"].zero_())
-        self.assertEqual(status, 1, text)
-        self.assertRegex(text, r"tensor +step\.0\.weight")
+        self.expect_patterns(self.resume(change=lambda saved: saved["optimizer"]["state"][0]["step"].zero_()), 1,
+                             r"tensor +step\.0\.weight")
 
     def test_a_rate_that_begins_anew(self):
         def forget(saved):
             saved["optimizer"]["param_groups"][0]["lr"] = 0.1
             saved["schedule"]["_last_lr"] = [0.1]
-        status, text = self.resume(change=forget)
-        self.assertEqual(status, 1, text)
-        self.assertIn("moved by 8 of the golden's update: the learning rate, or another setting of the optimizer", text)
+        self.expect(self.resume(change=forget), 1,
+                    "moved by 8 of the golden's update: the learning rate, or another setting of the optimizer")
 
     def test_a_buffer_that_is_not_loaded(self):
-        status, text = self.resume(change=lambda saved: saved["model"]["1.running_mean"].zero_())
-        self.assertEqual(status, 1, text)
-        self.assertRegex(text, r"tensor +buffer\.1\.running_mean")
+        self.expect_patterns(self.resume(change=lambda saved: saved["model"]["1.running_mean"].zero_()), 1,
+                             r"tensor +buffer\.1\.running_mean")
 
     def test_data_that_begin_anew(self):
-        status, text = self.resume("step")
-        self.assertEqual(status, 1, text)
-        self.assertRegex(text, r"tensor +(loss|grad\.)")
+        self.expect_patterns(self.resume("step"), 1, r"tensor +(loss|grad\.)")
 
     def test_a_golden_without_these_steps_is_bad_input(self):
-        status, text = self.resume(from_step=7)
-        self.assertEqual(status, 2, text)
-        self.assertIn("resumes after 7 steps, and", text)
-        self.assertIn("has the steps 1 to 5", text)
-        status, text = self.resume(from_step=2)
-        self.assertEqual(status, 2, text)
-        self.assertIn("the number of recorded steps", text)
+        self.expect(self.resume(from_step=7), 2, "resumes after 7 steps, and", "has the steps 1 to 5")
+        self.expect(self.resume(from_step=2), 2, "the number of recorded steps")
 
     def test_a_negative_step_is_refused(self):
         program = Program()

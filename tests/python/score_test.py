@@ -31,9 +31,7 @@ class FaultsThatFit(unittest.TestCase):
     """What the logs of a clean run allow."""
 
     def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def write(self, name, *rows):
         path = self.folder / name
@@ -98,9 +96,7 @@ class FaultsThatFit(unittest.TestCase):
 
 class Ends(unittest.TestCase):
     def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = Path(scratch.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def test_a_command_that_fails_without_a_fault(self):
         status, _, errors = score("--", sys.executable, "-c", "print('why'); exit(3)")
@@ -169,9 +165,7 @@ class Suites(unittest.TestCase):
     """The suite in score_cases.py. The backend's extension is built if it was not."""
 
     def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.json = Path(scratch.name) / "score.json"
+        self.json = Path(self.enterContext(tempfile.TemporaryDirectory())) / "score.json"
 
     def run_in(self, folder, *arguments):
         environment = dict(os.environ, PYTHONPATH=str(HERE.parents[1] / "python"))

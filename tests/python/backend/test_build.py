@@ -20,9 +20,7 @@ echo library > "$2"
 
 class Build(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def environment(self, compiler, text=None):
         if text is not None:

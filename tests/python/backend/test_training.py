@@ -4,7 +4,6 @@ import logging
 import unittest
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from ranks import RanksTest

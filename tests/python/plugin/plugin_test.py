@@ -76,9 +76,7 @@ class PluginTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.scratch = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.scratch.cleanup)
-        folder = cls.scratch.name
+        folder = cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         cls.status, cls.text = run(folder, str(HERE / "plugin_cases.py"), f"--shardproof-timeout={TIMEOUT}",
                                    f"--junit-xml={folder}/junit.xml", "--durations=0", "-rA", "-o", "junit_logging=all")
         report = Path(folder) / "junit.xml"
@@ -110,14 +108,14 @@ class PluginTest(unittest.TestCase):
         self.assertIn("MATCH", self.cases["test_right[tp2]"].find("system-out").text)
 
     def test_the_layout_that_a_test_sees(self):
-        seen = notes(self.scratch.name, "test_right dp2 tp2 sp")
+        seen = notes(self.folder, "test_right dp2 tp2 sp")
         self.assertEqual(seen, ["test_right dp2 tp2 sp: {'dp': 2, 'tp': 2} ['sp'] 4"] * 4)
 
     def test_stages_and_chunks(self):
         for layout, seen in (("pp2", "2 {'pp': 2}"), ("pp2 vpp2", "2 {'pp': 2}")):
             self.passed(f"test_stages[{layout}-True]")
             self.expect(f"test_stages[{layout}-False]", "grad.layers.3.bias [8] of step 1", "2.00 x golden")
-            self.assertEqual(notes(self.scratch.name, f"test_stages {layout}:"), [f"test_stages {layout}: {seen}"] * 4)
+            self.assertEqual(notes(self.folder, f"test_stages {layout}:"), [f"test_stages {layout}: {seen}"] * 4)
 
     def test_experts_over_ranks(self):
         for layout, rank in (("ep2", 1), ("dp2 ep2", 3)):
@@ -126,16 +124,16 @@ class PluginTest(unittest.TestCase):
                         "expert 2 holds the golden's expert 3, expert 3 holds the golden's expert 2", f"on rank {rank} only")
 
     def test_the_golden_runs_once(self):
-        self.assertEqual(len(notes(self.scratch.name, "test_right 1:")), 1)
+        self.assertEqual(len(notes(self.folder, "test_right 1:")), 1)
 
     def test_each_parameter_has_its_golden(self):
         for rank in (1, 3):
-            self.assertEqual(len(notes(self.scratch.name, f"test_wrong_gradient {rank} 1")), 1)
+            self.assertEqual(len(notes(self.folder, f"test_wrong_gradient {rank} 1")), 1)
 
     def test_a_golden_that_fails_runs_once(self):
         for layout in ("tp2", "dp2"):
             self.expect(f"test_golden_raises[{layout}]", "the golden (one rank): rank 0 raised ValueError: planted")
-        self.assertEqual(len(notes(self.scratch.name, "test_golden_raises")), 1)
+        self.assertEqual(len(notes(self.folder, "test_golden_raises")), 1)
 
     def test_a_wrong_gradient_is_named(self):
         text = self.expect("test_wrong_gradient[tp2-1]", "MISMATCH", "2.00 x golden", "on rank 1 only (tp 1)")
@@ -148,7 +146,7 @@ class PluginTest(unittest.TestCase):
         self.assertRegex(self.cases["test_noise[tp2-None]"].find("system-out").text, "MATCH .*(\n.*)*16 repeats")
         self.expect("test_noise[tp2-1]", "MISMATCH", "grad.0.bias", "2.00 x golden", "on rank 1 only")
         for wrong_rank in (None, 1):
-            self.assertEqual(sorted(notes(self.scratch.name, f"test_noise {wrong_rank} 1 ")),
+            self.assertEqual(sorted(notes(self.folder, f"test_noise {wrong_rank} 1 ")),
                              sorted(f"test_noise {wrong_rank} 1 {repeat}" for repeat in (None, *range(1, 17))))
 
     def test_what_is_left_unresolved_is_said(self):
@@ -192,8 +190,8 @@ class PluginTest(unittest.TestCase):
         self.assertGreater(float(self.cases["test_hangs[tp2]"].get("time")), TIMEOUT)
 
     def test_no_process_is_left(self):
-        self.assertEqual(len(processes(self.scratch.name)), 4)
-        self.assertEqual([pid for pid in processes(self.scratch.name) if still_runs(pid)], [])
+        self.assertEqual(len(processes(self.folder)), 4)
+        self.assertEqual([pid for pid in processes(self.folder) if still_runs(pid)], [])
 
     def test_nothing_recorded(self):
         self.passed("test_records_nothing[dp2]")
@@ -206,7 +204,7 @@ class PluginTest(unittest.TestCase):
 
     def test_fixtures_are_set_up_on_ranks(self):
         self.passed("test_fixtures[tp2]")
-        self.assertEqual(sorted(notes(self.scratch.name, "torn down")),
+        self.assertEqual(sorted(notes(self.folder, "torn down")),
                          [f"torn down on rank {rank} of {size}, True" for rank, size in ((0, 1), (0, 2), (1, 2))])
 
     def test_after_failures_and_after_use_of_threads(self):
@@ -219,9 +217,7 @@ class SessionTest(unittest.TestCase):
     """What concerns a whole session of pytest."""
 
     def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = scratch.name
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
     def write(self, text):
         path = Path(self.folder) / "test_one.py"

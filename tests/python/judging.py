@@ -1,0 +1,49 @@
+"""Runs of a test, in a folder that is gone after it, and the judge. SHARDPROOF_PROGRAM is the program; the tests that need it
+are skipped without it."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
+needs_program = unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
+
+
+def judge(run, golden, *options):
+    """The exit status and all that is said of a run beside a golden."""
+    done = subprocess.run([PROGRAM or "shardproof", "judge", run, "--golden", golden, *options], text=True,
+                          capture_output=True, timeout=360, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+class Judged(unittest.TestCase):
+    def expect(self, judged, status, *texts):
+        self.assertEqual(judged[0], status, judged[1])
+        for text in texts:
+            self.assertIn(text, judged[1])
+
+    def expect_patterns(self, judged, status, *patterns):
+        self.expect(judged, status)
+        for pattern in patterns:
+            self.assertRegex(judged[1], pattern)
+
+
+class RunsTest(Judged):
+    """Each test has places for a run and for a golden."""
+
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.out, self.golden = self.folder / "run", self.folder / "golden"
+
+    def judge(self, *options):
+        return judge(self.out, self.golden, *options)
+
+
+class SharedRunsTest(Judged):
+    """All tests of a class have one folder."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
