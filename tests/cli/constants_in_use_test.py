@@ -10,7 +10,6 @@ Exit status 77: no PyYAML.
 
     constants_in_use_test.py    prints the cases of CROSSED, and the findings"""
 
-import pathlib
 import re
 import sys
 

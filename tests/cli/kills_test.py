@@ -18,9 +18,7 @@ import sys
 import tempfile
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import resume_test  # noqa: E402
+import resume_test
 
 SCENARIO = """
 name: t/kills

@@ -4,19 +4,16 @@ that of the fault that it looks like.
 
 Usage: logprobs_alike_test.py PROGRAM [--seed N] [--noise N] [--kind NAME] [--show]
 """
-import os
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
 try:
     import numpy as np
 except ImportError:
     print("skipped: this Python has no numpy")
     sys.exit(77)
-import logprobs_model_test as base  # noqa: E402
-from logprobs_model_test import case  # noqa: E402
-from small_transformer import VOCAB, Batch, Run, kept_by, log_softmax, logits_of  # noqa: E402
+import logprobs_model_test as base
+from logprobs_model_test import case
+from small_transformer import VOCAB, Batch, Run, kept_by, log_softmax, logits_of
 
 KINDS = []
 

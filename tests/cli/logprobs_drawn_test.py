@@ -13,11 +13,9 @@ import subprocess
 import sys
 import tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import logprobs_test  # noqa: E402
-from logprobs_test import Batch, named_right, planted, write_file  # noqa: E402
-from routes_test import write_routes  # noqa: E402
+import logprobs_test
+from logprobs_test import Batch, named_right, planted, write_file
+from routes_test import write_routes
 
 LIMIT_S = 1500
 LEAST_RIGHT = 0.97

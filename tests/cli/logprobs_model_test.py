@@ -11,15 +11,13 @@ import collections
 import os
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
 try:
     import numpy as np
 except ImportError:
     print("skipped: this Python has no numpy")
     sys.exit(77)
-from logprobs_drawn_test import findings_of  # noqa: E402
-from small_transformer import VOCAB, Batch, Model, Run, kept_by, log_softmax  # noqa: E402
+from logprobs_drawn_test import findings_of
+from small_transformer import VOCAB, Batch, Model, Run, kept_by, log_softmax
 
 LEAST_NAMED = 28 / 30
 

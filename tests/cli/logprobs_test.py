@@ -12,11 +12,8 @@ import pathlib
 import random
 import re
 import struct
-import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import cli_test  # noqa: E402
+import cli_test
 
 SEED = int(os.environ.get("SEED", "1"))
 BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # of the significand

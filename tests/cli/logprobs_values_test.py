@@ -4,15 +4,11 @@ file does not score, and a factor that predicts nothing. SEED=n draws other batc
 
 Usage: logprobs_values_test.py PROGRAM [unittest arguments]
 """
-import os
 import random
-import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import cli_test  # noqa: E402
-import logprobs_test  # noqa: E402
-from logprobs_test import SEED, Batch, rounded  # noqa: E402
+import cli_test
+import logprobs_test
+from logprobs_test import SEED, Batch, rounded
 
 
 class LogprobsValuesTest(cli_test.CommandTest):

@@ -15,7 +15,6 @@ import sys
 import zlib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
 import cli_test  # noqa: E402
 import recorded_test  # noqa: E402
 

@@ -3,16 +3,11 @@
 
 Usage: recorded_clues_test.py PROGRAM [unittest arguments]
 """
-import itertools
 import math
-import os
 import struct
-import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import cli_test  # noqa: E402
-from recorded_test import ADAM, PARAMETERS, Run, cut, gradient, recorded, start, stepped, values_of  # noqa: E402
+import cli_test
+from recorded_test import ADAM, PARAMETERS, JudgedTest, Run, cut, gradient, recorded, start, stepped, values_of
 
 
 def noise(name):
@@ -28,12 +23,9 @@ def below_head(kinds_of_noise):
     return change
 
 
-class Clues(cli_test.CommandTest):
+class Clues(JudgedTest):
     def judged(self, change, mesh=(("tp", 2),), golden_change=None):
-        golden = recorded((), golden_change).write(os.path.join(self.scratch, "one"))
-        run = recorded(mesh, change).write(os.path.join(self.scratch, "run"))
-        done = self.run_to_end("judge", run, "--golden", golden, status=1)
-        return done.stdout
+        return self.judged_pair(recorded((), golden_change), recorded(mesh, change)).stdout
 
     def likely(self, text):
         return next((line.strip() for line in text.splitlines() if line.startswith("  likely")), "")
@@ -66,7 +58,6 @@ class Clues(cli_test.CommandTest):
                     for i, (value, other) in enumerate(zip(values, noise(name)))]
         for axis in ("tp", "dp"):
             with self.subTest(axis=axis):
-                self.setUp()
                 self.assertIn("a part of the batch does not count, such as a microbatch or the rows of a rank: 2 of 8 rows of "
                               "grad.layers.0.up.weight", self.likely(self.judged(change, ((axis, 2),))))
 
@@ -74,7 +65,6 @@ class Clues(cli_test.CommandTest):
         """All of a gradient is zero, or one row."""
         for rows in (range(8), [3]):
             with self.subTest(rows=rows):
-                self.setUp()
 
                 def change(run, rank, kind, name, values):
                     if kind != "grad":
@@ -106,7 +96,6 @@ class Clues(cli_test.CommandTest):
         """Of two parts, one has a quarter of the tokens: the inverses of 2 and 2/3 add up to 2."""
         for axis in ("tp", "dp"):
             with self.subTest(axis=axis):
-                self.setUp()
                 said = self.judged_with_rows({1: 2, 2: 2, 4: 2 / 3, 5: 2 / 3}, mesh=((axis, 2),))
                 if axis == "dp":
                     self.assertIn("each part of the batch, such as a rank's rows or a microbatch, is a mean over its own "
@@ -132,7 +121,6 @@ class Clues(cli_test.CommandTest):
         for factors, absent in ((means, ()), ({1: 2, 2: 2}, (0, 7)), ({1: 2, 4: 2 / 3}, (0, 7)),
                                 ({1: 2, 2: 2 + 1e-5, 4: 2 / 3, 5: 0.7}, (0, 7))):
             with self.subTest(factors=factors, absent=absent):
-                self.setUp()
                 self.assertNotIn("batch", self.judged_with_rows(factors, absent, (("dp", 2),)))
 
     def test_ranks_that_do_not_agree_on_the_loss(self):
@@ -150,13 +138,12 @@ class Clues(cli_test.CommandTest):
 
     def judged_with_terms(self, change):
         """Each rank of dp has a term of the loss, of which the mean counts."""
-        golden = recorded().write(os.path.join(self.scratch, "one"))
         run = recorded((("dp", 2),), change)
         for lines in run.lines:
             next(line for line in lines if line["name"] == "loss")["partial"] = {"axes": ["dp"], "op": "mean"}
-        done = self.run_to_end("judge", run.write(os.path.join(self.scratch, "run")), "--golden", golden, status=1)
-        self.assertIn("tensor    loss", done.stdout)
-        return done.stdout
+        said = self.judged_pair(recorded(), run).stdout
+        self.assertIn("tensor    loss", said)
+        return said
 
     def test_terms_of_a_loss_have_the_cause_of_its_gradients(self):
         def change(run, rank, kind, name, values):
@@ -169,7 +156,6 @@ class Clues(cli_test.CommandTest):
         def times(factor, kinds):
             def change(run, rank, kind, name, values):
                 return [factor * value for value in values] if kind == "grad" or name in kinds else None
-            self.setUp()
             return self.likely(self.judged(change, (("dp", 2),)))
         count = "; or a count of tokens or microbatches is off by that factor"
         self.assertIn("or divided by its size twice; or the sum over dp is missing" + count, times(0.5, ["loss"]))
@@ -183,7 +169,6 @@ class Clues(cli_test.CommandTest):
                 if name == "loss":
                     return [factor * value for value in values]
                 return [value + 0.3 * other for value, other in zip(values, noise(name))] if kind == "grad" else None
-            self.setUp()
             return self.judged_with_terms(of_run)
         text = change(0.9374)
         self.assertNotIn("after it", text)
@@ -210,11 +195,8 @@ class Clues(cli_test.CommandTest):
             return run
 
         def judged(change, order_of):
-            self.setUp()
-            golden = ordered(recorded(), order_of).write(os.path.join(self.scratch, "one"))
-            run = ordered(recorded((("tp", 2),), change), order_of).write(os.path.join(self.scratch, "run"))
-            done = self.run_to_end("judge", run, "--golden", golden, status=1)
-            return done.stdout
+            run = ordered(recorded((("tp", 2),), change), order_of)
+            return self.judged_pair(ordered(recorded(), order_of), run).stdout
 
         def down(run, rank, kind, name, values):
             return [0.3 * value for value in values] if kind == "grad" and "down" in name and rank else None
@@ -253,8 +235,7 @@ class Clues(cli_test.CommandTest):
             key = next(one["key"] for one in run.lines[rank] if one["name"] == "loss")
             run.lines[rank] = [one for one in run.lines[rank] if one["key"] != key]
             run.data[rank] = [one for one in run.data[rank] if one[0] != key]
-        done = self.run_to_end("judge", run.write(os.path.join(self.scratch, "run")), "--golden",
-                                golden.write(os.path.join(self.scratch, "one")), status=1)
+        done = self.judged_pair(golden, run)
         self.assertIn("tensor    loss   of step 1", done.stdout)
         self.assertIn("this run does not record it in that step: call rec.scalar(\"loss\", ..)", self.likely(done.stdout))
         self.assertNotIn("slot", done.stdout)
@@ -267,8 +248,7 @@ class Clues(cli_test.CommandTest):
             lines.append({"kind": "hash", "name": "layers.0.output", "step": 1, "microbatch": 0, "order": 0,
                           "dtype": "float64", "shape": [2, 3], "global_shape": [2, 3], "offset": None,
                           "digest": "0123456789abcdef", "source": "plain"})
-        done = self.run_to_end("judge", run.write(os.path.join(self.scratch, "run")), "--golden",
-                                recorded().write(os.path.join(self.scratch, "one")))
+        done = self.judged_pair(recorded(), run, status=0)
         self.assertIn("2 hashes of outputs", self.line("note", done.stdout))
         self.assertNotIn("that ranks share, 0 differ", done.stdout)
 
@@ -281,7 +261,6 @@ class Clues(cli_test.CommandTest):
                 if values == stepped("layers.0.norm.weight") and rank == 1:
                     return [values[0] + far, *values[1:]]
                 return None
-            self.setUp()
             return self.likely(self.judged(of_run))
         self.assertIn("the copy of layers.0.norm.weight on rank 1 is not that of rank 0 after this step: it is 0.4 from the "
                       "reference's, which moved by 0.01", change(0.4))
@@ -293,7 +272,6 @@ class Clues(cli_test.CommandTest):
                 if values != stepped("head.weight"):
                     return None
                 return [old + share * (new - old) for old, new in zip(start("head.weight"), values)]
-            self.setUp()
             return of_run
         self.assertIn("moved by 0.5 of the golden's update: the learning rate, or another setting of the optimizer, is wrong on all ranks; "
                       "0.5 is 1 over the size of tp", self.judged(change(0.5)))
@@ -328,10 +306,7 @@ class Clues(cli_test.CommandTest):
                         put("grad", name, at_rank(rank)[name], 1)
                 for name in names:
                     put("param", name, values_of("after " + name, shape), 1)
-        self.setUp()
-        done = self.run_to_end("judge", run.write(os.path.join(self.scratch, "run")), "--golden",
-                               golden.write(os.path.join(self.scratch, "one")), status=1)
-        return done.stdout
+        return self.judged_pair(golden, run).stdout
 
     @staticmethod
     def grad(name):
@@ -388,10 +363,7 @@ class Clues(cli_test.CommandTest):
         return run
 
     def judged_states(self, change, mesh=(("dp", 2),), **more):
-        self.setUp()
-        golden = self.two_steps().write(os.path.join(self.scratch, "one"))
-        run = self.two_steps(change, mesh, **more).write(os.path.join(self.scratch, "run"))
-        return self.run_to_end("judge", run, "--golden", golden, status=1).stdout
+        return self.judged_pair(self.two_steps(), self.two_steps(change, mesh, **more)).stdout
 
     def test_moments_that_began_anew(self):
         for square in (False, True):
@@ -480,12 +452,9 @@ class Clues(cli_test.CommandTest):
 
     def test_norms_of_shares_that_are_not_recorded(self):
         """Each rank holds whole gradients and has the norm of a share of them, as of a flat buffer."""
-        count = itertools.count()
-
         def shares(*squares):
             def change(run, rank, kind, name, values):
                 return [3.5 * math.sqrt(squares[rank])] if name == "grad_norm" else None
-            self.scratch = os.path.join(self.path("shares"), str(next(count)))
             return self.likely(self.judged(change, mesh=(("dp", len(squares)),)))
         cause = "the squares of the ranks' norms add up over dp to that of the whole norm"
         self.assertIn(cause, shares(0.3, 0.7))
@@ -504,7 +473,6 @@ class Clues(cli_test.CommandTest):
                 if kind != "grad":
                     return None
                 return [0.8 / largest(run, rank) * value for value in values]
-            self.setUp()
             return self.judged(change)
 
         def own(run, rank):
@@ -524,11 +492,7 @@ class Clues(cli_test.CommandTest):
         text = self.judged(change)
         self.assertIn("every element is 0 on rank 0 only (tp 0); the sum of the ranks' values over tp is the golden", text)
         self.assertIn("likely    the sum over tp is missing", self.likely(text))
-        self.assertNotIn("the sum", self.judged_again(change, (("tp", 3),)))  # of two right copies it is not
-
-    def judged_again(self, change, mesh):
-        self.setUp()
-        return self.judged(change, mesh)
+        self.assertNotIn("the sum", self.judged(change, (("tp", 3),)))  # of two right copies it is not
 
     def test_fused_halves_are_no_zigzag(self):
         def reordered(order):
@@ -536,7 +500,7 @@ class Clues(cli_test.CommandTest):
                 if name != "layers.0.up.weight" or kind != "grad":
                     return None
                 return [value for chunk in order for value in values[12 * chunk:12 * chunk + 12]]
-            return self.likely(self.judged_again(change, (("tp", 2),)))
+            return self.likely(self.judged(change, (("tp", 2),)))
         self.assertIn("two fused halves, such as gate and up, are cut by rank of tp", reordered((0, 2, 1, 3)))
         for order in ((0, 3, 1, 2), (3, 2, 1, 0), (1, 3, 0, 2), (2, 3, 1, 0)):
             with self.subTest(order=order):
@@ -549,16 +513,13 @@ class Clues(cli_test.CommandTest):
         for run, values in zip(runs, (golden, actual_of(golden))):
             for rank in range(run.world_size):
                 run.add(rank, "act", "layers.0", values, shape)
-        self.setUp()
-        done = self.run_to_end("judge", runs[1].write(os.path.join(self.scratch, "run")), "--golden",
-                               runs[0].write(os.path.join(self.scratch, "one")), status=1)
-        self.assertIn("tensor    layers.0.output", done.stdout)
-        return done.stdout
+        said = self.judged_pair(*runs).stdout
+        self.assertIn("tensor    layers.0.output", said)
+        return said
 
     def test_a_module_whose_output_is_wrong_and_whose_weights_are_right(self):
         """The last activation is other values, and the one before it is right."""
         def said(module, changed=None):
-            self.setUp()
             runs = recorded(version=2), recorded((("tp", 2),), lambda run, rank, kind, name, values:
                                                  [1.5 * value for value in values] if (kind, name) == changed else None, version=2)
             for run, wrong in zip(runs, (0, 1)):
@@ -568,9 +529,7 @@ class Clues(cli_test.CommandTest):
                         if wrong and name == module:
                             values = [value + 0.3 * other for value, other in zip(values, values_of("other", (4, 10)))]
                         run.add(rank, "act", name, values, (4, 10), order=("layers.0.up", module).index(name))
-            done = self.run_to_end("judge", runs[1].write(os.path.join(self.scratch, "run")), "--golden",
-                                   runs[0].write(os.path.join(self.scratch, "one")), status=1)
-            return done.stdout
+            return self.judged_pair(*runs).stdout
         text = said("head")
         self.assertIn("tensor    head.output", text)
         self.assertIn("the error begins in head, or in what it is given: its weights and layers.0.up.output before it are right",
@@ -609,7 +568,7 @@ class Clues(cli_test.CommandTest):
         def times(factor):
             def change(run, rank, kind, name, values):
                 return [factor * value for value in values] if kind == "grad" else None
-            return self.judged_again(change, (("dp", 2),))
+            return self.judged(change, (("dp", 2),))
         self.assertIn("2 is the size of dp", times(2))
         self.assertNotIn("size of dp", times(2.00005))
         text = times(1 + 3e-6)
@@ -633,7 +592,7 @@ class Clues(cli_test.CommandTest):
         def times(factor, kinds=("grad",)):
             def change(run, rank, kind, name, values):
                 return [factor * value for value in values] if kind in kinds else None
-            return self.judged_again(change, (("dp", 2),))
+            return self.judged(change, (("dp", 2),))
         self.assertIn("not divided by 9, or divided by a number that is 9 times too small: a count of tokens, rows or "
                       "microbatches", self.likely(times(9)))
         self.assertIn("divided by 3 once too often", self.likely(times(1 / 3)))
@@ -670,9 +629,7 @@ class Clues(cli_test.CommandTest):
                             lines[-1]["order"] = 0
                         if wrong:
                             next(at for at, line in zip(run.data[rank], lines) if line["name"] == "loss")[3][0] = 1.3
-                self.setUp()
-                done = self.run_to_end("judge", runs[1].write(os.path.join(self.scratch, "run")), "--golden",
-                                       runs[0].write(os.path.join(self.scratch, "one")), status=1)
+                done = self.judged_pair(*runs)
                 self.assertIn("tensor    logprobs", done.stdout)
                 self.assertIn("on rank 1 (dp 1)", done.stdout)
 

@@ -4,13 +4,9 @@ of experts tell of a wrong loss. The runs are written by hand; experts are rows 
 
 Usage: recorded_experts_test.py PROGRAM [unittest arguments]
 """
-import os
-import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import cli_test  # noqa: E402
-from recorded_test import ADAM, Run, cut, size_of, values_of  # noqa: E402
+import cli_test
+from recorded_test import ADAM, JudgedTest, Run, size_of, values_of
 
 EXPERTS, SHAPE = 4, (3, 5)
 NORM, HEAD = ("layers.0.norm.weight", (6,)), ("head.weight", (10, 6))
@@ -52,17 +48,10 @@ def recorded(mesh=(), parts=(), is_stacked=True, change=None, others=None, loss=
     return run
 
 
-class ExpertsTest(cli_test.CommandTest):
-    def judged(self, *mesh, is_stacked=True, **changes):
-        folder = os.path.join(self.scratch, f"case{len(os.listdir(self.scratch))}")
-        golden = recorded(is_stacked=is_stacked).write(os.path.join(folder, "one"))
-        run = recorded(*mesh, is_stacked=is_stacked, **changes).write(os.path.join(folder, "run"))
-        done = self.run_program("judge", run, "--golden", golden)
-        return done.returncode, done.stdout + done.stderr
-
-    def expect(self, texts, *mesh, absent=(), **changes):
-        status, text = self.judged(*mesh, **changes)
-        self.assertEqual(status, 1, text)
+class ExpertsTest(JudgedTest):
+    def expect(self, texts, *mesh, absent=(), is_stacked=True, **changes):
+        run = recorded(*mesh, is_stacked=is_stacked, **changes)
+        text = self.judged_pair(recorded(is_stacked=is_stacked), run).stdout
         for one in texts:
             self.assertIn(one, text)
         for one in absent:
@@ -71,8 +60,7 @@ class ExpertsTest(cli_test.CommandTest):
     def test_right_runs_match(self):
         for mesh in ((EP2,), EP4_OVER_ALL):
             for is_stacked in (True, False):
-                status, text = self.judged(*mesh, is_stacked=is_stacked)
-                self.assertEqual(status, 0, text)
+                self.judged_pair(recorded(is_stacked=is_stacked), recorded(*mesh, is_stacked=is_stacked), status=0)
 
     def test_experts_in_another_order(self):
         """Those of rank 1 stand in each other's place."""
@@ -100,11 +88,8 @@ class ExpertsTest(cli_test.CommandTest):
         """Expert 0 is idle, so that its gradient is zero in the golden, too."""
         def idle(kind, rank, number):
             return [0.0] * size_of(SHAPE) if kind == "grad" and number in ((0, 3) if rank else (0,)) else None
-        folder = os.path.join(self.scratch, "idle")
         golden = recorded(change=lambda kind, _, number: [0.0] * 15 if (kind, number) == ("grad", 0) else None)
-        done = self.run_program("judge", recorded(EP2, change=idle).write(os.path.join(folder, "run")), "--golden",
-                                golden.write(os.path.join(folder, "one")))
-        self.assertEqual(done.returncode, 1, done.stdout)
+        done = self.judged_pair(golden, recorded(EP2, change=idle))
         self.assertNotIn("holds the golden's expert", done.stdout)
         self.assertIn("expert 3 of 4 is wrong, and the others are right", done.stdout)
 
@@ -163,11 +148,7 @@ class ExpertsTest(cli_test.CommandTest):
                               ({"axis": "dp", "stride": 1, "size": 2}, "named twice")):
             run = recorded((("dp", 2), ("tp", 2)))
             run.head |= {"version": 3, "parts": [part]}
-            folder = os.path.join(self.scratch, f"bad{message[:4]}")
-            golden = recorded().write(f"{folder}_golden")
-            done = self.run_program("judge", run.write(folder), "--golden", golden)
-            self.assertEqual(done.returncode, 2, done.stdout)
-            self.assertIn(message, done.stderr)
+            self.assertIn(message, self.judged_pair(recorded(), run, status=2).stderr)
 
 
 if __name__ == "__main__":

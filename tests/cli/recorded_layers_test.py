@@ -3,13 +3,9 @@
 
 Usage: recorded_layers_test.py PROGRAM [unittest arguments]
 """
-import os
-import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import cli_test  # noqa: E402
-from recorded_test import ADAM, Run, cut, size_of, values_of  # noqa: E402
+import cli_test
+from recorded_test import ADAM, JudgedTest, Run, cut, size_of, values_of
 
 LAYERS = 2
 ROUTER, EXPERTS = "decoder.layers.mlp.router.weight", "decoder.layers.mlp.experts.weight"
@@ -64,41 +60,33 @@ def wrong(*places):
 BELOW = (EXPERTS, 0), (ROUTER, 0)
 
 
-class Layers(cli_test.CommandTest):
-    def judged(self, *given, **options):
+class Layers(JudgedTest):
+    def judged(self, *given, status=1, **options):
         same = {name: options[name] for name in ("with_loss", "with_counts") if name in options}
-        golden = recorded(**same).write(os.path.join(self.scratch, "one"))
-        run = recorded((("dp", 2),), *given, **options).write(os.path.join(self.scratch, "run"))
-        done = self.run_program("judge", run, "--golden", golden)
-        return done.returncode, done.stdout + done.stderr
+        return self.judged_pair(recorded(**same), recorded((("dp", 2),), *given, **options), status).stdout
 
     def test_each_layer_is_a_tensor(self):
-        status, text = self.judged()
-        self.assertEqual(status, 0, text)
+        text = self.judged(status=0)
         elements = 3 * 2 * (size_of(HEAD[1]) + sum(map(size_of, SHAPES.values()))) + 2
         self.assertIn(f"{3 * (1 + 2 * LAYERS) + 1} tensors, {elements} elements", text)
 
     def test_the_first_wrong_tensor_is_that_of_a_layer(self):
-        status, text = self.judged(wrong((ROUTER, 1), *BELOW))
-        self.assertEqual(status, 1, text)
+        text = self.judged(wrong((ROUTER, 1), *BELOW))
         self.assertIn("tensor    grad.decoder.layers.1.mlp.router.weight   [4, 6]   of step 1", text)
         self.assertIn("3 of 5 gradients of step 1 are wrong", text)
 
     def test_counts_of_steps_do_not_put_layers_together(self):
         """As AdamW of torch counts them: one number for each parameter, which is in no layer."""
-        status, text = self.judged(wrong((ROUTER, 1), *BELOW), with_counts=True)
-        self.assertEqual(status, 1, text)
+        text = self.judged(wrong((ROUTER, 1), *BELOW), with_counts=True)
         self.assertIn("tensor    grad.decoder.layers.1.mlp.router.weight   [4, 6]   of step 1", text)
         self.assertNotIn("step.decoder", text)
 
     def test_a_layer_that_is_right_is_not_named(self):
-        status, text = self.judged(wrong(*BELOW))
-        self.assertEqual(status, 1, text)
+        text = self.judged(wrong(*BELOW))
         self.assertIn("tensor    grad.decoder.layers.0.mlp.experts.weight   [4, 3, 5]", text)
 
     def test_pieces_of_several_layers_stay_one_tensor(self):
-        status, text = self.judged(wrong((ROUTER, 1)), spans=[1])
-        self.assertEqual(status, 1, text)
+        text = self.judged(wrong((ROUTER, 1)), spans=[1])
         self.assertIn("tensor    grad.decoder.layers.mlp.router.weight   [2, 4, 6]", text)
 
     def test_a_layer_without_its_piece(self):
@@ -107,22 +95,21 @@ class Layers(cli_test.CommandTest):
         place = next(i for i, line in enumerate(run.lines[1])
                      if (line["kind"], line["name"], line["step"], line["offset"][:1]) == ("param", ROUTER, 1, [0]))
         del run.lines[1][place], run.data[1][place]
-        golden = recorded().write(os.path.join(self.scratch, "one"))
-        done = self.run_to_end("judge", run.write(os.path.join(self.scratch, "run")), "--golden", golden, status=1)
-        self.assertIn("param.decoder.layers.0.mlp.router.weight", done.stdout)
-        self.assertIn("rank 1 recorded other parts of it than at the start, or none", done.stdout)
+        text = self.judged_pair(recorded(), run).stdout
+        self.assertIn("param.decoder.layers.0.mlp.router.weight", text)
+        self.assertIn("rank 1 recorded other parts of it than at the start, or none", text)
 
     def test_a_router_alone(self):
-        _, text = self.judged(wrong((ROUTER, 1), *BELOW))
+        text = self.judged(wrong((ROUTER, 1), *BELOW))
         self.assertIn("likely    an auxiliary loss of the router (its balance, or a z-loss) has another weight", text)
         self.assertIn("the loss and the gradients of decoder.layers.1.mlp.experts are right", text)
 
     def test_a_router_whose_experts_are_wrong_too(self):
-        _, text = self.judged(wrong((EXPERTS, 1), (ROUTER, 1), *BELOW))
+        text = self.judged(wrong((EXPERTS, 1), (ROUTER, 1), *BELOW))
         self.assertNotIn("auxiliary", text)
 
     def test_a_router_without_a_recorded_loss(self):
-        _, text = self.judged(wrong((ROUTER, 1), *BELOW), with_loss=False)
+        text = self.judged(wrong((ROUTER, 1), *BELOW), with_loss=False)
         self.assertIn("MISMATCH", text)
         self.assertNotIn("auxiliary", text)
 
@@ -132,7 +119,7 @@ class Layers(cli_test.CommandTest):
             if (kind, name, layer) == ("grad", ROUTER, 1):
                 return [0.5 * value + 0.01 * other for value, other in zip(values, values_of("rest", (len(values),)))]
             return wrong(*BELOW)(kind, name, layer, values)
-        _, text = self.judged(change)
+        text = self.judged(change)
         self.assertIn("every element is about 0.5 (1/2) x golden", text)
         self.assertIn("likely    an auxiliary loss of the router", text)
         self.assertNotIn("averaged over that axis", text)  # 1/2 leaves more than rounding
@@ -140,7 +127,7 @@ class Layers(cli_test.CommandTest):
     def test_a_router_with_a_factor_has_that_cause(self):
         def change(kind, name, layer, values):
             return [2 * value for value in values] if (kind, name) == ("grad", ROUTER) else None
-        _, text = self.judged(change)
+        text = self.judged(change)
         self.assertIn("2 is the size of dp", text)
         self.assertNotIn("auxiliary", text)
 

@@ -5,14 +5,10 @@ of itself is a mismatch, and one that roundings have moved by 0.1 never is.
 Usage: recorded_muon_test.py PROGRAM [unittest arguments]
 """
 import math
-import os
 import random
-import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import cli_test  # noqa: E402
-import recorded_test  # noqa: E402
+import cli_test
+import recorded_test
 
 SHAPES = ((8, 8), (8, 12), (12, 8), (4, 16), (16, 4), (12, 12), (16, 8), (8, 20), (20, 8), (24, 12))
 LAYOUTS = (("replicated", 2), ("rows", 2), ("columns", 4))
@@ -92,16 +88,10 @@ class Step:
         return run
 
 
-class RecordedMuonTest(cli_test.CommandTest):
+class RecordedMuonTest(recorded_test.JudgedTest):
     def judged(self, golden, step, layout, ranks, blocks=()):
-        folders = [one.write(self.path(name)) for one, name in ((golden.run("", 1, blocks), f"golden{self.count()}"),
-                                                                (step.run(layout, ranks, blocks), f"run{self.count()}"))]
-        done = self.run_program("judge", folders[1], "--golden", folders[0])
+        done = self.judged_pair(golden.run("", 1, blocks), step.run(layout, ranks, blocks), status=None)
         return done.returncode, " ".join((done.stdout + done.stderr).split())
-
-    def count(self):
-        self.counted = getattr(self, "counted", 0) + 1
-        return self.counted
 
     def test_ten_shapes_on_three_layouts(self):
         caught = {moved: 0 for moved in (0.0, 0.1, 0.4)}
@@ -144,15 +134,11 @@ class RecordedMuonTest(cli_test.CommandTest):
         self.assertNotEqual(status, 1, text)
 
     def test_matrices_of_a_header(self):
-        run = Step((8, 8)).run("", 1)
-        golden = run.write(self.path("right"))
+        golden, run = Step((8, 8)).run("", 1), Step((8, 8)).run("", 1)
         for change, words in (({"coefficients": [1.0]}, "coefficients has 1 number, and an iteration has 3"),
                               ({"iterations": 0}, "iterations"), ({"nesterov": None}, "nesterov")):
             run.head["matrices"] = [{**RULE, "parameters": ["w"], **change}]
-            folder = run.write(self.path(f"bad{self.count()}"))
-            done = self.run_program("judge", folder, "--golden", golden)
-            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
-            self.assertIn(words, done.stderr)
+            self.assertIn(words, self.judged_pair(golden, run, status=2).stderr)
 
 
 if __name__ == "__main__":

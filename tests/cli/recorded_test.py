@@ -12,10 +12,10 @@ import random
 import struct
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
 import cli_test  # noqa: E402
 
 CODES = {"float64": ("F64", "d"), "float32": ("F32", "f"), "int64": ("I64", "q")}
@@ -146,6 +146,14 @@ def of(wanted_kind, part_of_name, how, ranks=None):
             return None
         return [how(value, run, rank) for value in values]
     return change
+
+
+class JudgedTest(cli_test.CommandTest):
+    def judged_pair(self, golden, run, status=1):
+        """What the judge says of a run beside a golden, both in a new folder."""
+        folder = tempfile.mkdtemp(dir=self.scratch)
+        return self.run_to_end("judge", run.write(os.path.join(folder, "run")), "--golden",
+                               golden.write(os.path.join(folder, "one")), status=status)
 
 
 class RecordedRunTest(cli_test.CommandTest):

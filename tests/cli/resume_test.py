@@ -11,12 +11,9 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import zlib
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import cli_test  # noqa: E402
+import cli_test
 
 NAME = "t/" + 15 * "a_long_"  # so that the lines of all cases are more than a small pipe holds
 MANY = """

@@ -8,12 +8,9 @@ import json
 import os
 import random
 import struct
-import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import cli_test  # noqa: E402
-from logprobs_test import NOISY, SEED, Batch, write_file  # noqa: E402
+import cli_test
+from logprobs_test import NOISY, SEED, Batch, write_file
 
 LAYERS, EXPERTS, CHOSEN = 3, 16, 2
 

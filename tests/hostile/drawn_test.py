@@ -20,11 +20,9 @@ import sys
 import tempfile
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-from drawn_inputs import KINDS, Draw  # noqa: E402
-from good_inputs import Good, environment  # noqa: E402
-from stated_inputs import STATED  # noqa: E402
+from drawn_inputs import KINDS, Draw
+from good_inputs import Good, environment
+from stated_inputs import STATED
 
 LONGEST_LINE = 1500
 WRONG_PLURAL = re.compile(r"(?<![\w.,/:=-])1 (?:numbers|files|ranks|tensors|cases|rows|tokens|samples|steps|axes|values|"

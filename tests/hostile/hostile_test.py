@@ -12,9 +12,8 @@ import tempfile
 import time
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import case_maker  # noqa: E402
-import hostile_cases  # noqa: E402
+import case_maker
+import hostile_cases
 
 LIMIT_S = 240  # a hang, not a wall-time test: these end in well under a second
 PROGRAM = "build/dev/shardproof-bin"
