@@ -13,10 +13,8 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from pathlib import Path
@@ -62,23 +60,15 @@ except kubernetes_validate.ValidationError: print("a wrong key is refused")
 """
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
-class ClusterExamples(unittest.TestCase):
+class ClusterExamples(machines.FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        super().setUp()
         (self.folder / "suite.yaml").write_text(SUITE)
         (self.folder / "ssh").write_text(STAND_IN)
         (self.folder / "ssh").chmod(0o755)
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(("SHARDPROOF", "SSH"))}
         self.env |= {"PATH": f"{self.folder}:{os.environ['PATH']}", "SHARDPROOF": str(PROGRAM),
-                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": machines.free_port()}
 
     def start(self, script, *words):
         return subprocess.Popen([EXAMPLES / script, *map(str, words)], cwd=machines.ROOT, env=self.env, text=True,
@@ -233,7 +223,7 @@ class ClusterExamples(unittest.TestCase):
         users = Path("/etc/passwd").read_text() + "sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin\n"
         (self.folder / "passwd").write_text(users)
         (self.folder / "passwd").chmod(0o644)
-        port = free_port()
+        port = machines.free_port()
         (self.folder / "config").write_text(
             f"Port {port}\nListenAddress 127.0.0.1\nListenAddress 127.0.0.2\nHostKey {self.folder}/host\nStrictModes no\n"
             f"AuthorizedKeysFile {self.folder}/user.pub\nPidFile none\nPermitRootLogin yes\n")

@@ -69,6 +69,7 @@ class Containers(machines.SwitchedTest):
         build_image(BUILD, STORE)
 
     def setUp(self):
+        super().setUp()
         self.join(joined_machines())
 
     def variables(self, manifest):

@@ -15,10 +15,8 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
-from pathlib import Path
 
 import launchers_test
 import machines
@@ -33,11 +31,9 @@ BOUND_S = 60  # a hang, not a wall-time test
 SSH = '#!/bin/bash\nwhile [[ $1 == -o ]]; do shift 2; done\nshift\nexec bash -c "$*"\n'
 
 
-class Gone(unittest.TestCase):
+class Gone(machines.FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        super().setUp()
         (self.folder / "suite.yaml").write_text(SUITE)
         self.mark = f"{os.getpid()}-{self.id()}"
         self.addCleanup(self.end_all)
@@ -105,7 +101,7 @@ class Gone(unittest.TestCase):
     def test_ssh_hosts(self):
         (self.folder / "ssh").write_text(SSH)
         (self.folder / "ssh").chmod(0o755)
-        port = str(launchers_test.free_port())
+        port = machines.free_port()
         script = self.start([machines.ROOT / "examples/cluster/ssh_hosts.sh", "-n", RANKS // 2, "first", "second", "--",
                              *self.validate()[1:]], SHARDPROOF=str(PROGRAM), MASTER_ADDR="127.0.0.1",
                             MASTER_PORT=port, PATH=f"{self.folder}:{os.environ['PATH']}", TMPDIR=str(self.folder))
@@ -121,7 +117,7 @@ class Gone(unittest.TestCase):
                            SHARDPROOF_SECRET="that all ranks of this test share") for rank in range(ranks)]
 
     def test_rank_0(self):
-        port = launchers_test.free_port()
+        port = machines.free_port()
         control, *others = self.start_ranks(port)
         self.wait_until_it_runs()
         control.kill()
@@ -142,7 +138,7 @@ class Gone(unittest.TestCase):
             self.skipTest("no right to make network namespaces here")
         for machine in both:
             self.addCleanup(machine.end)
-        port = launchers_test.free_port()
+        port = machines.free_port()
         _, other = self.start_ranks(port, lambda rank, words: both[rank].command(*words), "10.77.7.1", ranks=2)
         self.wait_until_it_runs()
         both[0].run("ip", "link", "set", "link0", "down")

@@ -7,37 +7,30 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import machines
+from machines import ROOT, free_port
+
 VENV = ROOT / ".venv"
-PROGRAM = ROOT / "build/release/shardproof-bin"
 SCENARIO = "scenarios/smoke/llama.yaml"
 FAULTS = "scenarios/faults/ranks.yaml"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def torchrun(ranks):
     stand_ins = subprocess.run([VENV / "bin/python", ROOT / "tests/support/cuda_stand_ins.py", VENV],
                                check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
     return ([VENV / "bin/python", "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
-             "--master-port", str(free_port()), "--no-python"], {"LD_LIBRARY_PATH": stand_ins})
+             "--master-port", free_port(), "--no-python"], {"LD_LIBRARY_PATH": stand_ins})
 
 
 def mpirun(ranks):
     # More ranks than cores, and as root in a container: both need saying.
     return (["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)],
-            {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
+            {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()})
 
 
 class Launchers(unittest.TestCase):
@@ -96,6 +89,5 @@ class Launchers(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        PROGRAM = Path(sys.argv.pop(1)).resolve()
+    PROGRAM = machines.program()
     unittest.main()

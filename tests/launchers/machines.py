@@ -1,5 +1,6 @@
 """Machines for tests: namespaces of network and host name, each held by a process that sleeps in them."""
 
+import socket
 import subprocess
 import sys
 import tempfile
@@ -8,6 +9,12 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 class Machine:
@@ -74,16 +81,27 @@ def switched(names, address):
     return joined(["switch", *names], join)
 
 
-class SwitchedTest(unittest.TestCase):
-    """On `nodes` behind a switch and with a `folder`, all gone afterwards."""
+class FolderTest(unittest.TestCase):
+    """With a `folder`, and processes, all gone afterwards."""
+
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def start_process(self, command, **options):
+        """What it prints is one text, to be read."""
+        process = subprocess.Popen(list(map(str, command)), cwd=ROOT, text=True, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+        self.addCleanup(lambda: process.poll() is None and (process.kill(), process.communicate()))
+        return process
+
+
+class SwitchedTest(FolderTest):
+    """On `nodes` behind a switch, all gone afterwards."""
 
     def join(self, switched_machines):
         switch, *self.nodes = switched_machines
         for machine in (switch, *self.nodes):
             self.addCleanup(machine.end)
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
 
 
 def program():

@@ -19,8 +19,9 @@ import time
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "build/release/shardproof-bin"
+import machines
+from machines import ROOT
+
 MANY = "--many" in sys.argv
 SCENARIO = """
 name: {name}
@@ -69,11 +70,9 @@ def ranks_of(pid):
     return ranks
 
 
-class Nodes(unittest.TestCase):
+class Nodes(machines.FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        super().setUp()
         self.folder.chmod(0o777)
         self.links_before = self.own_links()
 
@@ -92,10 +91,7 @@ class Nodes(unittest.TestCase):
     def start(self, *words, before=()):
         out = tempfile.mkdtemp(dir=self.folder)
         os.chmod(out, 0o777)
-        command = [*before, PROGRAM, "run", *words, "--out", Path(out) / "run"]
-        process = subprocess.Popen(list(map(str, command)), cwd=ROOT, text=True, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.addCleanup(lambda: process.poll() is None and (process.kill(), process.communicate()))
+        process = self.start_process([*before, PROGRAM, "run", *words, "--out", Path(out) / "run"])
         process.out = Path(out) / "run"
         return process
 
@@ -353,10 +349,8 @@ class Nodes(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    sys.argv = [word for word in sys.argv if word != "--many"]
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        PROGRAM = Path(sys.argv.pop(1)).resolve()
+    PROGRAM = machines.program()
     if subprocess.run(["unshare", "--net", "true"], stderr=subprocess.PIPE).returncode != 0:
         print("skipped: no right to make network namespaces here")
         sys.exit(77)
-    unittest.main()
+    unittest.main(argv=[word for word in sys.argv if word != "--many"])

@@ -10,12 +10,8 @@ Without the right to make namespaces it is skipped (exit status 77).
 import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 import time
-import unittest
-from pathlib import Path
 
 import machines
 
@@ -82,14 +78,13 @@ def joined_machines():
     return machines.joined(["machine0", "machine1"], join)
 
 
-class SecondMachine(unittest.TestCase):
+class SecondMachine(machines.FolderTest):
     def setUp(self):
+        super().setUp()
         self.machines = joined_machines()
         for machine in self.machines:
             self.addCleanup(machine.end)
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.out = Path(folder.name) / "run"
+        self.out = self.folder / "run"
 
     def start_rank(self, rank, secret):
         env = {name: value for name, value in os.environ.items() if not name.startswith("SHARDPROOF_")}
@@ -99,20 +94,14 @@ class SecondMachine(unittest.TestCase):
             env["SHARDPROOF_SECRET"] = secret
         command = self.machines[rank].command(PROGRAM, "rank", "scenarios/smoke/llama.yaml", "--only",
                                               "smoke/llama[tp2]", "--out", self.out)
-        process = subprocess.Popen(command, cwd=machines.ROOT, env=env, text=True, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.addCleanup(lambda: process.poll() is None and (process.kill(), process.communicate()))
-        return process
+        return self.start_process(command, env=env)
 
     def end_of(self, process):
         text, _ = process.communicate(timeout=240)
         return process.returncode, text
 
     def start_stranger(self):
-        process = subprocess.Popen(self.machines[1].command(sys.executable, "-c", STRANGER, ADDRESSES[0], PORT),
-                                   text=True, stdout=subprocess.PIPE)
-        self.addCleanup(lambda: process.poll() is None and (process.kill(), process.communicate()))
-        return process
+        return self.start_process(self.machines[1].command(sys.executable, "-c", STRANGER, ADDRESSES[0], PORT))
 
     def assert_read_nothing(self, stranger):
         """All that came back are greetings of control: a fixed word and a nonce."""

@@ -20,11 +20,12 @@ import time
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import machines
+from machines import ROOT, free_port
+
 sys.path.insert(0, str(ROOT / "tests/cli"))
 import kills_test  # noqa: E402
 
-PROGRAM = ROOT / "build/release/shardproof-bin"
 SCENARIO = "scenarios/smoke/llama.yaml"
 CASE = "smoke/llama[tp4_sp]"
 NEEDS = ("munged", "slurmctld", "slurmd", "srun", "sbatch")
@@ -64,12 +65,6 @@ cd {root}
 export MASTER_ADDR=127.0.0.1 MASTER_PORT={port} SHARDPROOF_SECRET=$(openssl rand -hex 32)
 srun {program} rank {scenario} --only '{case}' --out {folder}/batch_run
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def ranks_of(mark):
@@ -152,7 +147,7 @@ class Srun(unittest.TestCase):
 
     def ranks(self, count, *words, **more):
         """The exit status of srun, and what the ranks print."""
-        env = self.cluster.env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} | more
+        env = self.cluster.env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()} | more
         done = subprocess.run(["srun", "-n", str(count), str(PROGRAM), "rank", *map(str, words)], cwd=ROOT, env=env,
                               text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               timeout=180)
@@ -187,7 +182,7 @@ class Srun(unittest.TestCase):
         suite.write_text("sizes: [65]\nstages: [environment, groups, pairs]\n")
         for victim in ("srun", "slurmstepd"):
             output, mark = self.cluster.folder / f"gone-{victim}", f"{os.getpid()}-{victim}"
-            env = self.cluster.env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+            env = self.cluster.env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
                                       kills_test.MARK: mark}
             words = ["srun", "-n", "4", PROGRAM, "validate", suite, "--minutes", "5", "--out", f"{output}.run"]
             with open(output, "w") as file:
@@ -231,7 +226,7 @@ class Srun(unittest.TestCase):
         out = self.cluster.folder / "validated"
         text = self.cluster.run("sbatch", "--wait", "--nodes=1", "--ntasks-per-node=4", f"--output={out}.out",
                                 "examples/cluster/validate.sbatch", "examples/validate/short.yaml", "--out", out,
-                                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), SHARDPROOF=str(PROGRAM))
+                                MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(), SHARDPROOF=str(PROGRAM))
         self.assertTrue((out / "validation.json").exists(), text + Path(f"{out}.out").read_text())
         found = json.loads((out / "validation.json").read_text())
         self.assertEqual((found["exit_status"], found["world_size"], found["findings"]), (0, 4, []))
@@ -242,8 +237,7 @@ def interrupted(*_):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
-        PROGRAM = Path(sys.argv.pop(1)).resolve()
+    PROGRAM = machines.program()
     missing = [name for name in NEEDS if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
         print(f"skipped: needs root and {', '.join(NEEDS)} "

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import machines
 
@@ -32,6 +31,7 @@ def joined_machines():
 
 class ValidateMachines(machines.SwitchedTest):
     def setUp(self):
+        super().setUp()
         self.join(joined_machines())
 
     def start(self, suite, *words):
@@ -43,10 +43,7 @@ class ValidateMachines(machines.SwitchedTest):
                     "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
                     "MASTER_ADDR": address(0), "MASTER_PORT": str(PORT), "SHARDPROOF_SECRET": SECRET}
             command = node.command(PROGRAM, "validate", self.folder / "suite.yaml", "--out", self.folder / "run", *words)
-            process = subprocess.Popen(command, cwd=machines.ROOT, env=env, text=True, stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            self.addCleanup(lambda one=process: one.poll() is None and (one.kill(), one.communicate()))
-            processes.append(process)
+            processes.append(self.start_process(command, env=env))
         return processes
 
     def end_of(self, processes):
