@@ -1,5 +1,4 @@
-#include "sim/uses/recorded/absent.h"
-
+// Gradients that some ranks did not record, although they hold the parameter.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "sim/uses/recorded/clue.h"
 #include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/placement.h"
 

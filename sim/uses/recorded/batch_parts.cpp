@@ -1,5 +1,5 @@
-#include "sim/uses/recorded/batch_parts.h"
-
+// What the rows of an embedding's gradient tell of the parts of the batch: a row has the gradient
+// of the positions at which its token stands.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "sim/uses/recorded/clue.h"
 #include "sim/uses/recorded/placement.h"
 
 namespace shardproof::sim::recorded {

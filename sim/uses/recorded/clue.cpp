@@ -12,14 +12,9 @@
 #include <tuple>
 
 #include "sim/case/record/magnitude.h"
-#include "sim/uses/recorded/absent.h"
-#include "sim/uses/recorded/batch_parts.h"
-#include "sim/uses/recorded/experts.h"
 #include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/hashes.h"
-#include "sim/uses/recorded/norms.h"
 #include "sim/uses/recorded/placement.h"
-#include "sim/uses/recorded/states.h"
 
 namespace shardproof::sim::recorded {
 namespace {

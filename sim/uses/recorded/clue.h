@@ -2,8 +2,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "sim/judge/verdict/verdict.h"
+#include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/recorded_run.h"
 #include "sim/uses/recorded/reference.h"
 
@@ -12,13 +14,60 @@ namespace shardproof::sim::recorded {
 // Fills found.likely from what the tensor's own values do not show: a scalar of the forward pass
 // that is not equal on the ranks of an axis; a gradient on the way of which the ranks hold addends,
 // whose sum is the reference; rows of a gradient that are zero, or have other factors, because
-// parts of the batch do not count or count otherwise (batch_parts.h); a router whose gradient is
-// wrong where its layer is right otherwise; experts whose gradients alone are far from the
-// reference's (experts.h); and a module whose output is wrong and whose weights are right. These
-// count where no cause is known. Others replace
-// what is known: gradients that ranks did not record (absent.h), states of an optimizer (states.h),
-// norms of each rank's own (norms.h), and a factor that is another one in a later step. Nothing
-// changes when no clue holds.
+// parts of the batch do not count or count otherwise; a router whose gradient is wrong where its
+// layer is right otherwise; experts whose gradients alone are far from the reference's; and a
+// module whose output is wrong and whose weights are right. These count where no cause is known.
+// Others replace what is known: gradients that ranks did not record, states of an optimizer, norms
+// of each rank's own, and a factor that is another one in a later step. Nothing changes when no
+// clue holds.
 void add_clue(const RecordedRun& run, const Reference& reference, judge::Divergence& found);
+
+// The clues that have files of their own: absent.cpp, norms.cpp, states.cpp, batch_parts.cpp,
+// experts.cpp.
+
+// "rank 0 recorded no gradient of c.weight, rank 1 none of b.weight": parts of
+// parameters of which some rank recorded a gradient and no rank recorded these elements. When the
+// finding is a multiple of its own reference plus that of another one, gradients of the two met in
+// one call. "" for other findings, and when all is there. Of a parameter it says that the wrong
+// stages alone recorded no gradient.
+std::string absent_gradients(const RecordedRun& run, const Reference& reference,
+                             const judge::Divergence& found);
+
+// The gradients of a step tell its norm: of a rank's own part, of all ranks without a
+// difference between cut tensors and copies, or of the whole. Norms of shares that no rank recorded
+// are known by their squares, which add up to that of the whole. "" when the finding fits none of
+// these.
+std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
+                         const judge::Divergence& found);
+
+// For a state: it is what a first step
+// makes of the gradient or of its square, because the optimizer began from empty states there; or
+// it lies at another place of a flat buffer. For a count of steps: both counts, and what follows
+// from them. "" for other tensors and causes.
+std::string clue_of_state(const RecordedRun& run, const Reference& reference,
+                          const judge::Divergence& found);
+
+// A sentence for `likely`, or "". Rows
+// that are zero here alone: a part of the batch does not count; unless the same columns of another
+// gradient are zero too: then an activation is zero there. Rows that are multiples of the
+// reference's, by a few factors that parts of one rank's rows share: parts of the batch (ranks,
+// microbatches) have other weights. Those of k parts of which each is a mean over its own n_i of N
+// tokens are N / (k n_i), so that their inverses add up to k; where the means are added they are N
+// / n_i.
+std::string clue_of_batch_parts(const std::vector<Gradient>& gradients);
+
+// Experts are rows of a stacked
+// tensor, [.., experts, rows, columns] with "experts" in its name, or tensors of their own, whose
+// names have a number after "experts.".
+//
+// Where the wrong tensor is of experts: says in found.pattern which of them hold the reference's
+// values of other experts, and in found.likely why, and returns true; else appends to the pattern
+// which experts are wrong, if others are right.
+bool explain_experts(const RecordedRun& run, const Reference& reference, judge::Divergence& found);
+
+// Where a value of the forward pass is wrong: experts whose gradients are far from the reference's
+// while those of other experts, or of all that is not an expert, are near: these experts computed
+// with other weights, on other tokens, or not at all. "" where none are.
+std::string clue_of_experts(const RecordedRun& run, const std::vector<Gradient>& gradients);
 
 }  // namespace shardproof::sim::recorded

@@ -1,5 +1,4 @@
-#include "sim/uses/recorded/demands.h"
-
+// What a rank must have recorded by what it, or a rank with the same parameters, has recorded.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +6,8 @@
 #include <set>
 #include <string>
 #include <tuple>
+
+#include "sim/uses/recorded/piece_judge.h"
 
 namespace shardproof::sim::recorded {
 namespace {

@@ -1,5 +1,4 @@
-#include "sim/uses/recorded/experts.h"
-
+// What the experts of a layer tell of a difference.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +10,7 @@
 #include <set>
 
 #include "base/quantile.h"
+#include "sim/uses/recorded/clue.h"
 #include "sim/uses/recorded/placement.h"
 
 namespace shardproof::sim::recorded {

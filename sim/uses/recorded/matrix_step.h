@@ -9,7 +9,6 @@
 #include <tuple>
 #include <vector>
 
-#include "sim/uses/recorded/matrix_fit.h"
 #include "sim/uses/recorded/newton_schulz.h"
 #include "sim/uses/recorded/recorded_run.h"
 #include "sim/uses/recorded/reference.h"

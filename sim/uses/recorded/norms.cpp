@@ -1,5 +1,4 @@
-#include "sim/uses/recorded/norms.h"
-
+// The cause of a wrong norm of the gradients, and of gradients that each rank clipped by its own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "sim/uses/recorded/clue.h"
 #include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/placement.h"
 

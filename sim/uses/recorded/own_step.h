@@ -3,17 +3,60 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "sim/case/record/golden_record.h"
 #include "sim/judge/diff/result_row.h"
 #include "sim/uses/recorded/recorded_run.h"
 #include "sim/uses/recorded/reference.h"
-#include "sim/uses/recorded/sources.h"
 
 namespace shardproof::sim::recorded {
+
+// What the values of a float64 run are computed from, where that was not judged: parameters that
+// are unresolved, and gradients that were recorded below float64. Values that are computed from
+// them may differ from the reference's, but not without limit.
+
+// By how much that differs, relative to its size. 0: all of it was judged.
+struct Source {
+  static constexpr double kSensitive = 30;  // of a number to what it is computed from
+  double difference = 0;
+  std::string reason = {};  // a clause that says what it is
+
+  bool is_judged() const { return difference == 0; }
+  // By how much a number that is computed from it may differ, relative to its size, at the most.
+  double least_of_other() const { return kSensitive * difference; }
+  // The most by which the largest element of a right tensor of this scale may differ.
+  double allowance(double scale, double phase_scale) const;
+};
+
+class Sources {
+ public:
+  Sources(const RecordedRun& run, const Reference& reference);
+
+  // After all pieces of earlier steps were judged.
+  Source of(const RecordedPiece& piece);
+  // A piece of which the values are unresolved, and which no repeats measure.
+  void add_unresolved(const RecordedPiece& piece);
+
+ private:
+  struct Narrow {
+    double eps = 0;
+    std::string dtype;
+    int64_t step = 0;
+  };
+  double parameters_apart(int64_t step);
+
+  const RecordedRun& run_;
+  const Reference& reference_;
+  std::map<int64_t, Narrow> narrow_;  // the widest rounding of the gradients, by step
+  int64_t first_unresolved_ = std::numeric_limits<int64_t>::max();  // step of a parameter
+  std::map<int64_t, double> apart_;                                 // of the parameters, by step
+};
 
 class OwnSteps {
  public:
@@ -36,5 +79,20 @@ class OwnSteps {
   // By rank, step and name.
   std::map<std::tuple<int64_t, int64_t, std::string>, std::vector<const RecordedPiece*>> stepped_;
 };
+
+// How an optimizer makes a state of the one before it, read from what the golden recorded.
+
+// After a step, a state is `kept` times itself before plus `added` times the gradient, or the
+// gradient's square: a moment, a sum, a buffer of momentum.
+struct StateRule {
+  double kept = 0, added = 0;
+  bool squares = false;
+
+  double of(double gradient) const { return squares ? gradient * gradient : gradient; }
+};
+
+// The rule that gives the golden's state of this step, to the rounding of float64; none where no
+// such rule does, or where the golden cannot tell, as at step 1.
+std::optional<StateRule> rule_of_state(const GoldenRecord& golden, const GoldenTensor& state);
 
 }  // namespace shardproof::sim::recorded

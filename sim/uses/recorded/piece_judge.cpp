@@ -15,12 +15,10 @@
 #include "sim/case/record/magnitude.h"
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/evidence/row_judge.h"
-#include "sim/uses/recorded/demands.h"
 #include "sim/uses/recorded/hashes.h"
 #include "sim/uses/recorded/matrix_step.h"
 #include "sim/uses/recorded/own_step.h"
 #include "sim/uses/recorded/placement.h"
-#include "sim/uses/recorded/sources.h"
 
 namespace shardproof::sim::recorded {
 namespace {

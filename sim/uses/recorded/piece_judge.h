@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/case/record/golden_record.h"
 #include "sim/judge/diff/result_row.h"
 #include "sim/uses/recorded/recorded_run.h"
 #include "sim/uses/recorded/reference.h"
@@ -29,5 +30,10 @@ std::vector<judge::RankReport> judge_pieces(const RecordedRun& run, const CaseSp
 // After settle_addends(): sums that are right by the allowance without their source match, although
 // they were computed from values that are unresolved.
 void settle_widened_sums(const WidenedSums& widened, std::vector<judge::RankReport>& reports);
+
+// Adds a wrong row for each parameter that a rank has at the start and not after a step, and for
+// each buffer that it lacks and another rank with the same parameters has.
+void add_absent_pieces(const RecordedRun& run, const GoldenRecord& golden,
+                       std::vector<judge::RankReport>& reports);
 
 }  // namespace shardproof::sim::recorded

@@ -4,16 +4,20 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
+#include <tuple>
+#include <vector>
 
 #include "base/error.h"
 #include "sim/case/record/magnitude.h"
 #include "sim/judge/diff/addends.h"
+#include "sim/judge/diff/result_row.h"
 #include "sim/judge/verdict/findings.h"
 #include "sim/uses/recorded/clue.h"
 #include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/hashes.h"
-#include "sim/uses/recorded/last_right.h"
 #include "sim/uses/recorded/layers.h"
 #include "sim/uses/recorded/piece_judge.h"
 #include "sim/uses/recorded/placement.h"
@@ -172,6 +176,61 @@ std::string note_of(const RecordedRun& run, const Reference& golden) {
     if (!line.empty()) note += (note.empty() ? "" : "; ") + line;
   }
   return note;
+}
+
+using Name = std::tuple<int64_t, Phase, std::string>;  // with its step
+
+Name name_of(const judge::ResultRow& row) { return {row.step, row.phase, row.name}; }
+
+judge::GoldenPosition stage_of(const judge::ResultRow& row) {
+  return judge::golden_position(row.step, row.phase,
+                                place_in_phase(row.phase, row.kind, row.global_shape.empty()));
+}
+
+// When the rank computed the tensor; unset when not known.
+std::map<Name, int64_t> orders_of(const RecordedRun& run, int64_t rank) {
+  std::map<Name, int64_t> orders;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.rank == rank && piece.order >= 0) {
+      orders.emplace(Name{piece.step, piece.phase, piece.name}, piece.order);
+    }
+  }
+  return orders;
+}
+
+// The last tensor that the finding's rank computed before it, of those that are right there: by
+// step and phase, and within these by RecordedPiece::order. A tensor whose order is not known is
+// named only where its step or phase tells that it came before. "loss of step 1" for another step
+// than the finding's; "" for none, and for start parameters.
+std::string last_right(const RecordedRun& run, const std::vector<judge::RankReport>& reports,
+                       const judge::Divergence& found) {
+  const judge::ResultRow& finding = found.worst;
+  const auto rank = static_cast<size_t>(finding.rank);
+  if (found.ranks.empty() || finding.order < 0 || rank >= reports.size()) return "";
+  const std::map<Name, int64_t> orders = orders_of(run, finding.rank);
+  const auto order_of = [&](const judge::ResultRow& row) {
+    const auto known = orders.find(name_of(row));
+    return known == orders.end() ? -1 : known->second;
+  };
+  std::set<Name> wrong;
+  for (const judge::ResultRow& row : reports[rank].rows) {
+    if (row.outcome != judge::Outcome::kMatch || row.partial) wrong.insert(name_of(row));
+  }
+  const auto here = std::pair(stage_of(finding), order_of(finding));
+  std::optional<std::pair<judge::GoldenPosition, int64_t>> latest;
+  const judge::ResultRow* last = nullptr;
+  for (const judge::ResultRow& row : reports[rank].rows) {
+    if (row.step == 0 || wrong.contains(name_of(row))) continue;
+    const auto there = std::pair(stage_of(row), order_of(row));
+    const bool same_stage = there.first == here.first;
+    if (same_stage && (there.second < 0 || here.second < 0)) continue;
+    if (!(there < here) || (latest && there < *latest)) continue;
+    latest = there;
+    last = &row;
+  }
+  if (!last) return "";
+  return last->step == finding.step ? last->name
+                                    : fmt::format("{} of step {}", last->name, last->step);
 }
 
 }  // namespace

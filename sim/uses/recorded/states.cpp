@@ -1,14 +1,14 @@
-#include "sim/uses/recorded/states.h"
-
+// The cause of a wrong state of an optimizer.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 
+#include "sim/uses/recorded/clue.h"
 #include "sim/uses/recorded/gradients.h"
+#include "sim/uses/recorded/own_step.h"
 #include "sim/uses/recorded/placement.h"
-#include "sim/uses/recorded/state_rule.h"
 
 namespace shardproof::sim::recorded {
 namespace {
