@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "sim/uses/relations/variant.h"
-#include "sim/uses/relations/weight_maps.h"
 
 namespace shardproof::sim::relations {
 

@@ -10,7 +10,7 @@
 
 #include "golden/single_device.h"
 #include "sim/case/recorder/golden_recorder.h"
-#include "sim/uses/relations/compare.h"
+#include "sim/uses/relations/relation_runs.h"
 
 namespace shardproof::sim::relations {
 namespace {
