@@ -8,7 +8,7 @@
 
 #include "sim/uses/logprobs/best_place.h"
 #include "sim/uses/logprobs/causes.h"
-#include "sim/uses/logprobs/code_length.h"
+#include "sim/uses/logprobs/claim.h"
 
 namespace shardproof::sim::logprobs {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/read_text.h"
 #include "sim/uses/logprobs/causes.h"
-#include "sim/uses/logprobs/code_length.h"
+#include "sim/uses/logprobs/claim.h"
 #include "sim/uses/logprobs/signs.h"
 #include "tensor/safetensors_reader.h"
 
