@@ -1,4 +1,5 @@
-// The workloads of this program. Each is described where it is defined, in <name>.cpp.
+// The workloads of this program. Each is described where it is defined, in <name>.cpp; the linear
+// layers in linear_workloads.cpp.
 #pragma once
 
 #include "sim/uses/proofs/workload.h"

@@ -1,3 +1,5 @@
+// The workloads of linear layers: one slot of a model, called without the model.
+//
 // Workload column_parallel_linear: y = x W^T + b, rows of W cut over tp.
 //
 // Sharded: src/parallel/tp/column_parallel.h, with its options. Over dp the samples are cut evenly
@@ -8,17 +10,62 @@
 //   disable_grad_reduce   the workload, as the layer's caller, sums the gradient of x
 //   expert           the workload gathers x, as a dispatcher of tokens does
 //   async_grad       the gradient of x is reduced while that of W is computed
+//
+// Workload row_parallel_linear: y = x W^T + b, columns of W cut over tp.
+//
+// Sharded: src/parallel/tp/row_parallel.h, with its options. Over dp the samples are cut evenly and
+// the gradients of W and b are addends. `expert`: the workload sums y, as a dispatcher of tokens
+// does, and then adds the bias.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <string_view>
+
 #include "base/error.h"
 #include "collective/mappings.h"
+#include "model/slot.h"
 #include "parallel/tp/column_parallel.h"
+#include "parallel/tp/row_parallel.h"
 #include "sim/uses/proofs/built_in.h"
-#include "sim/uses/proofs/slot_parameter.h"
 
 namespace shardproof::sim::proofs {
 namespace {
+
+// This rank's leaf as a parameter; if it is not trainable, without the leaf's graph.
+ParameterPtr slot_parameter(const std::string& name, const TensorsByName& local,
+                            bool trainable = true) {
+  const at::Tensor& leaf = local.at(name);
+  return std::make_shared<Parameter>(
+      Parameter{.name = name, .tensor = trainable ? leaf : leaf.detach(), .trainable = trainable});
+}
+
+// The layer's output, without probes.
+at::Tensor run_layer(Layer& layer, const at::Tensor& input) {
+  NoProbe nobody;
+  return layer.forward({input}, StepContext{.probe = nobody});
+}
+
+// y = x W^T (+ bias) of the full "x", "weight" and, with option bias, "bias". With option frozen
+// the weight has no gradient.
+WorkloadTensors plain_linear(const TensorsByName& full, const Options& options) {
+  const at::Tensor& weight = full.at("weight");
+  at::Tensor y = full.at("x").matmul((options["frozen"] ? weight.detach() : weight).t());
+  if (options["bias"]) y = y + full.at("bias");
+  return {{"y", y}};
+}
+
+// `stride` equal blocks of `size`. Throws Error(kRefused), naming the size by `what`, when stride
+// does not divide it.
+std::vector<int64_t> equal_blocks(int64_t size, int64_t stride, std::string_view what) {
+  if (stride < 1 || size % stride != 0) {
+    throw_refused(
+        fmt::format("{} {} does not split into stride={} equal blocks", what, size, stride),
+        "choose a stride that divides it");
+  }
+  return std::vector<int64_t>(static_cast<size_t>(stride), size / stride);
+}
+
+// --- column_parallel_linear
 
 [[noreturn]] void bad_option(const char* name, const std::string& value, const char* known) {
   throw_bad_input(fmt::format("option {} is '{}'", name, value),
@@ -106,6 +153,46 @@ WorkloadTensors sharded_column(const TensorsByName& local, MeshComm& comm, const
   return {{"y", y, layout}};
 }
 
+// --- row_parallel_linear
+
+std::vector<int64_t> stride_blocks(const Options& options) {
+  return equal_blocks(options["in_features"], options["stride"], "in_features");
+}
+
+WorkloadTensors row_inputs(Draw& draw, const Options& options) {
+  const int64_t in = options["in_features"], out = options["out_features"];
+  const auto blocks = stride_blocks(options);
+  Layout features = over_dp();
+  if (options["input_is_parallel"]) features.append(Cut::in_blocks(2, "tp", blocks));
+  WorkloadTensors inputs = {
+      {"x", draw.normal({options["samples"], options["tokens"], in}), features},
+      {"weight", draw.normal({out, in}), Layout({Cut::in_blocks(1, "tp", blocks)}), {"dp"}}};
+  if (!options["bias"]) return inputs;
+  std::vector<std::string> partial = {"dp"};
+  if (options["sequence_parallel"]) partial.push_back("tp");
+  inputs.push_back({"bias", draw.normal({out}), {}, partial});
+  return inputs;
+}
+
+WorkloadTensors sharded_row(const TensorsByName& local, MeshComm& comm, const Options& options) {
+  Communicator& tp = comm.along("tp");
+  RowParallelLinear layer(slot_parameter("weight", local, !options["frozen"]),
+                          options["bias"] ? slot_parameter("bias", local) : nullptr, tp,
+                          {.label = "row_parallel_linear",
+                           .sequence_parallel = options["sequence_parallel"],
+                           .input_is_parallel = options["input_is_parallel"],
+                           .blocks = stride_blocks(options),
+                           .caller_communicates = options["expert"]});
+  at::Tensor y = run_layer(layer, local.at("x"));
+  if (options["expert"]) {  // the dispatcher of tokens combines the addends
+    y = options["sequence_parallel"] ? reduce_scatter_with_all_gather_backward(y, tp, 1, "combine")
+                                     : all_reduce_with_identity_backward(y, tp, "combine");
+  }
+  Layout layout = over_dp();
+  if (options["sequence_parallel"]) layout.append(Cut::even(1, "tp"));
+  return {{"y", y, layout}};
+}
+
 }  // namespace
 
 Workload column_parallel_workload() {
@@ -128,6 +215,24 @@ Workload column_parallel_workload() {
           .inputs = column_inputs,
           .plain = plain_linear,
           .sharded_with_notes = sharded_column};
+}
+
+Workload row_parallel_workload() {
+  return {.name = "row_parallel_linear",
+          .about = "y = x W^T + b, columns of W cut over tp, samples of x over dp",
+          .options = {{"samples", 4},
+                      {"tokens", 12},
+                      {"in_features", 24},
+                      {"out_features", 5},
+                      {"bias", true},
+                      {"input_is_parallel", true},
+                      {"stride", 1},
+                      {"frozen", false},
+                      {"sequence_parallel", false},
+                      {"expert", false}},
+          .inputs = row_inputs,
+          .plain = plain_linear,
+          .sharded = sharded_row};
 }
 
 }  // namespace shardproof::sim::proofs
