@@ -23,7 +23,6 @@
 #include "sim/run/case_runner.h"
 #include "sim/uses/explore/shrink.h"
 #include "sim/uses/explore/smaller_cases.h"
-#include "sim/uses/explore/tried_cases.h"
 
 namespace shardproof::sim::cli {
 

@@ -4,9 +4,7 @@
 
 #include "sim/case/names.h"
 #include "sim/case/reference.h"
-#include "sim/uses/explore/chance.h"
 #include "sim/uses/explore/effects.h"
-#include "sim/uses/explore/fit.h"
 #include "sim/uses/explore/fitted_settings.h"
 
 namespace shardproof::sim::explore {

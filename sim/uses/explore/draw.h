@@ -1,6 +1,7 @@
 // Draws cases that the checks before a run accept.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <random>
@@ -14,6 +15,15 @@
 #include "sim/uses/explore/pair_coverage.h"
 
 namespace shardproof::sim::explore {
+
+template <class Item>
+const Item& any(const std::vector<Item>& items, std::mt19937_64& random) {
+  return items[random() % items.size()];
+}
+
+inline bool happens(double share, std::mt19937_64& random) {
+  return static_cast<double>(random() % 1000000) < share * 1e6;
+}
 
 // Which draws were refused before a run, and by which key; "" where no key is named.
 struct DrawCounts {

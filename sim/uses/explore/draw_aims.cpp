@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "sim/uses/explore/chance.h"
 #include "sim/uses/explore/draw.h"
 
 namespace shardproof::sim::explore {

@@ -1,5 +1,5 @@
-#include "sim/uses/explore/fit.h"
-
+// Makes the sizes of a drawn case agree, so that most drawn cases can run: heads divide by the
+// ranks that share them, samples by dp, and no mesh has more ranks than a drawn case may have.
 #include <algorithm>
 #include <iterator>
 

@@ -7,7 +7,6 @@
 #include "base/families.h"
 #include "base/training_choices.h"
 #include "sim/case/names.h"
-#include "sim/uses/explore/fit.h"
 #include "sim/uses/explore/fitted_settings.h"
 
 namespace shardproof::sim::explore {

@@ -4,7 +4,6 @@
 #include <array>
 #include <map>
 
-#include "sim/uses/explore/fit.h"
 #include "sim/uses/explore/fitted_settings.h"
 
 namespace shardproof::sim::explore {

@@ -76,4 +76,15 @@ void fit_failures(nlohmann::json& stage, int64_t batches);
 // Of a case in stages: schedule, chunks, layers and microbatches fit each other.
 void fit_pipeline(CaseSettings& settings, const std::set<std::string>& fixed);
 
+inline constexpr int64_t kMostDrawnRanks = 16;
+
+// Makes the sizes of a drawn case agree (fit.cpp). Leaves the keys of `fixed` as they are. `usual`:
+// the defaults of a registered workload's options, where they are known.
+void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed,
+               const nlohmann::json& usual = nlohmann::json::object());
+
+// Whether the ranks refuse this whatever else is set: stages of a policy with experts below
+// float64.
+bool is_refused(const CaseSettings& settings);
+
 }  // namespace shardproof::sim::explore

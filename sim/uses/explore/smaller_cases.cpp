@@ -7,7 +7,6 @@
 #include <set>
 
 #include "sim/case/scenario/schema.h"
-#include "sim/uses/explore/fit.h"
 #include "sim/uses/explore/fitted_settings.h"
 
 namespace shardproof::sim::explore {

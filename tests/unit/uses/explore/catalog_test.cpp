@@ -6,7 +6,7 @@
 
 #include "sim/case/scenario/schema.h"
 #include "sim/uses/explore/effects.h"
-#include "sim/uses/explore/fit.h"
+#include "sim/uses/explore/fitted_settings.h"
 
 namespace shardproof::sim::explore {
 

@@ -5,8 +5,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "sim/uses/explore/chance.h"
-#include "sim/uses/explore/fit.h"
+#include "sim/uses/explore/fitted_settings.h"
 
 namespace shardproof::sim::explore {
 

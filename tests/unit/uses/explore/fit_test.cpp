@@ -1,10 +1,9 @@
 // Drawn cases leave out what ranks would refuse.
-#include "sim/uses/explore/fit.h"
-
 #include <catch2/catch.hpp>
 
 #include "base/families.h"
 #include "sim/uses/explore/draw.h"
+#include "sim/uses/explore/fitted_settings.h"
 
 namespace shardproof::sim::explore {
 
