@@ -75,25 +75,6 @@ struct Exchange::Check {
   int64_t members() const { return static_cast<int64_t>(ranks.size()); }
 };
 
-nlohmann::json to_json(const WrongResult& evidence) {
-  return {
-      {"call", evidence.call},       {"receiver", evidence.receiver}, {"group", evidence.group},
-      {"sender", evidence.sender},   {"sources", evidence.sources},   {"damage", evidence.damage},
-      {"pattern", evidence.pattern}, {"text", evidence.text},         {"wrong", evidence.wrong}};
-}
-
-WrongResult evidence_from_json(const nlohmann::json& json) {
-  return {.call = json.at("call"),
-          .receiver = json.at("receiver"),
-          .group = json.at("group").get<std::vector<int64_t>>(),
-          .sender = json.at("sender"),
-          .sources = json.at("sources").get<std::vector<int64_t>>(),
-          .damage = json.at("damage"),
-          .pattern = json.at("pattern"),
-          .text = json.at("text"),
-          .wrong = json.at("wrong")};
-}
-
 Exchange::Exchange(const Suite& suite, int64_t rank, int64_t world_size, const std::string& device)
     : suite_(suite), rank_(rank), world_size_(world_size), device_(device) {}
 

@@ -25,8 +25,8 @@ struct WrongResult {
   std::string damage = {}, pattern = {}, text = {};
   int64_t wrong = 0;
 };
-nlohmann::json to_json(const WrongResult& evidence);
-WrongResult evidence_from_json(const nlohmann::json& json);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WrongResult, call, receiver, group, sender, sources, damage,
+                                   pattern, text, wrong)
 
 // What one rank did and found.
 struct ExchangeReport {
@@ -35,6 +35,8 @@ struct ExchangeReport {
   std::vector<WrongResult> evidence;       // at most kMaxEvidence
   std::vector<std::string> left_out = {};  // "avg float16 in world: ..": not exact, or not there
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExchangeReport, checks, elements, wrong_checks, evidence,
+                                   left_out)
 inline constexpr size_t kMaxEvidence = 200;
 
 class Exchange {

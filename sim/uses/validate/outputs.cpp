@@ -57,9 +57,7 @@ nlohmann::ordered_json validation_json(const ValidationResult& result, const Val
   for (int64_t host = 0; host < result.hosts.count(); ++host) {
     hosts.push_back({{"name", result.hosts.name(host)}, {"ranks", result.hosts.ranks_of(host)}});
   }
-  nlohmann::ordered_json findings = nlohmann::ordered_json::array();
-  for (const ValidationFinding& finding : result.findings)
-    findings.push_back(nlohmann::ordered_json(to_json(finding)));
+  const nlohmann::ordered_json findings = nlohmann::json(result.findings);
   return {{"format", "shardproof-validation/1"},
           {"command", report::valid_utf8(run.command)},
           {"version", run.version},

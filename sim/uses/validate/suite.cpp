@@ -243,64 +243,6 @@ Suite read_suite(const std::string& path) {
   return parse_suite(path, read_text_file(path, kMaxSuiteBytes));
 }
 
-nlohmann::json to_json(const Suite& suite) {
-  nlohmann::json faults = nlohmann::json::array();
-  for (const PlantedFault& fault : suite.faults) {
-    faults.push_back({{"kind", fault.kind},
-                      {"host", fault.host},
-                      {"rank", fault.rank},
-                      {"link", fault.link},
-                      {"stage", fault.stage},
-                      {"pattern", fault.pattern},
-                      {"side", fault.side},
-                      {"first", fault.first},
-                      {"stride", fault.stride},
-                      {"bit", fault.bit},
-                      {"probability", fault.probability},
-                      {"seconds", fault.seconds},
-                      {"at_call", fault.at_call},
-                      {"heal_s", fault.heal_s}});
-  }
-  return {{"seed", suite.seed},
-          {"sizes", suite.sizes},
-          {"ops", suite.ops},
-          {"dtypes", suite.dtypes},
-          {"mesh", suite.mesh},
-          {"pair_rounds", suite.pair_rounds},
-          {"times_bytes", suite.times_bytes},
-          {"times_repeats", suite.times_repeats},
-          {"faults", faults}};
-}
-
-Suite suite_from_json(const nlohmann::json& json) {
-  Suite suite;
-  suite.seed = json.at("seed");
-  suite.sizes = json.at("sizes").get<std::vector<int64_t>>();
-  suite.ops = json.at("ops").get<std::vector<Op>>();
-  suite.dtypes = json.at("dtypes").get<std::vector<ElementType>>();
-  suite.mesh = json.at("mesh").get<std::vector<std::pair<std::string, int64_t>>>();
-  suite.pair_rounds = json.at("pair_rounds");
-  suite.times_bytes = json.at("times_bytes");
-  suite.times_repeats = json.at("times_repeats");
-  for (const nlohmann::json& one : json.at("faults")) {
-    suite.faults.push_back({.kind = one.at("kind").get<PlantedKind>(),
-                            .host = one.at("host"),
-                            .rank = one.at("rank"),
-                            .link = one.at("link").get<std::vector<int64_t>>(),
-                            .stage = one.at("stage"),
-                            .pattern = one.at("pattern").get<PlantedPattern>(),
-                            .side = one.at("side").get<PlantedSide>(),
-                            .first = one.at("first"),
-                            .stride = one.at("stride"),
-                            .bit = one.at("bit"),
-                            .probability = one.at("probability"),
-                            .seconds = one.at("seconds"),
-                            .at_call = one.at("at_call"),
-                            .heal_s = one.at("heal_s")});
-  }
-  return suite;
-}
-
 void check_fits(const Suite& suite, int64_t ranks, std::optional<int64_t> hosts) {
   int64_t size = 1;
   for (const auto& [axis, one] : suite.mesh) size *= one;

@@ -63,6 +63,8 @@ struct PlantedFault {
   int64_t at_call = 5;  // kill, hang, cut, lag: before the call of this number of the stage
   double heal_s = 0;    // cut, lag: the link of the host's node is back after so long; 0: never
 };
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlantedFault, kind, host, rank, link, stage, pattern, side,
+                                   first, stride, bit, probability, seconds, at_call, heal_s)
 
 struct Suite {
   std::string file;  // "" for the defaults
@@ -86,14 +88,13 @@ struct Suite {
 
   bool has(Stage stage) const;
 };
+// What ranks need of it.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Suite, seed, sizes, ops, dtypes, mesh, pair_rounds, times_bytes,
+                                   times_repeats, faults)
 
 // Throws Error(kBadInput) with file, line and column.
 Suite read_suite(const std::string& path);
 Suite parse_suite(const std::string& file, const std::string& text);
-
-// What ranks need of it.
-nlohmann::json to_json(const Suite& suite);
-Suite suite_from_json(const nlohmann::json& json);
 
 // Whether a suite fits the ranks and hosts that are there.
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "sim/uses/validate/finding.h"
-#include "sim/uses/validate/hosts.h"
 
 namespace shardproof {
 struct Observation;

@@ -46,7 +46,7 @@ std::optional<std::vector<RankPair>> pairs_from(const nlohmann::json& json) {
 StageRequest request_of(const nlohmann::json& options) {
   return {.stage = options.at("stage").get<Stage>(),
           .round = options.at("round"),
-          .suite = suite_from_json(options.at("suite")),
+          .suite = options.at("suite").get<Suite>(),
           .host_of = options.at("host_of").get<std::vector<int64_t>>(),
           .members = options.at("members").get<std::vector<int64_t>>(),
           .pairings = {.count = options.at("pairings"),
@@ -152,16 +152,6 @@ class StageRun {
     return {{"clock", {offset.seconds, offset.uncertainty}}};
   }
 
-  static nlohmann::json exchange_json(const ExchangeReport& report) {
-    nlohmann::json evidence = nlohmann::json::array();
-    for (const WrongResult& one : report.evidence) evidence.push_back(to_json(one));
-    return {{"checks", report.checks},
-            {"elements", report.elements},
-            {"wrong_checks", report.wrong_checks},
-            {"evidence", evidence},
-            {"left_out", report.left_out}};
-  }
-
   nlohmann::json groups() {
     Exchange exchange(request_.suite, env_.rank, env_.world_size, env_.device);
     for (RankGroup& group : groups_of(env_.rank, hosts(), request_.suite.mesh)) {
@@ -169,7 +159,7 @@ class StageRun {
       if (group.ranks.size() < 2) continue;
       exchange.run_group(comm_->of_ranks(group.name, group.ranks), request_.round);
     }
-    return exchange_json(exchange.report());
+    return exchange.report();
   }
 
   // This round's pairings, or as many of them as the request names, one after the other. `meet`
@@ -189,7 +179,7 @@ class StageRun {
     Exchange exchange(request_.suite, env_.rank, env_.world_size, env_.device);
     each_partner(
         [&](int64_t partner) { exchange.run_pair(all_members(), partner, request_.round); });
-    return exchange_json(exchange.report());
+    return exchange.report();
   }
 
   bool is_left_out(int64_t other) const {
@@ -286,7 +276,7 @@ CaseSpec case_of(const StageRequest& request, const WorldSpec& world, int64_t wo
   spec.judged = false;
   spec.options = {{"stage", request.stage},
                   {"round", request.round},
-                  {"suite", to_json(request.suite)},
+                  {"suite", request.suite},
                   {"host_of", request.host_of},
                   {"members", request.members},
                   {"pairings", request.pairings.count},

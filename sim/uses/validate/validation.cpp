@@ -17,7 +17,6 @@
 #include "sim/run/case_check.h"
 #include "sim/run/golden_store.h"
 #include "sim/uses/validate/blame.h"
-#include "sim/uses/validate/endings.h"
 #include "sim/uses/validate/environment.h"
 #include "sim/uses/validate/groups.h"
 #include "sim/uses/validate/measure_times.h"
@@ -220,13 +219,12 @@ class Validation {
     int64_t wrong = 0;
     std::set<std::string> left_out(result_.left_out.begin(), result_.left_out.end());
     for (const auto& [rank, report] : run_ranks(request_for(stage.stage, stage.round))) {
-      stage.checks += report.json.at("checks").get<int64_t>();
-      stage.elements += report.json.at("elements").get<int64_t>();
-      wrong += report.json.at("wrong_checks").get<int64_t>();
-      for (const auto& one : report.json.at("evidence")) {
-        evidence.push_back(evidence_from_json(one));
-      }
-      for (const auto& one : report.json.at("left_out")) left_out.insert(one.get<std::string>());
+      const auto done = report.json.get<ExchangeReport>();
+      stage.checks += done.checks;
+      stage.elements += done.elements;
+      wrong += done.wrong_checks;
+      evidence.insert(evidence.end(), done.evidence.begin(), done.evidence.end());
+      left_out.insert(done.left_out.begin(), done.left_out.end());
     }
     result_.left_out.assign(left_out.begin(), left_out.end());
     const auto blamed = blame(stage.stage, stage.round, evidence, result_.hosts);

@@ -15,7 +15,6 @@
 
 #include "sim/case/case_spec.h"
 #include "sim/uses/validate/finding.h"
-#include "sim/uses/validate/hosts.h"
 #include "sim/uses/validate/suite.h"
 #include "sim/world/launch/world_pool.h"
 

@@ -2,8 +2,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "sim/uses/validate/endings.h"
-
 using namespace shardproof;
 using namespace shardproof::sim;
 using namespace shardproof::sim::validate;

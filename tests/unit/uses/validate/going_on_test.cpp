@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "sim/uses/validate/endings.h"
+#include "sim/uses/validate/blame.h"
 
 using namespace shardproof::sim;
 using namespace shardproof::sim::validate;

@@ -72,7 +72,7 @@ StageFound run_stage(Stage stage, int64_t hosts, const std::string& suite, int64
     found.checks += report.json.at("checks").get<int64_t>();
     found.wrong += report.json.at("wrong_checks").get<int64_t>();
     for (const auto& one : report.json.at("evidence")) {
-      found.evidence.push_back(evidence_from_json(one));
+      found.evidence.push_back(one.get<WrongResult>());
     }
   }
   found.findings = blame(stage, round, found.evidence, places);
