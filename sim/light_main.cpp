@@ -5,11 +5,9 @@
 #include "base/error.h"
 #include "base/read_text.h"
 #include "sim/cli/arguments.h"
-#include "sim/cli/judge_files.h"
 #include "sim/cli/light_commands.h"
 #include "sim/cli/version.h"
 #include "sim/lint/case_reader.h"
-#include "sim/lint/lint.h"
 
 namespace shardproof::sim::cli {
 

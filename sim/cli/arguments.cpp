@@ -13,7 +13,6 @@
 #include "sim/case/option.h"
 #include "sim/case/scenario/schema.h"
 #include "sim/cli/command_options.h"
-#include "sim/cli/help.h"
 #include "sim/cli/outputs.h"
 #include "sim/cli/version.h"
 

@@ -11,7 +11,6 @@
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/outputs.h"
-#include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
 #include "sim/report/color.h"
 #include "sim/report/run_folder.h"

@@ -7,9 +7,9 @@
 #include "base/failure.h"
 #include "sim/cli/arguments.h"
 #include "sim/cli/commands.h"
-#include "sim/cli/judge_files.h"
+#include "sim/cli/light_commands.h"
 #include "sim/cli/version.h"
-#include "sim/lint/lint.h"
+#include "sim/lint/case_reader.h"
 
 namespace shardproof::sim::cli {
 

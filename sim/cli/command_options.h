@@ -28,4 +28,12 @@ std::string bad_value(const CLI::App& command, const std::vector<std::string>& w
 // Of --shard I/N: sets shard and shard_count.
 CLI::Validator shard_text(RunArguments& run);
 
+// What `shardproof --help` says besides each command's own line.
+
+// The heading under which --help lists this command.
+std::string group_of(const std::string& command);
+
+// The end of --help: some commands to begin with, and the exit statuses.
+std::string examples_and_statuses();
+
 }  // namespace shardproof::sim::cli

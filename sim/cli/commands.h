@@ -30,7 +30,7 @@ int describe_command(const RunArguments& arguments);
 int calls_command(const RunArguments& arguments, const world::WorkerFunctions& functions);
 int check_command(const CheckArguments& arguments, const CommandLine& command,
                   world::WorldPool& pool);
-// With a golden that is computed; judge_files.h has the other forms.
+// With a golden that is computed; light_commands.h has the other forms.
 int judge_command(const CheckArguments& arguments, world::WorldPool& pool);
 int golden_command(const CheckArguments& arguments, world::WorldPool& pool);
 // Returns 0 when all tensors are equal to the bit, 1 otherwise.

@@ -13,7 +13,6 @@
 #include "sim/cli/commands.h"
 #include "sim/cli/selection.h"
 #include "sim/describe/mesh_picture.h"
-#include "sim/describe/plan.h"
 #include "sim/describe/rank_measurement.h"
 #include "sim/describe/stages.h"
 #include "sim/describe/token_strips.h"

@@ -11,7 +11,6 @@
 #include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/outputs.h"
-#include "sim/cli/replay_flags.h"
 #include "sim/cli/selection.h"
 #include "sim/report/color.h"
 #include "sim/run/case_check.h"

@@ -1,5 +1,4 @@
-#include "sim/cli/judge_files.h"
-
+// judge, where everything is in files: recorded runs, and the answers of a case.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -8,8 +7,8 @@
 #include "base/error.h"
 #include "sim/case/scenario/case_folder.h"
 #include "sim/cli/judge_output.h"
+#include "sim/cli/light_commands.h"
 #include "sim/cli/outputs.h"
-#include "sim/cli/wait_note.h"
 #include "sim/report/color.h"
 #include "sim/uses/recorded/answer_file.h"
 #include "sim/uses/recorded/recorded_judgement.h"

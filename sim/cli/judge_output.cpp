@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <string_view>
 
+#include "base/elapsed.h"
 #include "sim/cli/outputs.h"
 #include "sim/cli/version.h"
-#include "sim/report/job_summary.h"
 #include "sim/report/run_folder.h"
 #include "sim/report/summary.h"
 
@@ -56,6 +57,33 @@ judge::CaseResult result_of(const recorded::RecordedJudgement& judgement) {
 }
 
 }  // namespace
+
+WaitNote::WaitNote(std::function<std::string(double)> line, std::chrono::seconds first,
+                   std::chrono::seconds then)
+    : thread_([this, line = std::move(line), first, then] {
+        const auto start = std::chrono::steady_clock::now();
+        const Lock lock(mutex_);
+        auto next = start + first;
+        while (!is_over_) {
+          if (ended_.wait_until(mutex_, next)) continue;
+          // Not by std::cerr, which first writes out std::cout and so may wait for its reader.
+          std::fputs(("shardproof: " + line(seconds_since(start)) + "\n").c_str(), stderr);
+          next += then;
+        }
+      }) {}
+
+WaitNote::WaitNote(const std::string& what)
+    : WaitNote([what](double seconds) { return fmt::format("{}, {:.0f} s so far", what, seconds); },
+               std::chrono::seconds(1), std::chrono::seconds(10)) {}
+
+WaitNote::~WaitNote() {
+  {
+    const Lock lock(mutex_);
+    is_over_ = true;
+  }
+  ended_.notify_one();
+  thread_.join();
+}
 
 std::string make_judge_folder(const CheckArguments& arguments) {
   if (arguments.out.empty()) return "";

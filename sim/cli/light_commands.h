@@ -1,6 +1,7 @@
 // Of the commands (commands.h) those that need no LibTorch: shardproof-light has them too.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,5 +24,10 @@ std::string script_of_repository(const std::string& path);
 inline constexpr const char* kPython = "python3";
 // The Python of the repository that holds the script; kPython where it has none.
 std::string python_beside(const std::string& script);
+
+// Judges, prints and returns the exit status. Returns nothing for a case folder without --golden,
+// whose golden has to be computed. Throws Error(kBadInput) for arguments that do not fit together,
+// too.
+std::optional<int> judge_files(const CheckArguments& arguments);
 
 }  // namespace shardproof::sim::cli

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/failure.h"
 #include "sim/cli/commands.h"
-#include "sim/cli/external_ranks.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/run_cases.h"
 #include "sim/world/external/external_rank.h"

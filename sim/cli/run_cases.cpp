@@ -10,12 +10,11 @@
 
 #include "base/digest.h"
 #include "base/error.h"
+#include "sim/cli/check_case.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/outputs.h"
-#include "sim/cli/replay_flags.h"
 #include "sim/cli/version.h"
 #include "sim/report/color.h"
-#include "sim/report/job_summary.h"
 #include "sim/report/results_json.h"
 #include "sim/report/run_folder.h"
 #include "sim/report/summary.h"

@@ -1,4 +1,4 @@
-// The stages of a case's pipeline: what each rank of pp holds, and what it does in a step.
+// What each rank of pp holds and does in a step, and which part of each parameter a rank holds.
 #pragma once
 
 #include <string>
@@ -19,5 +19,9 @@ namespace shardproof::sim::describe {
 //     pp 1          F0 B0 F1 B1 F2 B2     holds at most 1 microbatch
 //     idle          25.0% of a step in which a backward takes as long as two forwards
 std::string stage_tables(const CaseSpec& spec, const ModelConfig& config, const Batch& batch);
+
+// describe_plan() of the case, where the lines of experts are those of ep, etp and edp. Throws
+// Error(kRefused) as the styles do.
+std::string plan_table(const CaseSpec& spec, const ModelConfig& config);
 
 }  // namespace shardproof::sim::describe

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
 #include <map>
 #include <set>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "base/read_text.h"
 #include "base/utf8.h"
@@ -215,6 +217,17 @@ std::vector<std::string> find_scenario_files(const std::vector<std::string>& pat
     throw_bad_input("there is no folder scenarios here", "name a scenario file or folder");
   add_folder(folder, files);
   return files;
+}
+
+int lint(const std::vector<std::string>& paths, const std::vector<KnownWorkload>& workloads) {
+  const std::vector<std::string> files = find_scenario_files(paths);
+  // Errors do not depend on the world.
+  const auto cases = read_cases(
+      files, {.backends = {Backend::kEmulated}, .replaces_backend = true, .workloads = workloads});
+  std::cout << run::unread_keys_notes(cases);
+  std::cout << fmt::format("{}, {}: no errors\n", count_of(std::ssize(files), "file"),
+                           count_of(std::ssize(cases), "case"));
+  return 0;
 }
 
 }  // namespace shardproof::sim::lint

@@ -32,4 +32,8 @@ std::string own_scenario(const std::string& path);
 // those of the repository. Throws Error(kBadInput) for a path that is not a scenario.
 std::vector<std::string> find_scenario_files(const std::vector<std::string>& paths);
 
+// Of `lint`. Prints how many files and cases are right and returns 0. Throws one Error(kBadInput)
+// with the errors of all files.
+int lint(const std::vector<std::string>& paths, const std::vector<KnownWorkload>& workloads);
+
 }  // namespace shardproof::sim::lint

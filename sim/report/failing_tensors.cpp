@@ -1,11 +1,10 @@
 // Writes pieces, which have doubles and the index of each position, to a file.
-#include "sim/report/failing_tensors.h"
-
 #include <fmt/format.h>
 
 #include <cstring>
 
 #include "sim/report/escape.h"
+#include "sim/report/results_json.h"
 #include "sim/report/run_folder.h"
 #include "tensor/safetensors_header.h"
 

@@ -1,6 +1,4 @@
 // Writes the XML directly: it has five elements, and all text passes through xml_text.
-#include "sim/report/junit.h"
-
 #include <fmt/format.h>
 
 #include <cctype>

@@ -10,7 +10,6 @@
 #include "sim/case/reference.h"
 #include "sim/report/escape.h"
 #include "sim/report/run_folder.h"
-#include "sim/report/tensor_table.h"
 #include "sim/report/virtual_time.h"
 
 namespace shardproof::sim::report {

@@ -22,8 +22,6 @@
 #include "base/shortage.h"
 #include "sim/report/earlier_run.h"
 #include "sim/report/escape.h"
-#include "sim/report/failing_tensors.h"
-#include "sim/report/junit.h"
 #include "sim/report/results_json.h"
 #include "sim/report/timeline.h"
 

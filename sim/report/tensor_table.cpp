@@ -1,6 +1,4 @@
 // One entry per (phase, step, name); for each rank only the two numbers of the picture.
-#include "sim/report/tensor_table.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 
 #include "base/digest.h"
 #include "sim/report/escape.h"
+#include "sim/report/results_json.h"
 
 namespace shardproof::sim::report {
 namespace {

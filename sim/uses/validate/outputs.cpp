@@ -5,7 +5,7 @@
 
 #include "base/count_of.h"
 #include "sim/report/escape.h"
-#include "sim/report/job_summary.h"
+#include "sim/report/summary.h"
 
 namespace shardproof::sim::validate {
 namespace {

@@ -21,7 +21,7 @@ std::string validation_junit(const ValidationResult& result, const ValidateRun& 
 
 // "groups  round 0  ok     420 results of 1200000 elements, 0 wrong   0.8 s", then its findings.
 std::string stage_text(const StageResult& stage, const std::vector<ValidationFinding>& findings);
-// A section of the summary of a job (sim/report/job_summary.h); the results are in `folder`.
+// A section of the summary of a job (sim/report/summary.h); the results are in `folder`.
 std::string validation_section(const ValidationResult& result, const std::string& folder);
 // The odd facts of hosts, all findings with their hosts, and the verdict.
 std::string verdict_text(const ValidationResult& result);

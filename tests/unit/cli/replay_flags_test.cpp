@@ -1,7 +1,7 @@
-#include "sim/cli/replay_flags.h"
-
 #include <catch2/catch.hpp>
 #include <filesystem>
+
+#include "sim/cli/check_case.h"
 
 using namespace shardproof::sim;
 using namespace shardproof::sim::cli;

@@ -13,7 +13,6 @@
 
 #include "base/error.h"
 #include "sim/report/earlier_run.h"
-#include "sim/report/junit.h"
 #include "sim/report/results_json.h"
 #include "sim/report/timeline.h"
 #include "tensor/safetensors.h"

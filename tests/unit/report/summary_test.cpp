@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "sim/report/junit.h"
 #include "sim/report/results_json.h"
 #include "tests/unit/report/example_results.h"
 
