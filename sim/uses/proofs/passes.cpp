@@ -41,6 +41,7 @@ at::Tensor transposed_memory(const at::Tensor& tensor) {
 }
 
 at::Tensor log_softmax_of_rows(const at::Tensor& logits) {
+  if (logits.scalar_type() == at::kDouble) return at::log_softmax(logits, -1);
   return logits - logits.logsumexp(-1, /*keepdim=*/true);
 }
 

@@ -25,8 +25,9 @@ at::Tensor gradient_of_leaf(const at::Tensor& leaf);
 // The same values in strided memory: the first and the last dim are swapped there.
 at::Tensor transposed_memory(const at::Tensor& tensor);
 
-// Of [.., V] in its own dtype, as x less the log of the sum of e^x: with the rounding of that log,
-// which all probabilities of a row share.
+// Of [.., V] in its own dtype. Below float64 it is x less the log of the sum of e^x, with the
+// rounding of that log, which all probabilities of a row share; in float64 it has none that grows
+// with x.
 at::Tensor log_softmax_of_rows(const at::Tensor& logits);
 
 }  // namespace shardproof::sim::proofs
