@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "python"), str(Path(__file__).parent)]
 
 import clean_runs  # noqa: E402
+import judging  # noqa: E402
 import layouts  # noqa: E402
 import programs  # noqa: E402
 import ranks  # noqa: E402
@@ -113,7 +114,7 @@ class Runs:
             self.record(example, layout, seed, dtype, dtype, f"{folder}/{number}", f"{folder}/one")
         except AssertionError as error:
             return FAILED, str(error)
-        return clean_runs.judged(f"{folder}/{number}", f"{folder}/one")
+        return judging.judge(f"{folder}/{number}", f"{folder}/one")
 
     def all(self, count, first, chosen=()):
         """Yields (dtype, name, exit status, text), seed by seed; the status is None where a framework is missing."""
