@@ -14,9 +14,8 @@
 namespace shardproof::golden {
 
 //   logits    [B, S, V]   any float
-//   moves     [B, S, 1]   wider float, of a member of an ensemble: by how much each row's log of
-//   the
-//                         sum is too large (Perturbation::row_moves); undefined: by nothing
+//   moves     [B, S, 1]   wider float: by how much a member of an ensemble takes each row's log of
+//                         the sum too large (Perturbation::row_moves); undefined: by nothing
 //   returns   [B, S]      wider float: log-probability of input_ids[:, t] given the tokens before;
 //                         position 0 and padding are 0
 at::Tensor dense_logprobs(const at::Tensor& logits, const Batch& batch,

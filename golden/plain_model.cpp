@@ -230,18 +230,19 @@ at::Tensor PlainModel::logprobs(const Batch& batch, int64_t step, Probe& probe,
   };
   const at::Tensor stream = model_.forward(/*chunk=*/0, batch.input_ids, context);
   const bool in_parts = model_.chunk_count() > 1;
-  const at::Tensor narrow = in_parts ? model_.forward(/*chunk=*/1, stream, context) : stream;
-  const auto moves = [&](const at::Tensor& logits, int64_t depth) {
-    return perturbation_ ? perturbation_->row_moves(logits, fmt::format("{} {}", depth, step))
+  const at::Tensor logits =
+      scaled(in_parts ? model_.forward(/*chunk=*/1, stream, context) : stream);
+  const auto moves = [&](const at::Tensor& rows, int64_t depth) {
+    return perturbation_ ? perturbation_->row_moves(rows, fmt::format("{} {}", depth, step))
                          : at::Tensor();
   };
-  const at::Tensor logprobs = dense_logprobs(scaled(narrow), batch, moves(scaled(narrow), 0));
+  const at::Tensor logprobs = dense_logprobs(logits, batch, moves(logits, 0));
   observe_logprobs(logprobs, batch, /*depth=*/0, step, probe);
   if (of_heads == nullptr || !in_parts) return logprobs;
-  for (const at::Tensor& logits : dense_head_logits(model_, stream, batch, context)) {
+  for (const at::Tensor& narrow : dense_head_logits(model_, stream, batch, context)) {
     const int64_t depth = std::ssize(*of_heads) + 1;
-    of_heads->push_back(
-        dense_head_logprobs(scaled(logits), batch, depth, moves(scaled(logits), depth)));
+    const at::Tensor of_head = scaled(narrow);
+    of_heads->push_back(dense_head_logprobs(of_head, batch, depth, moves(of_head, depth)));
     observe_logprobs(of_heads->back(), batch, depth, step, probe);
   }
   return logprobs;

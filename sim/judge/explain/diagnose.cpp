@@ -78,14 +78,20 @@ Explanation words_for_place(const Difference& difference) {
   return where ? in_words(difference, *where) : words_by_size(difference);
 }
 
+Rows wrong_of(const Rows& rows) {
+  Rows wrong;
+  std::copy_if(rows.begin(), rows.end(), std::back_inserter(wrong),
+               [](const ResultRow* row) { return row->is_wrong(); });
+  return wrong;
+}
+
 }  // namespace
 
-Difference::Difference(const Symptoms& s) : symptoms(s), first_copies(assemble(s.pieces)) {
+Difference::Difference(const Symptoms& s)
+    : symptoms(s), wrong(wrong_of(s.rows)), first_copies(assemble(s.pieces)) {
   std::set<int64_t> senders;
   for (const Piece* piece : symptoms.pieces) senders.insert(piece->rank);
-  for (const ResultRow* row : symptoms.rows) {
-    if (!row->is_wrong()) continue;
-    wrong.push_back(row);
+  for (const ResultRow* row : wrong) {
     wrong_count += static_cast<double>(std::max<int64_t>(row->bad_count, 1));
     allowance = std::max(allowance, row->allowance);
     golden_size = std::max(golden_size, row->golden_scale);
@@ -141,17 +147,6 @@ Explanation explain_received(const Symptoms& symptoms, int64_t first) {
   return why;
 }
 
-namespace {
-
-std::vector<int64_t> ranks_with_wrong_values(const Rows& rows) {
-  Rows wrong;
-  std::copy_if(rows.begin(), rows.end(), std::back_inserter(wrong),
-               [](const ResultRow* row) { return row->is_wrong(); });
-  return ranks_of(wrong);
-}
-
-}  // namespace
-
 Explanation explain_replicas(const Symptoms& symptoms) {
   std::map<uint64_t, std::vector<int64_t>> by_digest;
   for (const ResultRow* row : symptoms.rows) {
@@ -163,7 +158,7 @@ Explanation explain_replicas(const Symptoms& symptoms) {
   std::sort(camps.begin(), camps.end(), [](const auto& a, const auto& b) {
     return a.size() != b.size() ? a.size() < b.size() : a < b;
   });
-  const std::vector<int64_t> wrong = ranks_with_wrong_values(symptoms.rows),
+  const std::vector<int64_t> wrong = ranks_of(wrong_of(symptoms.rows)),
                              all = ranks_of(symptoms.rows);
   const auto clause = [&](const std::vector<int64_t>& ranks) {
     return ranks_clause(symptoms.mesh, ranks, all);
