@@ -29,27 +29,32 @@ std::string device_name(DeviceKind device) {
   return "cuda:0";
 }
 
-// Settings of the allocators, before the first tensor of a case. With many ranks, memory that each
-// thread keeps adds up: MKL frees its packing buffers (1 MB a thread) after each product, and the C
-// library gives threads that take turns (run_slots.h) as many arenas as there are cores, so that
-// one rank takes the memory that another has freed. A few ranks keep their memory for their next
-// tensors, as system time falls with the faults for new pages (bench/README.md), unless the case
-// `holds_little`: it is measured by what it holds, or is as large as the machine.
-void share_memory_between_ranks(int64_t rank_count, bool holds_little) {
-  constexpr int64_t kFewRanks = 8;
-  if (rank_count <= kFewRanks) {
-    if (holds_little) {
-      return_memory_when_freed();
-    } else {
-      keep_freed_memory(Arenas::kOfThreads);
-    }
-    return;
-  }
+constexpr int64_t kFewRanks = 8;
+
+// Settings of the allocators, before the first thread of a rank: a thread that starts reads the
+// environment, which must not change meanwhile. With many ranks, memory that each thread keeps adds
+// up: MKL frees its packing buffers (1 MB a thread) after each product, and the C library gives
+// threads that take turns (run_slots.h) as many arenas as there are cores, so that one rank takes
+// the memory that another has freed.
+void share_memory_between_ranks(int64_t rank_count) {
+  if (rank_count <= kFewRanks) return;
   ::setenv("MKL_DISABLE_FAST_MM", "1", /*replace=*/0);  // MKL reads it at its first use
   // Blocks from this size on (a bucket of gradients) are returned to the system at once. By default
   // the C library raises the threshold when the first is freed, and keeps later ones.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   ::mallopt(M_ARENA_MAX, static_cast<int>(std::max(2u, std::thread::hardware_concurrency())));
+}
+
+// A few ranks keep their memory for their next tensors, as system time falls with the faults for
+// new pages (bench/README.md), unless the case `holds_little`: it is measured by what it holds, or
+// is as large as the machine.
+void keep_memory_of_ranks(int64_t rank_count, bool holds_little) {
+  if (rank_count > kFewRanks) return;
+  if (holds_little) {
+    return_memory_when_freed();
+  } else {
+    keep_freed_memory(Arenas::kOfThreads);
+  }
 }
 
 }  // namespace
@@ -128,6 +133,7 @@ EmulatedWorldMain::EmulatedWorldMain(int64_t world_size, DeviceKind device, Rank
                                      RankMain main)
     : impl_(std::make_shared<Impl>(world_size, device_name(device), std::move(hooks),
                                    std::move(main))) {
+  share_memory_between_ranks(world_size);
   for (int64_t rank = 0; rank < world_size; ++rank) {
     impl_->threads.emplace_back([impl = impl_, rank] { Impl::serve(impl, rank); });
   }
@@ -156,7 +162,7 @@ std::vector<RankEnding> EmulatedWorldMain::run(const CaseSpec& spec, int golden_
   SHARDPROOF_ASSERT(impl.case_number == 0 || impl.all_ended(),
                     "a world with a hung rank was reused");
   if (impl.case_number > 0) impl.world.reset();
-  share_memory_between_ranks(std::ssize(impl.endings), draws_own_shards(spec));
+  keep_memory_of_ranks(std::ssize(impl.endings), draws_own_shards(spec));
   impl.spec = spec;
   impl.world.configure(spec.world);
   impl.golden_fd = golden_fd;
