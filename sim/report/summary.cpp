@@ -61,7 +61,7 @@ std::string unexpected_lines(const SummaryParts& parts, bool color) {
     if (result.as_expected) continue;
     text += fmt::format("  {}  {}   {}\n",
                         painted(fmt::format("{:9}", result.verdict), color_of(result), color),
-                        result.spec.name, what_it_says(result));
+                        result.spec.name, finding_line(result));
     if (!result.replay.empty()) text += fmt::format("             {}\n", result.replay);
   }
   return text;

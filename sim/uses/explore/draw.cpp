@@ -339,18 +339,35 @@ double reference_layers(const CaseSpec& spec) {
          spec.model.value("num_hidden_layers", 1.0);
 }
 
+// Sizes of a model, and how often its ranks pass through its layers.
+struct DrawnSizes {
+  double width, heads, inner, experts, blocks, extra, passes;
+};
+
+DrawnSizes sizes_of(const CaseSpec& spec) {
+  const auto size = [&](const char* name) { return spec.model.value(name, 1.0); };
+  const double extra = spec.model.value("num_nextn_predict_layers", 0.0);
+  return {.width = size("hidden_size"),
+          .heads = size("num_attention_heads") * size("head_dim"),
+          .inner = size("intermediate_size"),
+          .experts =
+              std::max({size("num_experts"), size("num_local_experts"), size("n_routed_experts")}),
+          .blocks = size("num_hidden_layers") + extra,
+          .extra = extra,
+          .passes = static_cast<double>(
+              std::max(spec.steps, spec.lives * static_cast<int64_t>(spec.stages.size())))};
+}
+
 // Multiplications of Muon on all ranks, each of which makes the whole of every matrix orthogonal:
 // 15 products of m x n with its smaller side (optim/muon.h).
-double muon_work(const CaseSpec& spec) {
+double muon_work(const CaseSpec& spec, const DrawnSizes& sizes) {
   if (spec.optimizer.kind != OptimizerKind::kMuon) return 0;
-  const auto size = [&](const char* name) { return spec.model.value(name, 1.0); };
-  const double width = size("hidden_size");
-  const auto product = [&](double other) { return width * other * std::min(width, other); };
-  const double layer = 4 * product(size("num_attention_heads") * size("head_dim")) +
-                       3 * product(size("intermediate_size"));
-  const double extra = spec.model.value("num_nextn_predict_layers", 0.0);
-  return 15 * static_cast<double>(spec.steps * spec.parallel.world_size()) *
-         ((size("num_hidden_layers") + extra) * layer + extra * product(2 * width));
+  const auto product = [&](double other) {
+    return sizes.width * other * std::min(sizes.width, other);
+  };
+  const double layer = 4 * product(sizes.heads) + 3 * sizes.experts * product(sizes.inner);
+  return 15 * sizes.passes * static_cast<double>(spec.parallel.world_size()) *
+         (sizes.blocks * layer + sizes.extra * product(2 * sizes.width));
 }
 
 }  // namespace
@@ -358,27 +375,20 @@ double muon_work(const CaseSpec& spec) {
 bool is_small(const CaseSpec& spec) {
   if (spec.parallel.world_size() > kMostDrawnRanks) return false;
   if (!is_model_workload(spec.workload)) return true;
-  const auto size = [&](const char* name) { return spec.model.value(name, 1.0); };
+  const DrawnSizes sizes = sizes_of(spec);
   const auto samples = static_cast<double>(spec.data.batch_size);
-  const double blocks =
-      size("num_hidden_layers") + spec.model.value("num_nextn_predict_layers", 0.0);
   // The golden computes all experts for all tokens.
-  const double experts =
-      std::max({size("num_experts"), size("num_local_experts"), size("n_routed_experts")});
-  const double layer = size("hidden_size") * (3 * experts * size("intermediate_size") +
-                                              4 * size("num_attention_heads") * size("head_dim"));
-  const auto passes = static_cast<double>(
-      std::max(spec.steps, spec.lives * static_cast<int64_t>(spec.stages.size())));
-  const double work = 3 * samples * static_cast<double>(spec.data.seq_len) * passes *
-                      (blocks * layer + size("hidden_size") * size("vocab_size"));
+  const double layer = sizes.width * (3 * sizes.experts * sizes.inner + 4 * sizes.heads);
+  const double work = 3 * samples * static_cast<double>(spec.data.seq_len) * sizes.passes *
+                      (sizes.blocks * layer + sizes.width * spec.model.value("vocab_size", 1.0));
   const int64_t shares = spec.parallel.ranks(Share::kSamples);
   const double rows =
       spec.micro_batch_size > 0 ? samples / static_cast<double>(spec.micro_batch_size * shares) : 1;
-  const double layers =
-      static_cast<double>(spec.parallel.world_size()) * passes * std::max(1.0, rows) * blocks;
+  const double layers = static_cast<double>(spec.parallel.world_size()) * sizes.passes *
+                        std::max(1.0, rows) * sizes.blocks;
   const bool exact = spec.precision == Precision::kFloat64;
-  return work + muon_work(spec) <= (exact ? kMostWork : kMostLowWork) && layers <= kMostLayers &&
-         reference_layers(spec) <= kMostReferenceLayers;
+  return work + muon_work(spec, sizes) <= (exact ? kMostWork : kMostLowWork) &&
+         layers <= kMostLayers && reference_layers(spec) <= kMostReferenceLayers;
 }
 
 }  // namespace shardproof::sim::explore
