@@ -163,6 +163,15 @@ def temperature_of_forced_tokens(draw):
     return case(batch, picked(batch, z[1], ids), ["temperature"], a=picked(batch, z[0] / 1.4, ids))
 
 
+@kind
+def logprobs_that_were_filled(draw):
+    """Are lower than those of the other file and do not follow them, but no other target makes them."""
+    batch = Batch(draw)
+    ids = drawn_from(sharp(batch, 0), batch)
+    a = np.full(ids.shape, -12.5) * batch.scored()
+    return case(batch, picked(batch, sharp(batch, 1), ids), [], "logprobs of A are -12.5: its file was filled", a=a)
+
+
 if __name__ == "__main__":
     base.KINDS[:] = KINDS
     base.main()

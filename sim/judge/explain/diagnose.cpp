@@ -158,23 +158,21 @@ Explanation explain_replicas(const Symptoms& symptoms) {
   std::sort(camps.begin(), camps.end(), [](const auto& a, const auto& b) {
     return a.size() != b.size() ? a.size() < b.size() : a < b;
   });
-  const std::vector<int64_t> wrong = ranks_of(wrong_of(symptoms.rows)),
-                             all = ranks_of(symptoms.rows);
+  const std::vector<int64_t> all = ranks_of(symptoms.rows);
   const auto clause = [&](const std::vector<int64_t>& ranks) {
     return ranks_clause(symptoms.mesh, ranks, all);
   };
   std::string which;
-  if (!wrong.empty() && wrong.size() < all.size()) {
-    which = "; the odd one " + clause(wrong);
-  } else if (camps.size() > 1 && camps[0].size() < camps[1].size()) {
-    which = "; the odd one " + clause(camps[0]);
+  if (camps.size() > 1 && camps[0].size() < camps[1].size()) {
+    which = (camps[0].size() > 1 ? "; the odd ones " : "; the odd one ") + clause(camps[0]);
   } else {  // nothing tells which of them is right
     constexpr size_t kNamed = 3;
     for (size_t i = 0; i < std::min(camps.size(), kNamed); ++i) {
       which += (i == 0 ? ": one " : ", one ") + clause(camps[i]);
     }
+    if (camps.size() > kNamed) which += fmt::format(" and {} more", camps.size() - kNamed);
   }
-  return words_for_copies(camps.size(), which, wrong.empty());
+  return words_for_copies(camps.size(), which);
 }
 
 }  // namespace shardproof::sim::judge

@@ -61,7 +61,7 @@ bool may_be_rounding(const ResultRow& row);
 // `first` on. The symptoms have the mesh of these ranks. Nothing is claimed of gradients or sums.
 Explanation explain_received(const Symptoms& symptoms, int64_t first);
 
-// Explains ranks that differ although they must hold equal copies.
+// Explains ranks that differ although they must hold equal copies, each within the allowance.
 Explanation explain_replicas(const Symptoms& symptoms);
 
 }  // namespace shardproof::sim::judge

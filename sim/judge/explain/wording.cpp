@@ -66,11 +66,9 @@ std::string rounding_note(Precision precision) {
   return fmt::format("if the same case matches in float64, this is rounding in {}", precision);
 }
 
-Explanation words_for_copies(size_t count, const std::string& which, bool values_are_right) {
+Explanation words_for_copies(size_t count, const std::string& which) {
   return {fmt::format("{} different copies where one belongs{}", count, which),
-          values_are_right
-              ? "each rank computed or reduced it on its own: the values are right, the bits differ"
-              : ""};
+          "each rank computed or reduced it on its own: the values are right, the bits differ"};
 }
 
 Explanation words_for_absence(const Mesh& mesh, const std::vector<int64_t>& ranks,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/quantile.h"
 #include "sim/uses/logprobs/causes.h"
@@ -204,12 +205,20 @@ std::string unrelated_text(const Comparison& comparison) {
     sum += token.b - token.a;
   }
   const double count = static_cast<double>(a.size());
+  if (count < kLeastTokens) return "";
+  for (const auto& [name, values] : {std::pair("A", &a), std::pair("B", &b)}) {
+    const auto [least, most] = std::minmax_element(values->begin(), values->end());
+    if (*least < *most) continue;
+    return fmt::format(
+        "all {:.0f} logprobs of {} are {:.6g}: its file was filled and not computed, or holds a "
+        "constant in the place of logprobs",
+        count, name, *least);
+  }
   const Moments moments = moments_of(a, b);
   const double spread =
-      2 * std::sqrt(std::max(moments.variance_x + moments.variance_y, 0.0) / std::max(count, 1.0));
-  const double mean = sum / std::max(count, 1.0);
-  if (count < kLeastTokens || moments.correlation() > kUnrelated) return "";
-  if (std::abs(mean) < std::max(1.0, 2 * spread)) return "";
+      2 * std::sqrt(std::max(moments.variance_x + moments.variance_y, 0.0) / count);
+  const double mean = sum / count;
+  if (moments.correlation() > kUnrelated || std::abs(mean) < std::max(1.0, 2 * spread)) return "";
   const bool a_is_lower = mean > 0;
   return fmt::format(
       "the logprobs of {0} are lower by {1:.2g} in the mean and do not follow those of {2} (their "

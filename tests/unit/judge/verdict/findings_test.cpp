@@ -46,6 +46,16 @@ TEST_CASE("of copies that differ within the allowance the odd one is named", "[f
                                  Catch::Contains("the odd one on rank 2 only"));
 }
 
+TEST_CASE("of copies that are all different three are named, and the rest counted", "[findings]") {
+  const Divergence copies = found(judge::world(), in("grad.b", [](int64_t rank, at::Tensor t) {
+                                    t[rank % 3] = t[rank % 3].item<double>() *
+                                                  (1 + static_cast<double>(rank + 1) * 0x1p-52);
+                                    return t;
+                                  }));
+  CHECK_THAT(copies.pattern,
+             Catch::Contains("6 different copies") && Catch::Contains(" and 3 more"));
+}
+
 TEST_CASE("shards of one tensor are no replicas of each other", "[findings]") {
   // Ranks 0 and 3 hold the same rows of grad.w and are compared with each other.
   const CaseResult result = judge::world().run(in(kGrad, [](int64_t rank, at::Tensor t) {
