@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "golden/losses.h"
@@ -66,6 +67,34 @@ TEST_CASE("A token near a clip edge is clipped by some members and not by others
   }
   CHECK(clipped > 4);
   CHECK(clipped < 28);
+}
+
+TEST_CASE("A row's log of its sum moves by its rounding, value and gradient alike", "[golden]") {
+  const at::Tensor logits = at::tensor({0.0f, 0.5f, -1.0f, 300.0f, 299.0f, 301.0f})
+                                .view({1, 2, 3})
+                                .set_requires_grad(true);
+  const Perturbation one(1, 7), other(2, 7);
+  const at::Tensor moves = one.row_moves(logits, "0 1");
+  CHECK(at::equal(moves, one.row_moves(logits, "0 1")));
+  CHECK_FALSE(at::equal(moves, other.row_moves(logits, "0 1")));
+  double far = 0;
+  for (int64_t index = 1; index <= 16; ++index) {
+    const at::Tensor by = Perturbation(index, 7).row_moves(logits, "0 1").flatten();
+    CHECK(largest(by[0]) <= 0x1p-23);          // lse is 1.1: that of a sum near 1
+    CHECK(largest(by[1]) <= 301.5 * 0x1p-24);  // lse is 301.4
+    far = std::max(far, largest(by[1]));
+  }
+  CHECK(far > 0x1p-23);
+
+  // At moves that show: log(p) - m, and p exp(-m) where the gradient has p.
+  const at::Tensor shown = at::tensor({0.1f, -0.2f}).view({1, 2, 1});
+  const at::Tensor p = logits.detach().softmax(-1);
+  const at::Tensor logprobs = dense_log_softmax(logits, shown);
+  CHECK(at::allclose(logprobs, p.log() - shown, 0, 1e-5));
+  logprobs.select(-1, 2).sum().backward();
+  at::Tensor expected = -p * shown.neg().exp();
+  expected.select(-1, 2) += 1;
+  CHECK(at::allclose(logits.grad(), expected, 0, 1e-5));
 }
 
 }  // namespace shardproof::golden
