@@ -180,8 +180,9 @@ const OptionRows<DataSpec>& rows_of(const DataSpec&) {
                           size, Default::kFollows, ShortName{"seq"}),
       row<&Spec::lengths>("data.lengths", "Tokens of each sample; default: all S", size,
                           Default::kFollows),
-      row<&Spec::mask_probability>("data.token_mask_probability",
-                                   "Share of tokens that the loss counts", Range{0, 1}, trains()),
+      row<&Spec::mask_probability>(
+          "data.token_mask_probability",
+          "Share of tokens that the loss counts; above 0 at least one does", Range{0, 1}, trains()),
       row<&Spec::mask_weights>(
           "data.token_mask_weights",
           "Counted tokens have weights of 0.25 to 2 in token_mask instead of 1", trains()),

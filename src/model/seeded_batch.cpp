@@ -71,13 +71,28 @@ at::Tensor draw_ids(int64_t count, int64_t vocab_size, int64_t seed) {
   return at::cat(rounds).narrow(0, 0, count);
 }
 
-// 0 for a token that does not count. Weights are multiples of a quarter, so their sums are exact.
+// [B, S] bool: tokens that have a token before them, of samples that are not dropped.
+at::Tensor scored_tokens(const SeededBatchOptions& options) {
+  const at::Tensor positions = at::arange(options.seq_len, at::kLong);
+  const at::Tensor lengths = at::tensor(options.lengths, at::kLong).unsqueeze(1);
+  const at::Tensor scored = positions.ge(1).logical_and(positions.lt(lengths));
+  for (const int64_t sample : options.dropped_samples) scored[sample] = false;
+  return scored;
+}
+
+// 0 for a token that does not count. Of a positive share at least one scored token counts, the one
+// that was drawn next to it. Weights are multiples of a quarter, so their sums are exact.
 at::Tensor draw_token_mask(const SeededBatchOptions& options) {
   const std::vector<int64_t> shape{options.batch_size, options.seq_len};
   const auto uniform = [&](const char* name) {
     return at::rand(shape, stream(options.seed, name), at::TensorOptions().dtype(at::kDouble));
   };
-  const at::Tensor counted = uniform("token_mask").lt(options.mask_probability).to(at::kDouble);
+  const at::Tensor drawn = uniform("token_mask");
+  const at::Tensor among = drawn.masked_fill(scored_tokens(options).logical_not(), 1);
+  const double least = among.min().item<double>();
+  const bool none = options.mask_probability > 0 && least >= options.mask_probability && least < 1;
+  const at::Tensor counted =
+      (none ? among.le(least) : drawn.lt(options.mask_probability)).to(at::kDouble);
   if (!options.mask_weights) return counted;
   return counted * uniform("token_mask weights").mul_(8).floor_().add_(1).div_(4);
 }

@@ -54,6 +54,26 @@ void check_row(const Batch& whole, int64_t sample, const Batch& part, int64_t ro
 
 }  // namespace
 
+TEST_CASE("Of a positive share of counted tokens at least one counts at any seed", "[model]") {
+  const auto counted = [](SeededBatchOptions options) {
+    options.vocab_size = kVocabulary;
+    return seeded_batch(options).loss_mask().sum().item<double>();
+  };
+  for (int64_t seed = 0; seed < 40; ++seed) {
+    INFO("seed " << seed);
+    CHECK(counted({.batch_size = 1, .seq_len = 2, .seed = seed}) == 1);
+    CHECK(counted({.batch_size = 3,
+                   .seq_len = 0,
+                   .lengths = {3, 1, 6},
+                   .mask_probability = 1e-9,
+                   .dropped_samples = {2},
+                   .seed = seed}) == 1);
+    CHECK(counted({.batch_size = 2, .mask_probability = 0, .seed = seed}) == 0);
+    CHECK(counted({.batch_size = 2, .seq_len = 1, .seed = seed}) == 0);
+    CHECK(counted({.batch_size = 1, .dropped_samples = {0}, .seed = seed}) == 0);
+  }
+}
+
 TEST_CASE("The loss mask counts neither the first position nor padding", "[model]") {
   const Batch batch = written_and_loaded(good_batch());
   CHECK(batch.size() == 2);
