@@ -47,8 +47,8 @@ function(shardproof_folder folder)
     if(with_torch)
       target_precompile_headers(${target} REUSE_FROM shardproof_pch)
     endif()
-    # tests/mutants changes one file of src at a time; all else is built once.
-    if(SHARDPROOF_SRC_FILE_BY_FILE AND folder MATCHES "^src/")
+    # tests/mutants changes one file at a time, of src or of one folder; all else is built once.
+    if(SHARDPROOF_FILE_BY_FILE AND folder MATCHES "${SHARDPROOF_FILE_BY_FILE}")
       set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     endif()
   else()

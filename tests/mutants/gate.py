@@ -21,16 +21,16 @@ def _finding(folder):
     return next((case for case in results["cases"] if not case["as_expected"]), None)
 
 
-def _run(program, words, out, scratch):
+def _run(program, words, out, scratch, limit_s=LIMIT_S):
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{out}.log", "w", encoding="utf-8") as log:
         try:
             status = subprocess.run([str(program), *words, "--out", str(out)], cwd=scratch.tree, stdout=log,
-                                    stderr=subprocess.STDOUT, timeout=LIMIT_S,
+                                    stderr=subprocess.STDOUT, timeout=limit_s,
                                     pass_fds=(scratch.lock.fileno(),)).returncode
         except subprocess.TimeoutExpired:
-            return {"verdict": "endless", "message": f"the gate did not end within {LIMIT_S} s"}
+            return {"verdict": "endless", "message": f"the gate did not end within {limit_s} s"}
     if (out / "results.json").is_file():
         finding = _finding(out)
         if finding or status == 0:
@@ -48,8 +48,12 @@ def _first_words(scenario, tree):
     return ""
 
 
+def _first_of(words, jobs, backend="emulated"):
+    return ["run", *words, "--backend", backend, "--maxfail", "1", "--jobs", jobs]
+
+
 def _of_scenarios(program, words, out, scratch, jobs, backend="emulated"):
-    return _run(program, ["run", *words, "--backend", backend, "--maxfail", "1", "--jobs", jobs], out, scratch)
+    return _run(program, _first_of(words, jobs, backend), out, scratch)
 
 
 def _of_golden_hf(program, runs, name, scratch):
@@ -59,6 +63,28 @@ def _of_golden_hf(program, runs, name, scratch):
         if finding:
             return finding
     return None
+
+
+def _folders(tree):
+    # Without faults/: they plant faults of their own, at a call and rank that a bug or a control moves.
+    return sorted(str(path.relative_to(tree)) for path in (tree / "scenarios").iterdir()
+                  if path.is_dir() and path.name != "faults")
+
+
+def shuffled_scenarios(scratch, name, folders, jobs):
+    """The first finding of these folders of scenarios (none: of all) in an order that has nothing to do with a change."""
+    words = [f"scenarios/{folder}" for folder in folders] or _folders(scratch.tree)
+    return _run(scratch.program, _first_of([*words, "--shuffle", "1"], jobs), scratch.place / "runs" / name, scratch,
+                4 * LIMIT_S)
+
+
+def shuffled_gate(scratch, name, jobs):
+    """The finding of the whole gate, those over Gloo included, or None."""
+    files = [f"scenarios/{file}.yaml" for file in OVER_GLOO]
+    runs = scratch.place / "runs"
+    return (shuffled_scenarios(scratch, name, [], jobs) or
+            _of_golden_hf(scratch.program, runs, name, scratch) or
+            _of_scenarios(scratch.program, files, runs / name, scratch, jobs, "gloo"))
 
 
 def run_gate(program, row, scratch):
@@ -71,9 +97,7 @@ def run_gate(program, row, scratch):
     if row.relations:
         words = [_first_words(row.scenario, tree), "--relations"]
         return _of_scenarios(program, words, runs / row.id, scratch, "1")
-    # Without faults/: they plant faults of their own, at a call and rank that a bug or a control moves.
-    folders = sorted(str(path.relative_to(tree)) for path in (tree / "scenarios").iterdir()
-                     if path.is_dir() and path.name != "faults")
+    folders = _folders(tree)
     # The first of several cases at a time is not always the same. A control should have none.
     jobs = "2" if row.control else "1"
     steps = [lambda: _of_scenarios(program, folders, runs / row.id, scratch, jobs),

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "mutants"
 PARTS = ("CMakeLists.txt", "CMakePresets.json", "cmake", "src", "sim", "golden", "bench", "scenarios",
          "python/shardproof/__init__.py")  # the version
+OF_TESTS = ("tests/unit", "tests/support", "tests/multirank", "tests/fuzz", "tests/cuda")
 LEFT_OUT = {"golden/hf", "golden/witness"}  # data: linked, and read where it is
 OUTPUTS = {".o", ".a", ".gch"}
 FEW = 40  # rows
@@ -34,6 +35,10 @@ NAMED = 4  # of the sources that are restored
 
 
 class BuildError(Exception):
+    pass
+
+
+class SameProgram(BuildError):
     pass
 
 
@@ -45,8 +50,8 @@ def digest_of(path):
     return digest.hexdigest()
 
 
-def _files_of(root):
-    for part in PARTS:
+def _files_of(root, parts):
+    for part in parts:
         if (root / part).is_file():
             yield part
         for folder, below, names in os.walk(root / part):
@@ -76,12 +81,14 @@ def compilers():
 
 
 class Scratch:
-    def __init__(self, rows, root=ROOT, place=PLACE):
-        """`rows`: how many are to come. A build file by file that is there already is used for any."""
+    def __init__(self, rows, root=ROOT, place=PLACE, test="", folder=""):
+        """`rows`: how many are to come. A build file by file that is there already is used for any. `test`: a
+        program of unit tests, for which the tree has their sources too; `folder`: the only one that is changed."""
         self.root, self.place, self.tree = root, place, place / "tree"
+        self._folder, self._parts = folder, PARTS + (OF_TESTS if test else ())
         self._file_by_file = rows > FEW or (place / "build" / "build.ninja").is_file()
         self.build = place / "build" if self._file_by_file else self.tree / "build" / "release"
-        self.program = self.build / "shardproof-bin"
+        self.program, self.test = self.build / "shardproof-bin", self.build / test if test else None
         self.lock = None
         self._clean = {"sources": {}, "outputs": {}}
         self._planted, self._digests = {}, {}
@@ -93,9 +100,11 @@ class Scratch:
         yield from self._left_behind()
         self._copy_sources()
         self._drop_foreign_outputs()
-        self._build()
+        if self._folder or not (self.build / "build.ninja").is_file():
+            self._configure()
+        self._build(*(path.name for path in (self.program, self.test) if path))
         sources = self._tree_digests()
-        if sources != {name: digest_of(self.root / name) for name in _files_of(self.root)}:
+        if sources != {name: digest_of(self.root / name) for name in _files_of(self.root, self._parts)}:
             raise BuildError("the sources changed while they were compiled; run it again")
         self._clean = {"sources": sources, "outputs": self._output_digests()}
         (self.build / "clean.json.part").write_text(json.dumps(self._clean, indent=1))
@@ -105,21 +114,27 @@ class Scratch:
     def plant(self, row):
         """Writes the row's bug into the tree; sentences about what was found elsewhere than the row says."""
         texts, moved = plant(self._sources, row)
+        self.write(texts)
+        return moved
+
+    def write(self, texts):
+        """Puts {file: changed text} into the tree."""
         self._planted = {name: text.encode() for name, text in texts.items()}
         for name, text in self._planted.items():
             (self.tree / name).write_bytes(text)
-        return moved
 
-    def compile(self):
-        """The digest of the program, which is made of the tree with what was planted and of nothing else."""
+    def compile(self, program=None):
+        """The digest of the program (default: shardproof-bin), which is made of the tree with what was planted and of
+        nothing else."""
+        program = program or self.program
         self._drop_foreign_outputs()
-        self._build()
+        self._build(program.name)
         planted = {name: hashlib.sha256(text).hexdigest() for name, text in self._planted.items()}
         if self._tree_digests() != self._clean["sources"] | planted:
             raise BuildError("the tree changed while it was compiled; is something else at work in it?")
-        digest = digest_of(self.program)
-        if digest == self._clean["outputs"].get(self._name(self.program)):
-            raise BuildError("the program is the same as without the bug")
+        digest = digest_of(program)
+        if digest == self._clean["outputs"].get(self._name(program)):
+            raise SameProgram("the program is the same as without the bug")
         return digest
 
     def restore(self):
@@ -161,9 +176,9 @@ class Scratch:
 
     def _copy_sources(self):
         """Makes the copy equal to the sources. What clean.json does not know is newer than any output."""
-        wanted = set(_files_of(self.root))
+        wanted = set(_files_of(self.root, self._parts))
         self.tree.mkdir(parents=True, exist_ok=True)
-        for name in set(_files_of(self.tree)) - wanted:
+        for name in set(_files_of(self.tree, self._parts)) - wanted:
             (self.tree / name).unlink()
         for name in sorted(wanted):
             here, there = self.root / name, self.tree / name
@@ -180,7 +195,7 @@ class Scratch:
                 there.symlink_to(self.root / name)
 
     def _tree_digests(self):
-        return {name: digest_of(self.tree / name) for name in _files_of(self.tree)}
+        return {name: digest_of(self.tree / name) for name in _files_of(self.tree, self._parts)}
 
     def _name(self, path):
         return path.relative_to(self.build).as_posix()
@@ -189,7 +204,7 @@ class Scratch:
         """Of each file that was made of the sources; one is read again only when its time or size changed."""
         found = {}
         for path in self.build.rglob("*"):
-            if (path.suffix in OUTPUTS or path == self.program) and path.is_file():
+            if (path.suffix in OUTPUTS or path in (self.program, self.test)) and path.is_file():
                 stat = path.stat()
                 key = path, stat.st_mtime_ns, stat.st_size, stat.st_ino
                 if key not in self._digests:
@@ -205,24 +220,23 @@ class Scratch:
         for name in self._foreign_outputs():
             (self.build / name).unlink()
 
-    def _build(self):
-        if not (self.build / "build.ninja").is_file():
-            self._configure()
-        self._run(["ninja", "-C", str(self.build), "-j", compilers(), "shardproof-bin"])
+    def _build(self, *programs):
+        self._run(["ninja", "-C", str(self.build), "-j", compilers(), *programs])
 
     def _configure(self):
         launcher = shutil.which("ccache")
         options = [*([f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"] if launcher else []),
-                   f"-DSHARDPROOF_TORCH={_torch(self.tree)}", "-DSHARDPROOF_TESTS=OFF",
+                   f"-DSHARDPROOF_TORCH={_torch(self.tree)}", f"-DSHARDPROOF_TESTS={'ON' if self.test else 'OFF'}",
                    "-DSHARDPROOF_NCCL=OFF", "-DSHARDPROOF_CUDA_KERNELS=OFF"]
         if self._file_by_file:  # what a bug leaves unused is not an error of the row
             self._run(["cmake", "-S", str(self.tree), "-B", str(self.build), "-G", "Ninja",
                        "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1 -fpch-preprocess",
-                       "-DCMAKE_UNITY_BUILD=ON", "-DSHARDPROOF_SRC_FILE_BY_FILE=ON",
+                       "-DCMAKE_UNITY_BUILD=ON", "-DSHARDPROOF_FILE_BY_FILE=^src/",
                        "-DSHARDPROOF_WERROR=OFF", *options])
         else:  # the command lines of ./shardproof, as seen from the build folder
             self._run(["cmake", "--preset", "release", "-DCMAKE_CXX_COMPILER=g++",
-                       "-DSHARDPROOF_WERROR_UNDONE=ON", *options])
+                       "-DSHARDPROOF_WERROR_UNDONE=ON",
+                       f"-DSHARDPROOF_FILE_BY_FILE={f'^{self._folder}$' if self._folder else ''}", *options])
 
     def _run(self, command):
         environment = dict(os.environ, CCACHE_SLOPPINESS="pch_defines,time_macros",

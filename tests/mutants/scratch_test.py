@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from rows import Edit, Row
 from run import Outcome, Run
-from scratch import BuildError, Scratch, digest_of
+from scratch import BuildError, SameProgram, Scratch, digest_of
 
 # A source that holds SLOW is read at once and written late, as by a compiler that takes its time.
 COMPILER = """\
@@ -31,6 +31,7 @@ rule link
 build a.o: compile ../../src/a.cpp
 build b.o: compile ../../src/b.cpp
 build shardproof-bin: link a.o b.o
+build unit_a: link a.o
 """
 CLEAN = "int a() { return 1; }\nint b() { return 1; }\n"
 KILLED = """\
@@ -179,6 +180,21 @@ class Passes(unittest.TestCase):
         with self.assertRaisesRegex(BuildError, "error: .*a.cpp"):
             self.built(bug("a", "BROKEN"))
         self.assertEqual(self.built(bug("b", "3")), CLEAN.replace("b() { return 1", "b() { return 3"))
+
+    def test_a_program_of_unit_tests_is_built_alone_and_says_when_a_bug_is_not_in_it(self):
+        self.scratch = Scratch(1, self.root, self.root / "place", test="unit_a")
+        list(self.scratch.begin())
+        self.addCleanup(self.scratch.lock.close)
+        self.scratch.plant(bug("b", "3"))
+        with self.assertRaises(SameProgram):
+            self.scratch.compile(self.scratch.test)
+        self.assertEqual(self.program(), CLEAN)
+        self.scratch.compile()
+        self.assertEqual(self.program(), CLEAN.replace("b() { return 1", "b() { return 3"))
+        self.scratch.restore()
+        self.scratch.plant(bug("a", "2"))
+        self.scratch.compile(self.scratch.test)
+        self.assertEqual(self.scratch.test.read_text(), "int a() { return 2; }\n")
 
     def test_a_gate_runs_only_the_program_of_its_row(self):
         run = Run(1, 1)
