@@ -20,7 +20,7 @@ from typing import NamedTuple
 from cpp_tokens import tokens_of
 from gate import shuffled_gate, shuffled_scenarios
 from marks import said_of
-from scratch import ROOT, BuildError, SameProgram, Scratch, compilers
+from scratch import ROOT, BuildError, NotCompiled, SameProgram, Scratch, compilers
 
 PLACE = ROOT / "build" / "drawn"
 LIMIT_S = 300  # of one file of unit tests
@@ -120,13 +120,13 @@ class Draw:
         self._tell()
 
     def _take(self, change, judge):
-        source, start = (ROOT / change.file).read_text(), time.monotonic()
+        source, start = (self.scratch.tree / change.file).read_text(), time.monotonic()
         self.scratch.write({change.file: change.text(source)})
         try:
             record = judge()
         except SameProgram:
             record = {"state": "the same program"}
-        except BuildError as error:
+        except NotCompiled as error:
             record = {"state": f"does not compile: {error}"}
         finally:
             self.scratch.restore()

@@ -7,11 +7,12 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cpp_tokens import spelling_of
 from drawn import Change, Draw, Records, changes_of, drawn_changes
-from scratch import BuildError, SameProgram
+from scratch import ROOT, NotCompiled, SameProgram
 
 SOURCE = """\
 #include "a/b2.h"  // 1 + 1
@@ -81,13 +82,13 @@ class Lines(unittest.TestCase):
     def test_what_does_not_compile_or_changes_nothing_is_kept_and_not_counted(self):
         draw = Draw.__new__(Draw)
         draw.records = Records(self.path, resume=False)
-        draw.scratch = type("Tree", (), {"write": lambda self, texts: None, "restore": lambda self: None})()
+        draw.scratch = SimpleNamespace(tree=ROOT, write=lambda texts: None, restore=lambda: None)
         change = changes_of("tests/mutants/drawn.py", "a + 1")[0]
 
         def fails(error):
             raise error
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            draw._take(change, lambda: fails(BuildError("error: a.cpp")))
+            draw._take(change, lambda: fails(NotCompiled("error: a.cpp")))
             draw._take(change._replace(start=4), lambda: fails(SameProgram("the same")))
         self.assertEqual([record["state"] for record in draw.records.of.values()],
                          ["does not compile: error: a.cpp", "the same program"])

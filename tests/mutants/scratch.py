@@ -38,6 +38,10 @@ class BuildError(Exception):
     pass
 
 
+class NotCompiled(BuildError):
+    pass
+
+
 class SameProgram(BuildError):
     pass
 
@@ -91,7 +95,7 @@ class Scratch:
         self.program, self.test = self.build / "shardproof-bin", self.build / test if test else None
         self.lock = None
         self._clean = {"sources": {}, "outputs": {}}
-        self._planted, self._digests = {}, {}
+        self._planted, self._originals, self._digests = {}, {}, {}
 
     def begin(self):
         """Builds the program without a bug, from a tree and outputs that hold none. Yields what there is to tell."""
@@ -120,6 +124,7 @@ class Scratch:
     def write(self, texts):
         """Puts {file: changed text} into the tree."""
         self._planted = {name: text.encode() for name, text in texts.items()}
+        self._originals = {name: (self.tree / name).read_bytes() for name in texts}
         for name, text in self._planted.items():
             (self.tree / name).write_bytes(text)
 
@@ -138,9 +143,9 @@ class Scratch:
         return digest
 
     def restore(self):
-        for name in self._planted:
-            (self.tree / name).write_bytes(self._sources.text(name).encode())
-        self._planted = {}
+        for name, text in self._originals.items():
+            (self.tree / name).write_bytes(text)
+        self._planted, self._originals = {}, {}
 
     def close(self):
         """Leaves nothing of a bug behind."""
@@ -246,4 +251,4 @@ class Scratch:
                               pass_fds=(self.lock.fileno(),))
         if done.returncode != 0:
             errors = [line for line in done.stdout.splitlines() if "error" in line]
-            raise BuildError("\n".join(errors[:4] or done.stdout.splitlines()[-4:]))
+            raise NotCompiled("\n".join(errors[:4] or done.stdout.splitlines()[-4:]))

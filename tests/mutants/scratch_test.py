@@ -192,9 +192,11 @@ class Passes(unittest.TestCase):
         self.scratch.compile()
         self.assertEqual(self.program(), CLEAN.replace("b() { return 1", "b() { return 3"))
         self.scratch.restore()
-        self.scratch.plant(bug("a", "2"))
+        self.scratch.write({"src/a.cpp": "int a() { return 2; }\n"})
         self.scratch.compile(self.scratch.test)
         self.assertEqual(self.scratch.test.read_text(), "int a() { return 2; }\n")
+        self.scratch.restore()
+        self.assertEqual((self.scratch.tree / "src/a.cpp").read_text(), "int a() { return 1; }\n")
 
     def test_a_gate_runs_only_the_program_of_its_row(self):
         run = Run(1, 1)
