@@ -11,6 +11,7 @@ Each line is kept in build/drawn/<folder>_<seed>.jsonl; --resume goes on from th
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -69,6 +70,13 @@ def drawn_changes(folder, seed, root=ROOT):
                for change in changes_of(str(path.relative_to(root)), path.read_text())]
     random.Random(seed).shuffle(changes)
     return changes
+
+
+def failing_files(said):
+    """The files of unit tests with failed assertions; none when Catch2's compact report has no end."""
+    if not re.search(r"^Failed (?:both |all )?\d+ test case", said, re.MULTILINE):
+        return []
+    return sorted(set(re.findall(r"(\w+_test)\.cpp:\d+: failed: ", said)))
 
 
 class Records:
@@ -173,9 +181,12 @@ class Draw:
 
     def _failing_tests(self):
         """The files of unit tests that fail, crash or do not end."""
-        done = self._run_tests()
+        done = self._run_tests("-r", "compact")
         if done and done.returncode == 0:
             return []
+        if done and (named := failing_files(done.stdout)):
+            return named
+        # A crash, or a test that does not end, hides those behind it.
         words = self._run_tests("-#", "--list-tags").stdout.split()
         files = [word[2:-1] for word in words if word.startswith("[#")]
         return [file for file in files if not (done := self._run_tests("-#", f"[#{file}]")) or done.returncode != 0]

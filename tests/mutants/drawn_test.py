@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cpp_tokens import spelling_of
-from drawn import Change, Draw, Records, changes_of, drawn_changes
+from drawn import Change, Draw, Records, changes_of, drawn_changes, failing_files
 from scratch import ROOT, NotCompiled, SameProgram
 
 SOURCE = """\
@@ -58,6 +58,17 @@ class Changes(unittest.TestCase):
     def test_a_place_is_a_line(self):
         change = next(each for each in changes_of("f.cpp", SOURCE) if each.old == "==")
         self.assertEqual(change.place(SOURCE), ("f.cpp:5", 'return sum(x) == 1.5 ? "a" + true : 1e-6;'))
+
+
+class Failures(unittest.TestCase):
+    SAID = ("../../tests/unit/a_test.cpp:12: failed: x == 1 for: 2 == 1\n../../tests/unit/b_test.cpp:9: skipped: why\n"
+            "../../tests/unit/a_test.cpp:30: failed: unexpected exception with message: 'b_test.cpp'\n")
+
+    def test_files_are_those_of_failed_assertions(self):
+        self.assertEqual(failing_files(self.SAID + "Failed 1 test case, failed 2 assertions.\n"), ["a_test"])
+
+    def test_a_report_without_its_end_names_none(self):
+        self.assertEqual(failing_files(self.SAID), [])
 
 
 class Lines(unittest.TestCase):
