@@ -73,8 +73,8 @@ def drawn_changes(folder, seed, root=ROOT):
 
 
 def failing_files(said):
-    """The files of unit tests with failed assertions; none when Catch2's compact report has no end."""
-    if not re.search(r"^Failed (?:both |all )?\d+ test case", said, re.MULTILINE):
+    """The files of unit tests with failed assertions; none when Catch2's compact report has no end, or ends at a signal."""
+    if "fatal error condition" in said or not re.search(r"^Failed (?:both |all )?\d+ test case", said, re.MULTILINE):
         return []
     return sorted(set(re.findall(r"(\w+_test)\.cpp:\d+: failed: ", said)))
 

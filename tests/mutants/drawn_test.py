@@ -67,8 +67,10 @@ class Failures(unittest.TestCase):
     def test_files_are_those_of_failed_assertions(self):
         self.assertEqual(failing_files(self.SAID + "Failed 1 test case, failed 2 assertions.\n"), ["a_test"])
 
-    def test_a_report_without_its_end_names_none(self):
+    def test_a_report_without_its_end_or_of_a_signal_names_none(self):
         self.assertEqual(failing_files(self.SAID), [])
+        signal = "../../tests/unit/c_test.cpp:3: failed: fatal error condition with message: 'SIGABRT'\n"
+        self.assertEqual(failing_files(self.SAID + signal + "Failed 2 test cases, failed 3 assertions.\n"), [])
 
 
 class Lines(unittest.TestCase):
