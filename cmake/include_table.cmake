@@ -119,9 +119,14 @@ shardproof_folder(sim/uses/explore src/base sim/case sim/case/scenario sim/judge
 shardproof_folder(sim/uses/validate src/base src/mesh src/tensor src/observe src/comm sim/case sim/case/scenario
   sim/judge/verdict sim/world/calls sim/world/launch sim/world/rank sim/report sim/run fmt json
   sodium torch)
-shardproof_folder(sim/cli src/base src/tensor src/comm src/model src/parallel/tp sim/case
-  sim/case/scenario sim/case/inputs sim/judge/verdict sim/uses/recorded sim/uses/logprobs
+# The first verdict needs this folder and no command of sim/cli/uses: shardproof-first is built without them.
+shardproof_folder(sim/cli src/base src/tensor src/comm src/parallel/tp sim/case
+  sim/case/scenario sim/judge/verdict
   sim/world/calls sim/world/external sim/world/nodes sim/world/launch sim/world/rank sim/report sim/run sim/lint
-  sim/describe sim/uses/explore sim/uses/relations sim/uses/runs sim/uses/validate fmt cli json torch)
+  sim/uses/relations sim/uses/runs fmt cli json torch)
+shardproof_folder(sim/cli/uses src/base src/mesh src/model sim/case sim/case/scenario sim/case/inputs sim/judge/verdict
+  sim/uses/recorded sim/uses/logprobs sim/world/external sim/world/nodes sim/world/launch sim/world/rank
+  sim/report sim/run sim/lint sim/describe sim/uses/explore sim/uses/validate sim/cli fmt json)
 # Knows what sim/case/runners.h declares; golden defines it and is linked beside it.
-shardproof_folder(sim/program sim/case sim/uses/proofs sim/world/nodes sim/world/rank sim/run sim/uses/validate sim/cli fmt json)
+shardproof_folder(sim/program/start sim/case sim/uses/proofs sim/world/nodes sim/world/rank sim/run sim/cli fmt json)
+shardproof_folder(sim/program sim/case sim/uses/proofs sim/world/rank sim/uses/validate sim/cli/uses sim/program/start)

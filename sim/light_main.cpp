@@ -6,6 +6,7 @@
 #include "base/read_text.h"
 #include "sim/cli/arguments.h"
 #include "sim/cli/light_commands.h"
+#include "sim/cli/uses/file_commands.h"
 #include "sim/cli/version.h"
 #include "sim/lint/case_reader.h"
 

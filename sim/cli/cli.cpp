@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <iostream>
+#include <set>
 
 #include "base/error.h"
 #include "base/failure.h"
@@ -46,20 +47,33 @@ CommandLine command_line(int argc, char** argv) {
   return line;
 }
 
+// The script ./shardproof starts the whole program for these, and builds it where it is missing.
+void require_uses(const Arguments& arguments, const UsesCommands& uses) {
+  static const std::set<std::string> of_uses = {"describe", "fuzz",   "judge",
+                                                "logprobs", "shrink", "validate"};
+  const std::string& command = arguments.command;
+  const bool shrinks = command == "run" && arguments.run.shrink;
+  if (uses.fuzz != nullptr || !(shrinks || of_uses.count(command) > 0)) return;
+  throw_bad_input((shrinks ? "run --shrink" : command) +
+                      " is not in this program, which is built for a first verdict",
+                  "run ./shardproof, which builds the whole program for it");
+}
+
 // Commands that start workers get the pool: it forks the zygote before anything else happens.
 // `rank` makes its own, after its ranks.
 int dispatch(const Arguments& arguments, const CommandLine& line,
-             const world::WorkerFunctions& functions) {
+             const world::WorkerFunctions& functions, const UsesCommands& uses) {
+  require_uses(arguments, uses);
   const std::string& command = arguments.command;
   if (command == "list") return list_command(arguments.run);
   if (command == "lint") return lint::lint(arguments.run.paths, arguments.run.workloads);
-  if (command == "describe") return describe_command(arguments.run);
+  if (command == "describe") return uses.describe(arguments.run);
   if (command == "calls") return calls_command(arguments.run, functions);
   if (command == "report") return report_command(arguments.report);
   if (command == "compare-runs") {
     return compare_runs_command(arguments.folder, arguments.other_folder);
   }
-  if (command == "logprobs") return logprobs_command(arguments.logprobs);
+  if (command == "logprobs") return uses.logprobs(arguments.logprobs);
   if (command == "mutants") return mutants_command(arguments.mutants);
   if (command == "doctor") return doctor_command();
   if (command == "schema") return schema_command(arguments.run);
@@ -72,15 +86,17 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
     return 0;
   }
   if (command == "judge") {
-    if (const std::optional<int> status = judge_files(arguments.check)) return *status;
+    if (const std::optional<int> status = uses.judge_files(arguments.check)) return *status;
   }
-  if (command == "validate") return validate_command(arguments, line, functions);
+  if (command == "validate") return uses.validate(arguments, line, functions);
   if (command == "rank") return rank_command(arguments.run, line, functions);
   world::WorldPool pool(functions);
-  if (command == "run") return run_command(arguments.run, line, pool);
-  if (command == "fuzz") return fuzz_command(arguments, line, pool);
+  if (command == "run") {
+    return run_command(arguments.run, line, pool, uses.shrink_unexpected);
+  }
+  if (command == "fuzz") return uses.fuzz(arguments, line, pool);
   pool.say_waits();
-  if (command == "shrink") return shrink_command(arguments, pool);
+  if (command == "shrink") return uses.shrink(arguments, pool);
   if (command == "check") return check_command(arguments.check, line, pool);
   if (command == "judge") return judge_command(arguments.check, pool);
   SHARDPROOF_ASSERT(command == "golden", "no command " + command);
@@ -97,14 +113,15 @@ int say_interrupted(const Arguments& arguments, int status) {
 }  // namespace
 
 int run_cli(int argc, char** argv, const world::WorkerFunctions& functions,
-            const std::vector<KnownWorkload>& workloads) {
+            const std::vector<KnownWorkload>& workloads, const UsesCommands& uses) {
   // All words are those of the Python package, --help and -- too.
   if (argc > 1 && std::string(argv[1]) == "score") {
     return run_or_say_why([&] { return score_command(command_line(argc, argv).words); });
   }
   return run_command_line(argc, argv, [&](Arguments& arguments) {
     arguments.run.workloads = arguments.check.workloads = workloads;
-    return say_interrupted(arguments, dispatch(arguments, command_line(argc, argv), functions));
+    return say_interrupted(arguments,
+                           dispatch(arguments, command_line(argc, argv), functions, uses));
   });
 }
 

@@ -1,7 +1,6 @@
 // Of the commands (commands.h) those that need no LibTorch: shardproof-light has them too.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,8 +9,6 @@
 namespace shardproof::sim::cli {
 
 int report_command(const ReportArguments& arguments);
-// Returns 0 when the files are equal within noise of their dtype, 1 otherwise.
-int logprobs_command(const LogprobsArguments& arguments);
 int mutants_command(const MutantArguments& arguments);
 // `words` begins with "score"; the others go to the Python package.
 int score_command(const std::vector<std::string>& words);
@@ -24,10 +21,5 @@ std::string script_of_repository(const std::string& path);
 inline constexpr const char* kPython = "python3";
 // The Python of the repository that holds the script; kPython where it has none.
 std::string python_beside(const std::string& script);
-
-// Judges, prints and returns the exit status. Returns nothing for a case folder without --golden,
-// whose golden has to be computed. Throws Error(kBadInput) for arguments that do not fit together,
-// too.
-std::optional<int> judge_files(const CheckArguments& arguments);
 
 }  // namespace shardproof::sim::cli

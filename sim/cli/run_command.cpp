@@ -93,14 +93,15 @@ int resume_run(RunArguments given, const CommandLine& command, world::WorldPool&
 
 }  // namespace
 
-int run_command(const RunArguments& arguments, const CommandLine& command, world::WorldPool& pool) {
+int run_command(const RunArguments& arguments, const CommandLine& command, world::WorldPool& pool,
+                ShrinkUnexpected shrink) {
   if (!arguments.resume.empty()) return resume_run(arguments, command, pool);
   Selection selection = select_cases(arguments);
   if (!arguments.dump.empty()) set_dump(arguments, selection);
   std::vector<judge::CaseResult> results;
   const int status =
       run_cases(arguments, command, std::move(selection), pool, std::nullopt, &results);
-  if (arguments.shrink) shrink_unexpected(results, arguments, pool);
+  if (arguments.shrink) shrink(results, arguments, pool);
   return status;
 }
 

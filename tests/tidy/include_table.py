@@ -29,7 +29,8 @@ FOLDERS = {row.split()[0]: row.split()[1:]
            for row in re.findall(r"^shardproof_folder\(([^)]*)\)", ROWS, re.MULTILINE)}
 FOLDERS |= {
     "sim/main.cpp": ["sim/program"],
-    "sim/light_main.cpp": ["src/base", "sim/case/scenario", "sim/cli", "sim/lint"],
+    "sim/first_main.cpp": ["sim/program/start"],
+    "sim/light_main.cpp": ["src/base", "sim/case/scenario", "sim/cli", "sim/cli/uses", "sim/lint"],
     "examples": [ANY],
     "tests": [ANY],
     "bench": [ANY],
@@ -37,7 +38,7 @@ FOLDERS |= {
 }
 
 # Folders of sim that may include its uses: they call them.
-USERS = ("sim/cli", "sim/program", "sim/main.cpp", "sim/light_main.cpp")
+USERS = ("sim/cli", "sim/program", "sim/main.cpp", "sim/first_main.cpp", "sim/light_main.cpp")
 
 # Headers of ours are parsed again and again: of LibTorch they name only these (seconds each if more).
 LIGHT_TORCH_HEADERS = {"ATen/core/Tensor.h", "c10/core/ScalarType.h", "c10/core/Event.h",

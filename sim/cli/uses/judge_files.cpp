@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "sim/case/scenario/case_folder.h"
-#include "sim/cli/judge_output.h"
-#include "sim/cli/light_commands.h"
 #include "sim/cli/outputs.h"
+#include "sim/cli/uses/file_commands.h"
+#include "sim/cli/uses/judge_output.h"
 #include "sim/report/color.h"
 #include "sim/uses/recorded/answer_file.h"
 #include "sim/uses/recorded/recorded_judgement.h"

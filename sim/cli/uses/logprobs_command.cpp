@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/text_file.h"
-#include "sim/cli/light_commands.h"
 #include "sim/cli/outputs.h"
+#include "sim/cli/uses/file_commands.h"
 #include "sim/report/color.h"
 #include "sim/uses/logprobs/compare.h"
 

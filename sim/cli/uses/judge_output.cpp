@@ -1,4 +1,4 @@
-#include "sim/cli/judge_output.h"
+#include "sim/cli/uses/judge_output.h"
 
 #include <fmt/format.h>
 

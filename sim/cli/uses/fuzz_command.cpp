@@ -9,9 +9,9 @@
 #include "base/error.h"
 #include "sim/case/names.h"
 #include "sim/case/scenario/schema.h"
-#include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/outputs.h"
+#include "sim/cli/uses/uses_commands.h"
 #include "sim/lint/case_reader.h"
 #include "sim/uses/explore/fuzz.h"
 
