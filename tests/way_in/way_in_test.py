@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The script ./shardproof on a stub project: what it sets up, what it says when it cannot, how it
-recovers. No network: the stub's LibTorch is a wheel of a few bytes in a local folder."""
+recovers."""
 
 import contextlib
 import http.server
@@ -11,49 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-
-CMAKE = """cmake_minimum_required(VERSION 3.25)
-project(stub LANGUAGES CXX)
-if(SHARDPROOF_LIGHT_ONLY)
-  add_executable(shardproof-light sim/main.cpp)
-  return()
-endif()
-add_executable(shardproof-bin sim/main.cpp)
-enable_testing()
-add_test(NAME passes COMMAND shardproof-bin)
-add_test(NAME fails COMMAND shardproof-bin fail)
-"""
-PROGRAM = """#include <cstdio>
-#include <cstring>
-int main(int argc, char** argv) {
-  std::printf("VERSION");
-  for (int i = 1; i < argc; ++i) std::printf(" [%s]", argv[i]);
-  std::printf("\\n");
-  return argc > 1 && std::strcmp(argv[1], "fail") == 0;
-}
-"""
-
-
-def write_wheel(folder, package="torch", version="2.11.0"):
-    """A wheel with nothing but the two paths that the script looks for in torch's."""
-    name = folder / f"{package}-{version}-py3-none-any.whl"
-    info = f"{package}-{version}.dist-info/"
-    with zipfile.ZipFile(name, "w") as wheel:
-        wheel.writestr(f"{package}/lib/libtorch_cpu.so", "")
-        wheel.writestr(f"{package}/include/ATen/ATen.h", "")
-        wheel.writestr(info + "METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
-        wheel.writestr(info + "WHEEL",
-                       "Wheel-Version: 1.0\nGenerator: stub\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(info + "RECORD", "")
-    return name
+from stub import PROGRAM, ROOT, Stub, write_wheel
 
 
 class StallingIndex(http.server.BaseHTTPRequestHandler):
@@ -77,58 +41,7 @@ class StallingIndex(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class WayIn(unittest.TestCase):
-    def setUp(self):
-        self.folder = Path(tempfile.mkdtemp(prefix="way_in."))
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.stub = self.folder / "a repository"  # a space: every path must be quoted
-        self.wheels = self.folder / "wheels"
-        self.wheels.mkdir()
-        write_wheel(self.wheels)
-        for name in ("src", "sim", "golden", "cmake", "reports", "python/shardproof"):
-            (self.stub / name).mkdir(parents=True)
-        (self.stub / "python/shardproof/__init__.py").touch()
-        for name in ("shardproof", "CMakePresets.json"):
-            shutil.copy(ROOT / name, self.stub / name)
-        (self.stub / "requirements.txt").write_text("torch==2.11.0\n")
-        (self.stub / "CMakeLists.txt").write_text(CMAKE)
-        self.write_program("first")
-        self.env = {name: value for name, value in os.environ.items()
-                    if not name.startswith(("PIP_", "SHARDPROOF_", "PYTHON"))}
-        self.env |= {"HOME": str(self.folder), "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1",
-                     "PIP_NO_CACHE_DIR": "1", "PIP_FIND_LINKS": str(self.wheels),
-                     "CCACHE_DISABLE": "1", "SHARDPROOF_PYTHON": sys.executable}
-
-    def write_program(self, version):
-        (self.stub / "sim/main.cpp").write_text(PROGRAM.replace("VERSION", version))
-
-    def start(self, *arguments, **env):
-        return subprocess.Popen([self.stub / "shardproof", *arguments], cwd=self.folder, text=True,
-                                env=self.env | env, stdin=subprocess.DEVNULL, start_new_session=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-    def call(self, *arguments, **env):
-        process = self.start(*arguments, **env)
-        out, err = process.communicate(timeout=900)
-        return process.returncode, out, err
-
-    def assert_says(self, expected, *arguments, status=0, **env):
-        """What a call prints, and its exit status; returns the messages of the script."""
-        ended, out, err = self.call(*arguments, **env)
-        self.assertEqual((ended, out), (status, expected), err)
-        return err
-
-    def assert_nothing_is_installed(self):
-        self.assertFalse((self.stub / ".venv").exists())
-        self.assertFalse((self.stub / "build/release").exists())
-
-    def installed_torch(self):
-        torch = self.folder / "installed"
-        (torch / "lib").mkdir(parents=True)
-        (torch / "include/ATen").mkdir(parents=True)
-        (torch / "lib/libtorch_cpu.so").touch()
-        return torch
-
+class WayIn(Stub):
     def stalled_download(self):
         """Starts a call and returns it once its download hangs in the middle."""
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), StallingIndex)
@@ -267,7 +180,7 @@ class WayIn(unittest.TestCase):
     def test_lint_needs_no_libtorch_and_takes_the_program_once_it_is_there(self):
         self.assert_says("first [lint] [a file]\n", "lint", "a file", PIP_FIND_LINKS="")
         self.assert_nothing_is_installed()
-        self.assertEqual(self.call("run")[:2], (0, "first [run]\n"))
+        self.assertEqual(self.call("fuzz")[:2], (0, "first [fuzz]\n"))
         self.assertEqual(self.call("lint", "x"), (0, "first [lint] [x]\n", ""))
         time.sleep(0.02)
         self.write_program("second")
