@@ -20,6 +20,7 @@ shardproof_folder(src/model src/base src/mesh/layout.h src/tensor src/observe sr
 shardproof_folder(src/optim src/base torch)
 shardproof_folder(src/logprob src/base src/mesh src/tensor src/comm src/collective src/sequence fmt
   torch)
+shardproof_group(sp_parallel)
 shardproof_folder(src/parallel/style src/base src/mesh src/comm src/model fmt torch)
 shardproof_folder(src/parallel/tp src/base src/mesh src/tensor src/random src/comm src/collective
   src/model src/parallel/style fmt json torch)
@@ -37,6 +38,7 @@ shardproof_folder(src/parallel/registry src/parallel/style src/parallel/tp src/p
 shardproof_folder(src/parallel/reshard src/base src/mesh src/tensor src/comm torch)
 shardproof_folder(src/parallel/hf src/base src/tensor src/comm src/model src/parallel/reshard fmt json
   torch)
+shardproof_group()
 shardproof_folder(src/train src/base src/mesh src/tensor src/observe src/random src/comm
   src/sequence src/model src/model/moe src/optim src/logprob src/parallel/style src/parallel/data fmt torch)
 shardproof_folder(src/policy src/base src/tensor src/random src/comm src/model
