@@ -71,24 +71,16 @@ at::Tensor draw_ids(int64_t count, int64_t vocab_size, int64_t seed) {
   return at::cat(rounds).narrow(0, 0, count);
 }
 
-// [B, S] bool: tokens that have a token before them, of samples that are not dropped.
-at::Tensor scored_tokens(const SeededBatchOptions& options) {
-  const at::Tensor positions = at::arange(options.seq_len, at::kLong);
-  const at::Tensor lengths = at::tensor(options.lengths, at::kLong).unsqueeze(1);
-  const at::Tensor scored = positions.ge(1).logical_and(positions.lt(lengths));
-  for (const int64_t sample : options.dropped_samples) scored[sample] = false;
-  return scored;
-}
-
-// 0 for a token that does not count. Of a positive share at least one scored token counts, the one
-// that was drawn next to it. Weights are multiples of a quarter, so their sums are exact.
-at::Tensor draw_token_mask(const SeededBatchOptions& options) {
+// 0 for a token that does not count. Of a positive share at least one `scored` token ([B, S] bool)
+// counts, the one that was drawn next to it. Weights are multiples of a quarter, so their sums are
+// exact.
+at::Tensor draw_token_mask(const SeededBatchOptions& options, const at::Tensor& scored) {
   const std::vector<int64_t> shape{options.batch_size, options.seq_len};
   const auto uniform = [&](const char* name) {
     return at::rand(shape, stream(options.seed, name), at::TensorOptions().dtype(at::kDouble));
   };
   const at::Tensor drawn = uniform("token_mask");
-  const at::Tensor among = drawn.masked_fill(scored_tokens(options).logical_not(), 1);
+  const at::Tensor among = drawn.masked_fill(scored.logical_not(), 1);
   const double least = among.min().item<double>();
   const bool none = options.mask_probability > 0 && least >= options.mask_probability && least < 1;
   const at::Tensor counted =
@@ -118,9 +110,10 @@ Batch seeded_batch(const SeededBatchOptions& asked) {
   batch.input_ids =
       draw_ids(options.batch_size * options.seq_len, options.vocab_size, options.seed).view(shape);
   batch.input_lengths = at::tensor(options.lengths, at::kLong);
-  batch.token_mask = draw_token_mask(options);
+  batch.token_mask = at::ones(shape, at::kDouble);
   batch.sample_mask = at::ones({options.batch_size}, at::kDouble);
   for (const int64_t sample : options.dropped_samples) batch.sample_mask[sample] = 0.0;
+  batch.token_mask = draw_token_mask(options, batch.loss_mask().ne(0));
   // Values around a uniform prediction, so that clipped_pg clips some ratios on either side.
   const double uniform = -std::log(static_cast<double>(options.vocab_size));
   batch.prev_logprobs = uniform + 0.5 * normal("prev_logprobs");

@@ -48,12 +48,9 @@ def _first_words(scenario, tree):
     return ""
 
 
-def _first_of(words, jobs, backend="emulated"):
-    return ["run", *words, "--backend", backend, "--maxfail", "1", "--jobs", jobs]
-
-
-def _of_scenarios(program, words, out, scratch, jobs, backend="emulated"):
-    return _run(program, _first_of(words, jobs, backend), out, scratch)
+def _of_scenarios(program, words, out, scratch, jobs, backend="emulated", limit_s=LIMIT_S):
+    words = ["run", *words, "--backend", backend, "--maxfail", "1", "--jobs", jobs]
+    return _run(program, words, out, scratch, limit_s)
 
 
 def _of_golden_hf(program, runs, name, scratch):
@@ -74,8 +71,8 @@ def _folders(tree):
 def shuffled_scenarios(scratch, name, folders, jobs):
     """The first finding of these folders of scenarios (none: of all) in an order that has nothing to do with a change."""
     words = [f"scenarios/{folder}" for folder in folders] or _folders(scratch.tree)
-    return _run(scratch.program, _first_of([*words, "--shuffle", "1"], jobs), scratch.place / "runs" / name, scratch,
-                4 * LIMIT_S)
+    return _of_scenarios(scratch.program, [*words, "--shuffle", "1"], scratch.place / "runs" / name, scratch, jobs,
+                         limit_s=4 * LIMIT_S)
 
 
 def shuffled_gate(scratch, name, jobs):

@@ -78,20 +78,14 @@ Explanation words_for_place(const Difference& difference) {
   return where ? in_words(difference, *where) : words_by_size(difference);
 }
 
-Rows wrong_of(const Rows& rows) {
-  Rows wrong;
-  std::copy_if(rows.begin(), rows.end(), std::back_inserter(wrong),
-               [](const ResultRow* row) { return row->is_wrong(); });
-  return wrong;
-}
-
 }  // namespace
 
-Difference::Difference(const Symptoms& s)
-    : symptoms(s), wrong(wrong_of(s.rows)), first_copies(assemble(s.pieces)) {
+Difference::Difference(const Symptoms& s) : symptoms(s), first_copies(assemble(s.pieces)) {
   std::set<int64_t> senders;
   for (const Piece* piece : symptoms.pieces) senders.insert(piece->rank);
-  for (const ResultRow* row : wrong) {
+  for (const ResultRow* row : symptoms.rows) {
+    if (!row->is_wrong()) continue;
+    wrong.push_back(row);
     wrong_count += static_cast<double>(std::max<int64_t>(row->bad_count, 1));
     allowance = std::max(allowance, row->allowance);
     golden_size = std::max(golden_size, row->golden_scale);
