@@ -190,7 +190,7 @@ class Gate(unittest.TestCase):
     def worlds(self, row):
         """The world and the first scenario of each step of the row's gate."""
         steps = []
-        with mock.patch.object(gate, "_run", lambda program, words, out, scratch: steps.append(words)):
+        with mock.patch.object(gate, "_run", lambda program, words, *rest: steps.append(words)):
             gate.run_gate(None, row, SimpleNamespace(tree=ROOT))
         return [(words[words.index("--backend") + 1], words[1]) for words in steps if words[0] == "run"]
 
@@ -207,7 +207,7 @@ class Gate(unittest.TestCase):
     def test_code_that_golden_and_ranks_share_is_run_for_its_relations_alone(self):
         row = Row("a", "", "", [], scenario="explore/relations", relations=True)
         steps = []
-        with mock.patch.object(gate, "_run", lambda program, words, out, scratch: steps.append(words)):
+        with mock.patch.object(gate, "_run", lambda program, words, *rest: steps.append(words)):
             gate.run_gate(None, row, SimpleNamespace(tree=ROOT))
         self.assertEqual(len(steps), 1)
         self.assertEqual(steps[0][:3], ["run", "scenarios/explore/relations.yaml", "--relations"])
