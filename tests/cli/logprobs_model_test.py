@@ -17,7 +17,7 @@ except ImportError:
     print("skipped: this Python has no numpy")
     sys.exit(77)
 from logprobs_drawn_test import findings_of
-from small_transformer import VOCAB, Batch, Model, Run, kept_by, log_softmax
+from small_transformer import VOCAB, Batch, Model, Run, kept_by, log_softmax, rounded
 
 LEAST_NAMED = 28 / 30
 
@@ -47,6 +47,25 @@ def targets_rolled_within_packed_sequences(draw):
     b, right = np.zeros(batch.ids.shape), batch.score(1)
     b[:, :-1] = np.where(batch.begins[:, 1:], 0, right[:, 1:])
     return case(batch, b, ["shift"])
+
+
+@kind
+def targets_shifted_twice(draw):
+    """The logprob of the next token but one: right where two tokens that follow each other are one id."""
+    batch, by = Batch(draw, rows=24), int(draw.choice([-1, 1]))
+    ids = np.roll(batch.ids, -by, 1)
+    wrong = Batch.__new__(Batch)
+    wrong.__dict__.update(batch.__dict__)
+    wrong.ids = ids
+    return case(batch, wrong.picked(log_softmax(batch.logits(1))), ["targets"], "later" if by > 0 else "earlier")
+
+
+@kind
+def log_softmax_in_bfloat16_saved_in_float32(draw):
+    batch = Batch(draw)
+    batch.runs = [Run(dtype="float32"), Run(dtype="bfloat16")]
+    b = rounded(batch.picked(log_softmax(rounded(batch.logits(1), "bfloat16"))), "bfloat16")
+    return case(batch, b, ["rounded"], "computation")
 
 
 @kind
@@ -322,10 +341,19 @@ def other_experts(draw):
 
 
 @kind
-def old_weights_in_rows_of_no_order(draw):
-    """No place says where: the cause may only be listed."""
+def some_of_the_replicas_have_old_weights(draw):
     batch = Batch(draw, rows=28, length=24)
-    old = np.isin(np.arange(28) % 7, (0, 3, 5, 6))[:, None]
+    which, blocks = draw.choice(7, 3, replace=False), draw.integers(2)
+    old = np.isin(np.arange(28) // 4 if blocks else np.arange(28) % 7, which)[:, None]
+    return case(batch, np.where(old, batch.score(1, model=old_model(batch)), batch.score(1)), ["replica"],
+                ", ".join(str(one) for one in sorted(which)))
+
+
+@kind
+def old_weights_in_rows_of_no_order(draw):
+    """No place says where: the cause may only be listed. Of 29 rows no equal shares can be made."""
+    batch = Batch(draw, rows=29, length=24)
+    old = np.isin(np.arange(29), draw.choice(29, 14, replace=False))[:, None]
     return case(batch, np.where(old, batch.score(1, model=old_model(batch)), batch.score(1)), [], "stale")
 
 

@@ -621,8 +621,9 @@ class LogprobsTest(cli_test.CommandTest):
                     "the lowest wrong position of any row is 70")
 
     def test_a_place_that_holds_nearly_all_tokens_is_no_cause(self):
-        """Rows of 10 to 21 tokens, of which 3 of each 7 are right: only these have more than 17 tokens."""
-        batch = Batch(random.Random(f"{SEED} nearly"), rows=105, length=22, padded=True)
+        """Rows of 10 to 21 tokens, of which 3 of each 7 are right: only these have more than 17 tokens. No number of
+        replicas has equal shares of 107 rows."""
+        batch = Batch(random.Random(f"{SEED} nearly"), rows=107, length=22, padded=True)
         right = (1, 2, 4)
         for row in range(batch.rows):
             batch.lengths[row] = 12 + row % 10 if row % 7 in right else 12 + row % 5

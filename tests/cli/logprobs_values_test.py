@@ -41,8 +41,8 @@ class LogprobsValuesTest(cli_test.CommandTest):
         """They are numbers of bfloat16, too, but further from the other file than its rounding takes them."""
         batch = Batch(random.Random(f"{SEED} computed"), rows=8, length=48)
         b = [[rounded(value, "bfloat16") for value in row] for row in batch.score("bfloat16")]
-        self.expect(self.compare(batch, batch.score("float32"), b), 1, "no known cause",
-                    "each of the 376 values of B that are not 0 is a number of bfloat16", "computed in it")
+        self.expect(self.compare(batch, batch.score("float32"), b), 1, "the cause is known: rounded",
+                    "each of the 376 values of B that are not 0 is a number of bfloat16", "a computation in it")
 
     def test_the_place_of_unscored_tokens(self):
         batch = Batch(random.Random(f"{SEED} unscored"), rows=12, length=40, padded=True)

@@ -35,7 +35,8 @@ std::optional<Claim> propose_chunks(const Comparison& comparison);
 // All wrong tokens are exactly 0 in one file, and only those: they were not scored there. A logprob
 // that rounds to 0 is near 0 in the other file too.
 std::optional<Claim> propose_unscored(const Comparison& comparison);
-// All values of one file are numbers of a coarser dtype, and are those of the other rounded to it.
+// All values of one file are numbers of a coarser dtype, and are those of the other rounded to it,
+// or differ from them by no more than the noise of a computation in it.
 std::optional<Claim> propose_rounded(const Comparison& comparison);
 // "each of the 96 values of B that are not 0 is a number of bfloat16"; "" if none is so, or if both
 // are, or if the files say so.
@@ -63,7 +64,10 @@ std::optional<Claim> propose_versions(const Comparison& comparison);
 std::optional<Claim> propose_vocabulary_shard(const Comparison& comparison);
 // One token id.
 std::optional<Claim> propose_token_id(const Comparison& comparison);
-// Rows of one of n replicas, dealt in blocks or in turn.
+// One file scores the token k later or earlier, from the right logits: only tokens whose neighbor
+// there has the same id are right (targets.cpp).
+std::optional<Claim> propose_targets(const Comparison& comparison);
+// Rows of one or some of n replicas, dealt in blocks or in turn.
 std::optional<Claim> propose_replica(const Comparison& comparison);
 // Every row, or some rows, from one position on that is above 2.
 std::optional<Claim> propose_late_positions(const Comparison& comparison);

@@ -147,20 +147,22 @@ std::optional<Claim> judge_prediction(const Comparison& comparison,
   return claim;
 }
 
-double contrast(const Comparison& comparison, const std::vector<char>& inside) {
-  double sums[2] = {}, counts[2] = {};
-  for (size_t i = 0; i < inside.size(); ++i) {
-    sums[inside[i] != 0] += comparison.size_of(comparison.differences[i], i);
-    ++counts[inside[i] != 0];
-  }
+double Contrast::nats(double floor) const {
   if (counts[0] == 0 || counts[1] == 0) return 0;
-  const double floor = comparison.floor;
   const double out = std::max(sums[0] / counts[0], floor),
                in = std::max(sums[1] / counts[1], floor);
   if (in <= out) return 0;
   const double all = std::max((sums[0] + sums[1]) / (counts[0] + counts[1]), floor);
   return (counts[0] + counts[1]) * std::log(all) - counts[0] * std::log(out) -
          counts[1] * std::log(in);
+}
+
+double contrast(const Comparison& comparison, const std::vector<char>& inside) {
+  Contrast sides;
+  for (size_t i = 0; i < inside.size(); ++i) {
+    sides.add(inside[i] != 0, comparison.size_of(comparison.differences[i], i), 1);
+  }
+  return sides.nats(comparison.floor);
 }
 
 std::optional<Claim> judge_place(const Comparison& comparison, const std::vector<char>& inside,

@@ -77,8 +77,19 @@ std::optional<Claim> judge_prediction(const Comparison& comparison,
 // Judges a claim that the tokens `inside` are wrong throughout and the others right (throughout.h).
 std::optional<Claim> judge_place(const Comparison& comparison, const std::vector<char>& inside,
                                  Claim claim);
-// A quick estimate of what judge_place() would gain, to choose among many places; 0 when the
-// tokens inside differ less than the others.
+// The sizes of the differences outside of a place, [0], and inside, [1].
+struct Contrast {
+  double sums[2] = {}, counts[2] = {};
+  void add(bool inside, double sum, double count) {
+    sums[inside] += sum;
+    counts[inside] += count;
+  }
+  // What telling the sides apart gains, where each has sizes of its own scale; 0 when the tokens
+  // inside differ less than the others.
+  double nats(double floor) const;
+};
+
+// A quick estimate of what judge_place() would gain, to choose among many places.
 double contrast(const Comparison& comparison, const std::vector<char>& inside);
 
 // How many nats differences cost when nothing explains them.

@@ -24,7 +24,7 @@ constexpr Propose kCauses[] = {
     propose_padded_rows,    propose_attention_scores, propose_pack_boundary, propose_routes,
     propose_versions,       propose_vocabulary_shard, propose_token_id,      propose_replica,
     propose_late_positions, propose_context_shard,    propose_temperature,   propose_normalization,
-    propose_rounded,
+    propose_rounded,        propose_targets,
 };
 
 constexpr double kFew = 0.1;  // of the tokens: "few tokens differ"
@@ -264,11 +264,9 @@ void describe_without_cause(const Comparison& comparison, const std::string& lis
   const bool may_be_bfloat16 =
       comparison.noise < noise_of_bfloat16 && mean <= kMeanNoise * noise_of_bfloat16;
   if (const std::string rounded = rounded_text(comparison.pair); !rounded.empty()) {
-    const std::string computed =
-        rounded +
-        ", so the file was computed in it: compute its log_softmax in float32, or name the dtype "
-        "of the computation in its metadata";
-    finding.possible = may_be_bfloat16 ? computed : finding.possible + "; " + computed;
+    finding.possible += "; " + rounded +
+                        ", so the file was computed in it: compute its log_softmax in float32, or "
+                        "name the dtype of the computation in its metadata";
   } else if (may_be_bfloat16) {
     finding.possible +=
         "; a computation in bfloat16 has noise of this size: if that is so, name it "

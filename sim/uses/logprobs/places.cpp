@@ -176,32 +176,101 @@ std::optional<Claim> propose_token_id(const Comparison& comparison) {
        .description = std::log(static_cast<double>(squared.size()))});
 }
 
+namespace {
+
+constexpr int64_t kMostReplicas = 16;
+
+// How rows are dealt to replicas: in blocks or in turn.
+struct Deal {
+  int64_t rows, replicas;
+  bool in_turn;
+  int64_t replica_of(const Token& token) const {
+    return in_turn ? token.row % replicas : token.row / (rows / replicas);
+  }
+};
+
+// The replicas whose tokens differ more than those of the others: of the orders by their means, the
+// first so many that split the tokens with the most contrast.
+std::set<int64_t> most_differing(const Comparison& comparison, const Deal& deal) {
+  std::vector<double> sums(deal.replicas), counts(deal.replicas);
+  Contrast all;
+  for (size_t i = 0; i < comparison.differences.size(); ++i) {
+    const int64_t replica = deal.replica_of(comparison.pair.tokens[i]);
+    const double size = comparison.size_of(comparison.differences[i], i);
+    sums[replica] += size;
+    counts[replica] += 1;
+    all.add(false, size, 1);
+  }
+  std::vector<int64_t> order;
+  for (int64_t replica = 0; replica < deal.replicas; ++replica) {
+    if (counts[replica] > 0) order.push_back(replica);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int64_t one, int64_t other) {
+    return sums[one] / counts[one] > sums[other] / counts[other];
+  });
+  double most = 0;
+  size_t best = 0;
+  for (size_t few = 1; few < order.size(); ++few) {
+    const int64_t moved = order[few - 1];
+    all.add(false, -sums[moved], -counts[moved]);
+    all.add(true, sums[moved], counts[moved]);
+    const double here = all.nats(comparison.floor);
+    if (here > most) best = few;
+    most = std::max(most, here);
+  }
+  return {order.begin(), order.begin() + static_cast<int64_t>(best)};
+}
+
+std::string rows_text(const Deal& deal, const std::set<int64_t>& replicas) {
+  const int64_t first = *replicas.begin(), size = deal.rows / deal.replicas;
+  const std::string list = fmt::format("{}", fmt::join(replicas, ", "));
+  if (replicas.size() > 1) {
+    return deal.in_turn
+               ? fmt::format("rows whose number modulo {} is {}", deal.replicas, list)
+               : fmt::format("rows of blocks {} of {}, each of {},", list, deal.replicas, size);
+  }
+  return deal.in_turn ? fmt::format("rows {}, {}, ...", first, first + deal.replicas)
+                      : fmt::format("rows {} to {}", first * size, (first + 1) * size - 1);
+}
+
+Claim replica_claim(const Deal& deal, const std::set<int64_t>& replicas, size_t numbers) {
+  const bool one = replicas.size() == 1;
+  std::string text = fmt::format("only {} differ", rows_text(deal, replicas));
+  if (one) {
+    text += deal.in_turn ? fmt::format(", every {}", ordinal(deal.replicas))
+                         : fmt::format(", block {} of {}", *replicas.begin(), deal.replicas);
+  }
+  const auto all = static_cast<double>(deal.replicas), few = static_cast<double>(replicas.size());
+  return {.cause = "replica",
+          .text = text,
+          .likely = fmt::format("replica{} {} of {} {} other weights: {} update is missing or not "
+                                "complete",
+                                one ? "" : "s", fmt::join(replicas, ", "), deal.replicas,
+                                one ? "has" : "have", one ? "its" : "their"),
+          // The number of replicas, one of two orders, how many of them, and which.
+          .description = std::log(2.0 * static_cast<double>(numbers)) +
+                         (one ? 0 : std::log(all - 1)) + log_choose(all, few)};
+}
+
+}  // namespace
+
 std::optional<Claim> propose_replica(const Comparison& comparison) {
   const int64_t rows = comparison.pair.rows;
   std::vector<int64_t> numbers;
-  for (const int64_t parts : {2, 3, 4, 6, 8, 16}) {
-    if (rows % parts == 0 && parts < rows) numbers.push_back(parts);
+  for (int64_t replicas = 2; replicas <= kMostReplicas; ++replicas) {
+    if (rows % replicas == 0 && replicas < rows) numbers.push_back(replicas);
   }
   BestPlace best(comparison);
-  for (const Range& range : equal_ranges(rows, numbers)) {
+  for (const int64_t replicas : numbers) {
     for (const bool in_turn : {false, true}) {
+      const Deal deal{rows, replicas, in_turn};
+      const std::set<int64_t> differing = most_differing(comparison, deal);
+      if (differing.empty()) continue;
       const auto inside = [&](const Token& token) {
-        return in_turn ? token.row % range.parts == range.part : range.contains(token.row);
+        return differing.contains(deal.replica_of(token));
       };
-      best.offer(tokens_where(comparison, inside), [&] {
-        return Claim{
-            .cause = "replica",
-            .text = in_turn ? fmt::format("only rows {}, {}, ... differ, every {}", range.part,
-                                          range.part + range.parts, ordinal(range.parts))
-                            : fmt::format("only rows {} differ, block {} of {}", range.text(),
-                                          range.part, range.parts),
-            .likely =
-                fmt::format("replica {} of {} has other weights: its update is missing or not "
-                            "complete",
-                            range.part, range.parts),
-            // The number of replicas, then which of them in one of two orders.
-            .description = std::log(2.0 * range.parts * numbers.size())};
-      });
+      best.offer(tokens_where(comparison, inside),
+                 [&] { return replica_claim(deal, differing, numbers.size()); });
     }
   }
   return best.judge(best.found() ? limit_of_rows(comparison, best.inside()) : 0);

@@ -70,13 +70,43 @@ std::optional<Rounded> find_rounded(const Pair& pair) {
   return std::nullopt;
 }
 
+std::string text_of(const Rounded& rounded) {
+  return fmt::format("each of the {:.0f} values of {} that are not 0 is a number of {}",
+                     rounded.values, rounded.b ? "B" : "A", rounded.dtype.name);
+}
+
+// The differences are those of a computation in the dtype that the values went through. That says
+// less than any cause that names a place or the values, so it gains just what a claim needs.
+std::optional<Claim> propose_computed(const Comparison& comparison, const Rounded& rounded) {
+  const double noise = 2 * std::exp2(1 - rounded.dtype.bits);
+  double sum = 0, largest = 0;
+  for (size_t i = 0; i < comparison.differences.size(); ++i) {
+    const double size = comparison.size_of(comparison.differences[i], i);
+    sum += size;
+    largest = std::max(largest, size);
+  }
+  const double mean = sum / static_cast<double>(comparison.differences.size());
+  if (largest > kMostNoise * noise || mean > kMeanNoise * noise) return std::nullopt;
+  const double description = std::log(4);
+  return Claim{.cause = "rounded",
+               .text = fmt::format("{}, and the files differ by what a computation in it does: by "
+                                   "{:.2g} of 1 + |logprob| in the mean, where its noise is at "
+                                   "most {:.2g}",
+                                   text_of(rounded), mean, kMeanNoise * noise),
+               .likely = fmt::format("{} was computed in {}: compute its log_softmax in float32, "
+                                     "or name the dtype of the computation in its metadata",
+                                     rounded.b ? "B" : "A", rounded.dtype.name),
+               .description = description,
+               .gained = kChanceNats + description,
+               .share = 1,
+               .leaves_noise = true};
+}
+
 }  // namespace
 
 std::string rounded_text(const Pair& pair) {
   const auto rounded = find_rounded(pair);
-  if (!rounded) return "";
-  return fmt::format("each of the {:.0f} values of {} that are not 0 is a number of {}",
-                     rounded->values, rounded->b ? "B" : "A", rounded->dtype.name);
+  return rounded ? text_of(*rounded) : "";
 }
 
 std::optional<Claim> propose_rounded(const Comparison& comparison) {
@@ -92,12 +122,12 @@ std::optional<Claim> propose_rounded(const Comparison& comparison) {
     remaining.push_back(std::max(std::abs(comparison.differences[i]) - half, 0.0));
     left += remaining.back() * remaining.back();
   }
-  if (!comparison.is_noise(remaining)) return std::nullopt;
+  if (!comparison.is_noise(remaining)) return propose_computed(comparison, *rounded);
   const char *coarse = rounded->b ? "B" : "A", *fine = rounded->b ? "A" : "B";
   return Claim{.cause = "rounded",
                .text = fmt::format("{}, and no value is further from that of {} than half a step "
                                    "of {}",
-                                   rounded_text(pair), fine, rounded->dtype.name),
+                                   text_of(*rounded), fine, rounded->dtype.name),
                .likely = fmt::format("the logprobs of {} were rounded to {} before they were saved "
                                      "in {}; keep them in float32 from log_softmax on",
                                      coarse, rounded->dtype.name, pair.dtype),

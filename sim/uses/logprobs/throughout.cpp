@@ -11,7 +11,6 @@
 namespace shardproof::sim::logprobs {
 namespace {
 
-constexpr double kLeastWrong = 0.65, kLeastRight = 0.95;
 // A unit with less than this share of the other units' wrong tokens is right.
 constexpr double kUnitShare = 0.5;
 constexpr int64_t kBlocks = 8;  // of positions

@@ -12,6 +12,8 @@ struct Comparison;
 // A place is claimed when the tokens there differ so many times more than the others, and a token
 // is wrong when it differs so many times more than the mean of the others.
 inline constexpr double kLeastContrast = 4;
+// So many of the tokens inside that can show it are wrong, and so many outside are right.
+inline constexpr double kLeastWrong = 0.65, kLeastRight = 0.95;
 
 struct PlaceCounts {
   int64_t inside = 0, wrong_inside = 0, outside = 0, right_outside = 0;  // tokens
