@@ -38,7 +38,8 @@ std::string world_line(const std::string& backend, const std::string& device) {
 // Built kernels are not tested kernels: they never ran on a machine without a GPU.
 std::string kernels_line() {
   const std::string no_gpu = why_no_cuda();
-  std::string state = "no: libshardproof_cuda.so was not built (no nvcc at build time)";
+  std::string state =
+      "no: libshardproof_cuda.so is not built; `./shardproof build` makes it where nvcc is";
   if (!cuda_kernels_file().empty()) {
     state = no_gpu.empty() ? "yes; the test unit_parallel_tp [TP-7] checks them on this GPU"
                            : "built but untested, nothing here can run them: " + no_gpu;

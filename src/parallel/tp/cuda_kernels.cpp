@@ -11,7 +11,8 @@ namespace {
 CudaKernels load_cuda_kernels() {
   const std::string path = cuda_kernels_file();
   if (path.empty()) {
-    return {.why_not = "libshardproof_cuda.so was not built (no nvcc at build time)"};
+    return {.why_not =
+                "libshardproof_cuda.so is not built; `./shardproof build` makes it where nvcc is"};
   }
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* entry = library != nullptr ? ::dlsym(library, kCudaAddRmsNormName) : nullptr;
