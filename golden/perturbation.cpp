@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "golden/parted_sums.h"
 #include "model/precision.h"
 #include "sim/case/record/golden_record.h"
 #include "sim/case/recorder/rounding_noise.h"
@@ -14,6 +15,7 @@ namespace shardproof::golden {
 Perturbation::Perturbation(int64_t member, int64_t seed, Errors errors, double roundings)
     : seed_(seed),
       prefix_(fmt::format("member {} ", member)),
+      parts_(int64_t{1} << (1 + (member - 1) % 4)),
       errors_(std::move(errors)),
       roundings_(roundings) {}
 
@@ -49,6 +51,7 @@ at::Tensor Perturbation::doubt(const at::Tensor& logprobs, int64_t step) const {
 }
 
 void Perturbation::wrap(Decoder& model) const {
+  overflow_in_parts(model, parts_);
   sim::move_scores(model, roundings_,
                    [seed = seed_, prefix = prefix_](const at::Tensor& like, const auto& of) {
                      return sim::uniform_noise(like, seed, prefix + of);

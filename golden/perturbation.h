@@ -10,6 +10,8 @@
 //                         since the sum is rounded before its log is taken. All probabilities of
 //                         the row share it, and it is all that is left of the logprob of a token
 //                         that is almost certain
+//   sums of float16       of a linear over what tp would share: infinite where one of 2 to 16 parts
+//                         overflows (golden/parted_sums.h)
 //   parameter's gradient  moved by a rounding. For the optimizer each element smaller than the
 //                         unperturbed run's largest error in that gradient is also moved by up to
 //                         that error: AdamW follows its sign, whatever its size
@@ -56,6 +58,7 @@ class Perturbation {
 
   int64_t seed_;
   std::string prefix_;
+  int64_t parts_;  // 2, 4, 8, 16 in turn
   Errors errors_;
   double roundings_;
 };

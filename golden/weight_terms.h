@@ -6,11 +6,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "golden/parted_sums.h"
 #include "model/decoder.h"
 
 namespace shardproof::golden {
-
-inline constexpr double kLargestHalf = 65504;  // finite in float16
 
 // Of the backwards while it watches, since the last call of reset().
 struct WeightTerms {
