@@ -84,8 +84,10 @@ Json coverage_json(const judge::Coverage& elements) {
   return {{"demanded", elements.demanded}, {"judged", elements.judged}, {"excused", excused}};
 }
 
-Json grounds_json(const judge::Grounds& grounds) {
-  return {{"scored_tokens", grounds.scored_tokens >= 0 ? Json(grounds.scored_tokens) : Json()},
+Json grounds_json(const judge::Account& account) {
+  const judge::Grounds& grounds = account.grounds;
+  return {{"elements", account.elements.judged},
+          {"scored_tokens", grounds.scored_tokens >= 0 ? Json(grounds.scored_tokens) : Json()},
           {"gradients", grounds.gradients},
           {"gradients_not_zero", grounds.gradients_not_zero}};
 }
@@ -176,7 +178,7 @@ Json case_json(size_t index, const judge::CaseResult& result, const RunInfo& inf
   out["tensors_compared"] = result.tensors_compared;
   out["elements_compared"] = result.elements_compared;
   out["elements"] = coverage_json(result.account.elements);
-  out["rests_on"] = grounds_json(result.account.grounds);
+  out["rests_on"] = grounds_json(result.account);
   out["unresolved"] = unjudged_json(result.account.unresolved);
   out["not_judged"] = unjudged_json(result.account.not_judged);
   out["worst_ratio"] = json_number(result.worst_ratio);

@@ -177,8 +177,9 @@ std::string case_line(const judge::CaseResult& result, bool color) {
       result.seconds, result.spec.name);
   if (result.verdict == Verdict::kMatch && result.tensors_compared > 0) {
     const std::string grounds = judge::grounds_text(result.account.grounds);
-    line += fmt::format("   {}{}{}, at most {:.3g}% of the allowance used",
-                        count_of(result.tensors_compared, "tensor"), grounds.empty() ? "" : ", ",
+    line += fmt::format("   {}, {}{}{}, at most {:.3g}% of the allowance used",
+                        count_of(result.tensors_compared, "tensor"),
+                        count_of(result.elements_compared, "element"), grounds.empty() ? "" : ", ",
                         grounds, 100 * result.worst_ratio);
     const std::string unresolved = judge::unresolved_text(result.account, result.spec.precision);
     if (!unresolved.empty()) line += ", " + painted(unresolved, kYellow, color);

@@ -567,9 +567,12 @@ class Grounds(CommandTest):
         self.assertEqual(10, train["rests_on"]["scored_tokens"])
         gradients = train["outcome"]["gradients"]
         self.assertEqual([gradients] * 2, [train["rests_on"]["gradients"], train["rests_on"]["gradients_not_zero"]])
-        self.assertEqual({"scored_tokens": 10, "gradients": 0, "gradients_not_zero": 0}, scores["rests_on"])
-        self.assertRegex(text, rf"tensors, 10 scored tokens, {gradients} of {gradients} gradients not all zero, at most")
-        self.assertRegex(text, r"tensors, 10 scored tokens, at most")
+        self.assertEqual([10, 0, 0], [scores["rests_on"][name] for name in ("scored_tokens", "gradients", "gradients_not_zero")])
+        elements = train["rests_on"]["elements"]
+        self.assertEqual(train["elements"]["demanded"] - sum(train["elements"]["excused"].values()), elements)
+        self.assertRegex(text, rf"tensors, {elements} elements, 10 scored tokens, {gradients} of {gradients} gradients not "
+                               "all zero, at most")
+        self.assertRegex(text, r"tensors, \d+ elements, 10 scored tokens, at most")
         half = self.scenario("data: {lengths: [5, 3, 4, 2], token_mask_probability: 1, dropped_samples: [0, 2]}")
         self.call("run", half, "--backend", "emulated", "--out", self.path("half"))
         self.assertEqual(3, self.results("half")["cases"][0]["rests_on"]["scored_tokens"])

@@ -40,9 +40,8 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines", "[summary]") {
   const std::string text = progress_of(false);
   CHECK(text.find('\033') == std::string::npos);
   CHECK(text.find('\r') == std::string::npos);
-  CHECK_THAT(
-      text,
-      Contains("match        0.125 s  tp/llama_tp2   2 tensors, at most 3.1% of the allowance"));
+  CHECK_THAT(text, Contains("match        0.125 s  tp/llama_tp2   2 tensors, 96 elements, at most "
+                            "3.1% of the allowance"));
   CHECK_THAT(text, Contains("\na note\n"));
   CHECK_THAT(text, Contains("rank 1 died"));
 }
