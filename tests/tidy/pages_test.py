@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the pages to the tree: every relative link leads to a file, and every `path` that begins with a folder of the
 tree names one, with or without its ending. A script that a line of a code block runs by its path has its run bit. Each
-row of a table is one line."""
+row of a table is one line. Of a list of files on a way, the count above it is right, and each file has its function."""
 
 import os
 import re
@@ -17,6 +17,9 @@ BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 BROKEN_ROW = re.compile(r"^\|.*[^|\s]\s*$", re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ )?(?:\w+=\S* )*([\w./-]+)", re.MULTILINE)  # after its variables
 ENDINGS = ("", ".h", ".cpp", ".yaml", ".py")
+WAY = re.compile(r"\*\*(\d+) files\*\*[^|]*\| \| File \| Function \|[^\n]*\n\|[-|]+\n((?:\|[^\n]*\n)+)")
+STATION = re.compile(r"^\| (\d+) \| `([\w/.]+)` \| `(\w+)` \|")
+WAYS = {"docs/architecture.md": 2}
 
 
 def problems(root, page):
@@ -36,9 +39,31 @@ def problems(root, page):
                 break
 
 
+def problems_of_ways(root, page):
+    """Of the tables of files on a way, each with its function, under the count of its rows."""
+    ways = WAY.findall(page.read_text())
+    if len(ways) != WAYS.get(page.relative_to(root).as_posix(), 0):
+        yield f"it has {len(ways)} tables of files on a way"
+    for count, table in ways:
+        rows = table.splitlines()
+        if len(rows) != int(count):
+            yield f"{len(rows)} files are on a way whose text counts {count}"
+        for number, row in enumerate(rows, 1):
+            station = STATION.match(row)
+            if not station or int(station[1]) != number:
+                yield f"row {number} of a way is not a number, a file and a function: {row}"
+                continue
+            file = root / station[2]
+            if not file.is_file():
+                yield f"there is no {station[2]}"
+            elif not re.search(rf"^(?!.*;$)(?:  )?[\w[].*\b{station[3]}\(", file.read_text(), re.MULTILINE):
+                yield f"{station[2]} has no function {station[3]}"
+
+
 def main():
     pages = sorted(page for pattern in PAGES for page in ROOT.glob(pattern))
-    found = [f"{page.relative_to(ROOT)}: {problem}" for page in pages for problem in problems(ROOT, page)]
+    found = [f"{page.relative_to(ROOT)}: {problem}" for page in pages
+             for problem in [*problems(ROOT, page), *problems_of_ways(ROOT, page)]]
     print("\n".join(found) or f"{len(pages)} pages, every link and path leads somewhere")
     return 1 if found or not pages else 0
 
