@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Holds the pages to the tree: every relative link leads to a file, and every `path` that begins with a folder of the
 tree names one, with or without its ending. A script that a line of a code block runs by its path has its run bit. Each
-row of a table is one line. Of a list of files on a way, the count above it is right, and each file has its function."""
+row of a table is one line. Of a list of files on a way, the count above it is right, and each file has its function. A
+count in a table of README.md stands on a page that its row links."""
 
 import os
 import re
@@ -15,6 +16,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:src|sim|golden|tests|scenarios|docs|cmake|bench|examples|reports)/[\w./-]*\w)`")
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 BROKEN_ROW = re.compile(r"^\|.*[^|\s]\s*$", re.MULTILINE)
+COUNT = re.compile(r"^\|.*\| *(\d+ of \d+) *\|$", re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ )?(?:\w+=\S* )*([\w./-]+)", re.MULTILINE)  # after its variables
 ENDINGS = ("", ".h", ".cpp", ".yaml", ".py")
 WAY = re.compile(r"\*\*(\d+) files\*\*[^|]*\| \| File \| Function \|[^\n]*\n\|[-|]+\n((?:\|[^\n]*\n)+)")
@@ -60,10 +62,20 @@ def problems_of_ways(root, page):
                 yield f"{station[2]} has no function {station[3]}"
 
 
+def lone_counts(page):
+    """The counts of a page's tables that no page linked in their row has."""
+    for row in COUNT.finditer(page.read_text()):
+        linked = [page.parent / target for target in LINK.findall(row[0])]
+        linked = [one / "README.md" if one.is_dir() else one for one in linked]
+        if not any(row[1] in one.read_text() for one in linked if one.is_file()):
+            yield f"{row[1]} stands on no page that its row links: {row[0][:80]}"
+
+
 def main():
     pages = sorted(page for pattern in PAGES for page in ROOT.glob(pattern))
     found = [f"{page.relative_to(ROOT)}: {problem}" for page in pages
              for problem in [*problems(ROOT, page), *problems_of_ways(ROOT, page)]]
+    found += [f"README.md: {problem}" for problem in lone_counts(ROOT / "README.md")]
     print("\n".join(found) or f"{len(pages)} pages, every link and path leads somewhere")
     return 1 if found or not pages else 0
 
