@@ -282,7 +282,7 @@ CASES = {
         ["scenario.yaml:1:9: model.folder: ", "no_such_folder/config.json does not exist"]),
     "scenario_name_that_walks": Expected("A name that leaves the run folder", ["is not a name"]),
     "scenario_names_of_others": Expected("Keys and values under the names of other programs",
-        ["did you mean parallel.pipeline_parallel_size?", "there is no expert parallelism",
+        ["did you mean parallel.pipeline_parallel_size?", "did you mean parallel.expert_parallel_size?",
          "did you mean model.num_hidden_layers?", "did you mean run.steps?", "did you mean float64?"]),
     "scenario_nan_constant": Expected("A learning rate that is no number", ["run.optimizer.kwargs.lr is .nan"]),
     "scenario_no_yaml": Expected("No YAML at all", ["this is not YAML"]),

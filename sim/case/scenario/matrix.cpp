@@ -115,10 +115,7 @@ class MatrixReader {
   [[noreturn]] void unknown_list(const YamlEntry& entry) const {
     std::vector<std::string> paths;
     for (const Option& key : schema_.keys()) paths.push_back(key.path);
-    std::string nearest;
-    for (const std::string& path : paths) {
-      if (nearest.empty() && path.ends_with("." + entry.key)) nearest = path;
-    }
+    std::string nearest = schema_.path_named(entry.key);
     if (nearest.empty()) nearest = nearest_name(entry.key, paths);
     fail_at(file_, entry.line, entry.column, fmt::format("unknown key '{}' in matrix", entry.key),
             nearest.empty() ? "sweep a key by its whole path, or give rows {name: .., key: value}"

@@ -20,6 +20,9 @@ class Schema {
   bool is_block(std::string_view path) const;           // a prefix of keys: "parallel"
   // Names that a block may have.
   std::vector<std::string> names_below(std::string_view block) const;
+  // The path of the key, or the block, that another block or another configuration has under the
+  // last part of `path`, as "tp" or "expert_model_parallel_size"; "" none. `block` is where it was.
+  std::string path_named(const std::string& path, const std::string& block = "") const;
   // The value of `node`. Throws Error(kBadInput) with its position for a wrong type or range.
   static nlohmann::json checked(const Option& key, const YamlNode& node, const std::string& file);
   // Checks the text after the option's flag on a command line; errors name the flag.

@@ -21,33 +21,6 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// The scenario's name for a block or key of another configuration; "" none.
-std::string key_elsewhere(const std::string& name) {
-  if (name == "dtensor_cfg") return "parallel";
-  if (name == "model_name") return "model.folder";
-  if (name == "pipeline_model_parallel_size") return "parallel.pipeline_parallel_size";
-  if (name == "virtual_pipeline_model_parallel_size") return "parallel.pp.chunks";
-  if (name == "num_layers" || name == "n_layer") return "model.num_hidden_layers";
-  if (name == "num_heads" || name == "n_head") return "model.num_attention_heads";
-  if (name == "num_query_groups") return "model.num_key_value_heads";
-  if (name == "ffn_hidden_size") return "model.intermediate_size";
-  return name == "policy" ? "run" : "";
-}
-
-// A parallelism that no key sets, by the beginning of its size's name; "" none.
-std::string missing_parallelism(const std::string& name) {
-  return name.starts_with("expert") && name.ends_with("_size") ? "expert" : "";
-}
-
-// The path in the table that ends in this name, in whatever block but a list's; "" none.
-std::string path_ending_in(const Schema& schema, const std::string& name) {
-  for (const Option& key : schema.keys()) {
-    const bool in_list = key.path.find('[') != std::string::npos;
-    if (!in_list && key.path.ends_with("." + name)) return key.path;
-  }
-  return "";
-}
-
 }  // namespace
 
 void Settings::add(const YamlNode& map, const std::vector<std::string>& elsewhere) {
@@ -98,13 +71,7 @@ void Settings::unknown_key(const YamlEntry& entry, const std::string& outer) con
   const std::string name = block.empty() ? path : path.substr(block.size() + 1);
   std::vector<std::string> known = schema_->names_below(block);
   if (block.empty()) known.insert(known.end(), {"matrix", "skip"});
-  const std::string missing = missing_parallelism(name);
-  if (!missing.empty()) {
-    fail_at(file_, entry.line, entry.column, what,
-            fmt::format("there is no {} parallelism; remove it", missing));
-  }
-  std::string meant = key_elsewhere(name);
-  if (meant.empty()) meant = path_ending_in(*schema_, name);
+  std::string meant = schema_->path_named(name, block);
   if (meant.empty()) {
     const std::string nearest = nearest_name(name, known);
     if (!nearest.empty()) meant = joined(block, nearest);

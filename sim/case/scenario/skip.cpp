@@ -18,7 +18,8 @@ SkipCondition read_condition(const Schema& schema, const std::string& file,
   if (key == nullptr || entry.key.find('[') != std::string::npos) {
     std::vector<std::string> paths;
     for (const Option& known : schema.keys()) paths.push_back(known.path);
-    const std::string nearest = nearest_name(entry.key, paths);
+    std::string nearest = schema.path_named(entry.key);
+    if (nearest.empty()) nearest = nearest_name(entry.key, paths);
     fail_at(file, entry.line, entry.column, fmt::format("unknown key '{}' in skip.when", entry.key),
             nearest.empty() ? "name a key by its whole path"
                             : fmt::format("did you mean {}?", nearest));

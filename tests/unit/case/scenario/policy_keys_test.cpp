@@ -129,3 +129,40 @@ TEST_CASE("The policy configuration's other names are known", "[scenario][PW-12]
                  {"model_name: x\n", "did you mean model.folder?"},
                  {"policy: {precision: float32}\n", "did you mean run?"}});
 }
+
+TEST_CASE("Other frameworks' names of the sizes of a mesh are known in every place of a key",
+          "[scenario]") {
+  const std::vector<std::pair<std::string, std::string>> names = {
+      {"tensor_model_parallel_size", "parallel.tensor_parallel_size"},
+      {"pipeline_model_parallel_size", "parallel.pipeline_parallel_size"},
+      {"virtual_pipeline_model_parallel_size", "parallel.pp.chunks"},
+      {"context_parallel_size", "parallel.context_parallel_size"},
+      {"expert_model_parallel_size", "parallel.expert_parallel_size"},
+      {"expert_tensor_parallel_size", "parallel.expert_tensor_parallel_size"},
+      {"data_parallel_replicate_degree", "parallel.replicate_size"},
+      {"data_parallel_shard_degree", "parallel.data_parallel_size"},
+      {"tensor_parallel_degree", "parallel.tensor_parallel_size"},
+      {"pipeline_parallel_degree", "parallel.pipeline_parallel_size"},
+      {"context_parallel_degree", "parallel.context_parallel_size"},
+      {"expert_parallel_degree", "parallel.expert_parallel_size"},
+      {"expert_tensor_parallel_degree", "parallel.expert_tensor_parallel_size"},
+      {"ulysses_sequence_parallel_size", "parallel.ulysses_size"},
+      {"tensor_parallel_size", "parallel.tensor_parallel_size"},
+      {"expert_parallel_size", "parallel.expert_parallel_size"},
+      {"ep", "parallel.expert_parallel_size"},
+      {"etp", "parallel.expert_tensor_parallel_size"},
+      {"tp", "parallel.tensor_parallel_size"}};
+  for (const auto& [name, path] : names) {
+    const std::string meant = "did you mean " + path + "?";
+    check_refused({{name + ": 2\n", meant},
+                   {"run: {" + name + ": 2}\n", meant},
+                   {"megatron." + name + ": 2\n", meant},
+                   {"matrix: {" + name + ": [1, 2]}\n", meant},
+                   {"skip: {reason: x, when: {" + name + ": 2}}\n", meant}});
+    if (path == "parallel." + name || name == "tp") continue;  // a key or a block there
+    check_refused({{"parallel: {" + name + ": 2}\n", meant}});
+  }
+  check_refused({{"parallelism: {tensor_parallel_degree: 2}\n", "did you mean parallel?"},
+                 {"megatron_cfg: {expert_model_parallel_size: 2}\n", "did you mean parallel?"},
+                 {"reference: {tp: 2}\n", "did you mean reference.mesh.tp?"}});
+}
