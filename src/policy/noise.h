@@ -17,7 +17,6 @@ namespace shardproof {
 // Source: NeMo-RL dtensor_policy_worker.py, _add_noise_to_weights. There each rank draws for its
 // own shard from the process's generator, so that copies diverge and the noise depends on the
 // mesh's size.
-// added.
 void add_noise(Trainer& trainer, const MeshComm& comm, double std, int64_t seed);
 
 }  // namespace shardproof
