@@ -169,6 +169,27 @@ matrix:
   CHECK(scenario.cases[1].skip == "not today");
 }
 
+TEST_CASE("A swept key replaces the scenario's own value, and has its short name in the names",
+          "[scenario]") {
+  const Scenario scenario = parse_scenario_text("sc/own.yaml", R"(
+name: mine
+precision: bfloat16
+parallel: {data_parallel_size: 4, tensor_parallel_size: 3}
+matrix:
+  precision: [float32, float64]
+  parallel.data_parallel_size: [2]
+)");
+  REQUIRE(scenario.cases.size() == 2);
+  CHECK(scenario.cases[0].name == "sc/mine[precision=float32,dp=2]");
+  CHECK(scenario.cases[1].name == "sc/mine[precision=float64,dp=2]");
+  CHECK(scenario.cases[0].precision == Precision::kFloat32);
+  CHECK(scenario.cases[1].precision == Precision::kFloat64);
+  for (const CaseSpec& spec : scenario.cases) {
+    CHECK(spec.parallel.dp == 2);
+    CHECK(spec.parallel.tp == 3);
+  }
+}
+
 TEST_CASE("A matrix that cannot be expanded is refused with its place", "[scenario]") {
   check_refused({{"matrix: {tp: [1, 2]}\n", "tp/x.yaml:1:10: unknown key 'tp' in matrix"},
                  {"matrix: {seed: []}\n", "an empty list"},
