@@ -295,15 +295,7 @@ class ExpertsFit : private FittedSettings {
       if (has(kBalance) || has(kZ)) set(kGroups, name_of(LossGroups::kSequence));
     }
     const bool global = setting_of(settings_, kGroups) == name_of(LossGroups::kGlobal);
-    if (global || has_stages()) drop(kForm);
-  }
-
-  // Of pp, which a load may bring.
-  bool has_stages() const {
-    const nlohmann::json stages = setting_of(settings_, kStageList);
-    return mesh_sizes().pp > 1 || std::any_of(stages.begin(), stages.end(), [](const auto& stage) {
-             return stage.value("pipeline_parallel_size", int64_t{1}) > 1;
-           });
+    if (global || in_stages()) drop(kForm);
   }
 
   // Muon needs gate and up one behind the other, and not column by column.

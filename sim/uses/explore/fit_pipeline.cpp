@@ -14,8 +14,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char *kPp = "parallel.pipeline_parallel_size", *kRefPp = "reference.mesh.pp",
-                     *kStagePp = "pipeline_parallel_size", *kSchedule = "parallel.pp.schedule",
+constexpr const char *kRefPp = "reference.mesh.pp", *kSchedule = "parallel.pp.schedule",
                      *kChunks = "parallel.pp.chunks", *kGroup = "parallel.pp.group",
                      *kFirst = "parallel.pp.first_layers", *kLast = "parallel.pp.last_layers",
                      *kLayout = "parallel.pp.layout", *kMicro = "run.train_micro_batch_size",
@@ -27,6 +26,7 @@ constexpr int64_t kMostStages = 4;
 class PipelineFit : private FittedSettings {
  public:
   using FittedSettings::FittedSettings;
+  using FittedSettings::in_stages;
 
   void fit() {
     excluded();
@@ -36,7 +36,6 @@ class PipelineFit : private FittedSettings {
     microbatches();
     reference();
   }
-  bool in_stages() const { return most_ranks() > 1; }
   bool has_reference() const { return size(kRefPp, 1) > 1; }
 
  private:
@@ -52,18 +51,8 @@ class PipelineFit : private FittedSettings {
       stage[kStagePp] = change(stage[kStagePp].get<int64_t>());
     }
   }
-  std::vector<int64_t> sizes() const {
-    std::vector<int64_t> sizes = {size(kPp, 1)};
-    if (has(kStageList)) {
-      for (const json& stage : settings_[kStageList]) {
-        sizes.push_back(std::max<int64_t>(stage.value(kStagePp, int64_t{1}), 1));
-      }
-    }
-    std::erase(sizes, 1);
-    return sizes;
-  }
   int64_t most_ranks() const {
-    const std::vector<int64_t> all = sizes();
+    const std::vector<int64_t> all = stage_ranks();
     return all.empty() ? 1 : *std::max_element(all.begin(), all.end());
   }
 
@@ -121,7 +110,7 @@ class PipelineFit : private FittedSettings {
 
   // One for the stages of the case, as even as the given one.
   void layout() {
-    const auto all = sizes();
+    const auto all = stage_ranks();
     const bool several =
         size(kRefPp, 1) > 1 ||
         std::any_of(all.begin(), all.end(), [&](int64_t ranks) { return ranks != all.front(); });
@@ -148,7 +137,7 @@ class PipelineFit : private FittedSettings {
 
   // Layers that all splits of the case take.
   void layers() {
-    const std::vector<int64_t> all = sizes();
+    const std::vector<int64_t> all = stage_ranks();
     const int64_t chunks = size(kChunks, 1);
     const bool counts = std::any_of(std::begin(kCounts), std::end(kCounts), [&](const char* path) {
       return setting_of(settings_, path) == true;

@@ -3,6 +3,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/families.h"
 #include "sim/uses/explore/effects.h"
@@ -14,6 +15,8 @@ inline constexpr const char* kDp = "parallel.data_parallel_size";
 inline constexpr const char* kCp = "parallel.context_parallel_size";
 inline constexpr const char* kUlysses = "parallel.ulysses_size";
 inline constexpr const char* kTp = "parallel.tensor_parallel_size";
+inline constexpr const char* kPp = "parallel.pipeline_parallel_size";
+inline constexpr const char* kStagePp = "pipeline_parallel_size";  // of a stage
 inline constexpr const char* kStageList = "run.stages";
 inline constexpr const char* kLayers = "model.num_hidden_layers";
 
@@ -54,6 +57,18 @@ class FittedSettings {
     return sizes;
   }
   int64_t mesh_ranks() const { return mesh_sizes().ranks(); }
+  // Each number of stage ranks above 1: the mesh's, and those that loads bring, which may be 0.
+  std::vector<int64_t> stage_ranks() const {
+    std::vector<int64_t> ranks = {size(kPp, 1)};
+    if (has(kStageList)) {
+      for (const nlohmann::json& stage : settings_[kStageList]) {
+        ranks.push_back(stage.value(kStagePp, int64_t{1}));
+      }
+    }
+    std::erase_if(ranks, [](int64_t count) { return count <= 1; });
+    return ranks;
+  }
+  bool in_stages() const { return !stage_ranks().empty(); }
 
   CaseSettings& settings_;
   const std::set<std::string>& fixed_;
