@@ -456,11 +456,11 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(recorded([("tp", 2)]), golden=golden), 0, "only the reference recorded it: buffer.large")
         self.expect(self.judge(with_buffer(recorded([("tp", 2)]))), 0, "only this run recorded it: buffer.large")
 
-    def two_steps(self, mesh=(), rule="other", rate=1.0, noise=0.0, gradient_of=None, narrow=False, shift=0.0, loss=2.0):
-        """Two steps of w [8, 6] and b [4, 6], which all ranks hold: each element moves by lr * sin(g). Of the first update,
-        every element is wrong by `noise` of it, up or down. A change of the parameters changes the gradients of step 2
+    def own_steps(self, mesh=(), rule="other", rate=1.0, noise=0.0, gradient_of=None, narrow=False, shift=0.0, loss=2.0, steps=2):
+        """Steps of w [8, 6] and b [4, 6], which all ranks hold: each element moves by lr * sin(g). Of the first update,
+        every element is wrong by `noise` of it, up or down. A change of the parameters changes the gradients of later steps
         by `shift` of them. `gradient_of` changes those, by step and rank."""
-        run = Run(mesh, steps=2, optimizer={**ADAM, "type": "Mine", "rule": rule, "lr": [0.01, 0.01]}, version=3)
+        run = Run(mesh, steps=steps, optimizer={**ADAM, "type": "Mine", "rule": rule, "lr": [0.01] * steps}, version=3)
         for rank in range(run.world_size):
             def put(kind, name, values, step):
                 shape = (8, 6) if name.endswith("w") else (4, 6)
@@ -472,10 +472,10 @@ class RecordedRunTest(cli_test.CommandTest):
             now = {name: values_of("start " + name, shape) for name, shape in (("w", (8, 6)), ("b", (4, 6)))}
             for name, values in now.items():
                 put("param", name, values, 0)
-            for step in (1, 2):
+            for step in range(1, steps + 1):
                 run.add(rank, "scalar", "loss", [1.5 if step == 1 else loss * (1 + shift / 3)], (), step)
                 for name, values in now.items():
-                    gradient = [g * (1 + (shift * (-1) ** i if step == 2 else 0))
+                    gradient = [g * (1 + (shift * (-1) ** i if step > 1 else 0))
                                 for i, g in enumerate(values_of(f"g{step}{name}", (len(values),)))]
                     if gradient_of:
                         gradient = gradient_of(gradient, step, rank)
@@ -488,10 +488,10 @@ class RecordedRunTest(cli_test.CommandTest):
         return run
 
     def test_what_is_computed_from_unresolved_parameters(self):
-        golden = self.two_steps().write(os.path.join(self.scratch, "two"))
-        self.expect(self.judge(self.two_steps([("dp", 2)]), golden=golden), 0, "MATCH", absent=["unresolved"])
-        scattered = {"mesh": [("dp", 2)], "noise": 0.01, "shift": 1e-4}
-        self.expect(self.judge(self.two_steps(**scattered), golden=golden), 0, "MATCH", "unresolved")
+        golden = self.own_steps(steps=3).write(os.path.join(self.scratch, "three"))
+        self.expect(self.judge(self.own_steps([("dp", 2)], steps=3), golden=golden), 0, "MATCH", absent=["unresolved"])
+        scattered = {"mesh": [("dp", 2)], "noise": 0.01, "shift": 1e-4, "steps": 3}
+        self.expect(self.judge(self.own_steps(**scattered), golden=golden), 0, "MATCH", "unresolved")
 
         def changed(step, how):
             return lambda gradient, at, rank: how(gradient) if at == step else gradient
@@ -499,12 +499,14 @@ class RecordedRunTest(cli_test.CommandTest):
         def other(values):  # as where one of two addends is lost
             return [0.5 * (value + math.cos(40 * value)) for value in values]
         for how in (lambda values: [2 * value for value in values], other):
-            for step in (1, 2):
-                wrong = self.two_steps(**scattered, gradient_of=changed(step, how))
-                self.expect(self.judge(wrong, golden=golden), 1, "MISMATCH", f"of step {step}", "grad.")
-        self.expect(self.judge(self.two_steps(**scattered, loss=4.0), golden=golden), 1, "MISMATCH", "loss")
+            for step in (1, 2, 3):
+                wrong = self.own_steps(**scattered, gradient_of=changed(step, how))
+                done = self.judge(wrong, golden=golden)
+                self.expect(done, 1, "MISMATCH")
+                self.assertRegex(done.stdout, rf"(?m)^  tensor +grad\.\w .* of step {step}\b")
+        self.expect(self.judge(self.own_steps(**scattered, loss=4.0), golden=golden), 1, "MISMATCH", "loss")
         # without a parameter that is unresolved the rule is that of float64
-        self.expect(self.judge(self.two_steps([("dp", 2)], shift=1e-4), golden=golden), 1, "MISMATCH", "loss")
+        self.expect(self.judge(self.own_steps([("dp", 2)], shift=1e-4, steps=3), golden=golden), 1, "MISMATCH", "loss")
 
     def test_sums_that_are_computed_from_unresolved_parameters(self):
         def summed(run, share=0.5):
@@ -515,17 +517,17 @@ class RecordedRunTest(cli_test.CommandTest):
                 run.data[rank] = [(key, dtype, shape, [share * v for v in values] if run.mesh and shape == [] else values)
                                   for key, dtype, shape, values in run.data[rank]]
             return run
-        golden = self.two_steps().write(os.path.join(self.scratch, "two"))
-        exact = self.judge(summed(self.two_steps([("dp", 2)], noise=0.01)), golden=golden)
+        golden = self.own_steps().write(os.path.join(self.scratch, "two"))
+        exact = self.judge(summed(self.own_steps([("dp", 2)], noise=0.01)), golden=golden)
         self.expect(exact, 0, "MATCH", "MATCH, 4 of 12 not judged")
-        near = self.judge(summed(self.two_steps([("dp", 2)], noise=0.01, shift=1e-4)), golden=golden)
+        near = self.judge(summed(self.own_steps([("dp", 2)], noise=0.01, shift=1e-4)), golden=golden)
         self.expect(near, 0, "MATCH", "unresolved")
-        self.expect(self.judge(summed(self.two_steps([("dp", 2)], noise=0.01), 0.25), golden=golden), 1, "loss")
+        self.expect(self.judge(summed(self.own_steps([("dp", 2)], noise=0.01), 0.25), golden=golden), 1, "loss")
 
     def test_an_update_by_another_factor(self):
-        golden = self.two_steps().write(os.path.join(self.scratch, "two"))
+        golden = self.own_steps().write(os.path.join(self.scratch, "two"))
         for rate in (2, 1.5, 0.5):
-            wrong = self.two_steps([("dp", 2)], rate=rate)
+            wrong = self.own_steps([("dp", 2)], rate=rate)
             self.expect(self.judge(wrong, golden=golden), 1, "MISMATCH", "param.", "of step 1",
                         f"moved by {rate:g} x the golden's update", "on all ranks")
         # a rank's own part of a parameter that is cut over tp
@@ -540,20 +542,20 @@ class RecordedRunTest(cli_test.CommandTest):
                     "param.head.weight", "moved by 2 x the golden's update", "on rank 1 only")
 
     def test_states_of_gradients_that_were_recorded_below_float64(self):
-        golden = self.two_steps(rule="adamw").write(os.path.join(self.scratch, "two"))
-        run = self.two_steps([("dp", 2)], rule="adamw", narrow=True)
+        golden = self.own_steps(rule="adamw").write(os.path.join(self.scratch, "two"))
+        run = self.own_steps([("dp", 2)], rule="adamw", narrow=True)
         done = self.judge(run, golden=golden)
         self.expect(done, 0, "MATCH, 12 of 16 not judged", "grad.w of step 1 and 3 more",
                     "it differs by roundings of float32, in which gradients of step 1 were recorded", absent=["1 x golden"])
-        doubled = self.two_steps([("dp", 2)], rule="adamw", narrow=True,
+        doubled = self.own_steps([("dp", 2)], rule="adamw", narrow=True,
                                  gradient_of=lambda gradient, step, rank: [2 * g for g in gradient])
         self.expect(self.judge(doubled, golden=golden), 1, "exp_avg.", "2 x golden")
 
     def with_repeats(self, name, move, precision="float32", count=16, **options):
         """A golden run and its repeats, whose gradients and loss are moved by move(values, repeat)."""
-        folder = self.two_steps(**options).write(os.path.join(self.scratch, name))
+        folder = self.own_steps(**options).write(os.path.join(self.scratch, name))
         for k in range(1, count + 1):
-            repeat = self.two_steps(**options)
+            repeat = self.own_steps(**options)
             repeat.head |= {"noise": k, "precision": precision}
             repeat.data[0] = [(key, dtype, shape, move(values, k) if line["kind"] in ("grad", "scalar") else values)
                               for line, (key, dtype, shape, values) in zip(repeat.lines[0], repeat.data[0])]
@@ -566,7 +568,7 @@ class RecordedRunTest(cli_test.CommandTest):
 
         def near(values, k):
             return [value * (1 + 1e-6 * math.sin(k + i)) for i, value in enumerate(values)]
-        low = self.two_steps([("dp", 2)])
+        low = self.own_steps([("dp", 2)])
         low.head["precision"] = "float32"
         low = low.write(os.path.join(self.scratch, "low"))
         self.expect(self.judge(low, golden=self.with_repeats("near", near)), 0, "MATCH", "16 repeats")
@@ -578,11 +580,11 @@ class RecordedRunTest(cli_test.CommandTest):
         """They measure what is computed from what is unresolved, in later steps too."""
         def near(values, k):
             return [value * (1 + 1e-4 * math.sin(k + i)) for i, value in enumerate(values)]
-        plain = self.two_steps().write(os.path.join(self.scratch, "plain"))
+        plain = self.own_steps().write(os.path.join(self.scratch, "plain"))
         measured = self.with_repeats("measured", near, "float64")
 
         def off(size):
-            return self.two_steps([("dp", 2)], gradient_of=lambda gradient, step, rank: [
+            return self.own_steps([("dp", 2)], gradient_of=lambda gradient, step, rank: [
                 g * (1 + size * (-1) ** i) for i, g in enumerate(gradient)])
         self.expect(self.judge(off(1e-4), golden=plain), 1, "MISMATCH", "grad.w")
         self.expect(self.judge(off(1e-4), golden=measured), 0, "MATCH", "16 repeats of it in float64")
