@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "SKILL.md", "docs/*.md", "docs/adding/*.md", "scenarios/README.md", "tests/*/README.md",
-         "bench/README.md", "reports/README.md", "examples/*/README.md"]
+         "bench/README.md", "reports/README.md", "python/README.md", "examples/*/README.md"]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:src|sim|golden|tests|scenarios|docs|cmake|bench|examples|reports)/[\w./-]*\w)`")
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
