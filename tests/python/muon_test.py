@@ -5,6 +5,7 @@ import tempfile
 import unittest
 from contextlib import nullcontext
 
+import every_optimizer_many as faults
 import judging
 import ranks
 import runs
@@ -19,6 +20,11 @@ import shardproof
 
 HAS_MUON = hasattr(torch.optim, "Muon")
 BLOCKS = (20, 14, 14)  # q, k and v of the first matrix
+# Of a fault of every_optimizer_many: the tensor and the step at which it shows, and its cause.
+FOUND = {"rate": ("param.0.weight", 1, "moved by 2 x the golden's update"),
+         "lost": ("momentum_buffer.0.weight", 2, "the momentum before was lost"),
+         "moved": ("momentum_buffer.0.weight", 2, "what this step makes of those that lay 3 elements further back after "
+                                                  "step 1 .* another place of a flat buffer")}
 
 
 def orthogonal(matrix):
@@ -36,19 +42,16 @@ def orthogonal(matrix):
 class HandMuon(torch.optim.Optimizer):
     """Gathers the momentum and makes it orthogonal, the first matrix in blocks. `bug` says what is wrong instead."""
 
-    def __init__(self, parameters, lr, bug="", rank=0):
+    def __init__(self, parameters, lr, bug=""):
         super().__init__(parameters, {"lr": lr})
-        self.bug, self.rank, self.steps = bug, rank, 0
+        self.bug = bug
 
     @torch.no_grad()
     def step(self, closure=None):
-        self.steps += 1
         group = self.param_groups[0]
         for index, parameter in enumerate(group["params"]):
             state = self.state[parameter]
             buffer = state.setdefault("momentum_buffer", torch.zeros_like(parameter))
-            if self.steps == 2 and (self.bug == "lost" or self.bug == "lost there" and self.rank == 1):
-                local(buffer).zero_()
             buffer.lerp_(parameter.grad, 0.05)
             update = parameter.grad.lerp(buffer, 0.95)
             cut = BLOCKS if index == 0 and self.bug != "whole" else (len(update),)
@@ -60,8 +63,8 @@ class HandMuon(torch.optim.Optimizer):
                 made = torch.cat([orthogonal(part) for part in whole(update).split(cut)])
                 made = local(distribute_tensor(made, update.device_mesh, update.placements)) \
                     if isinstance(update, DTensor) else made
-            rate = group["lr"] * (2 if self.bug == "rate there" and self.rank == 1 else 1)
-            local(parameter).mul_(1 - group["lr"] * 0.1).sub_(made, alpha=rate * max(1, len(update) / update.shape[1]) ** 0.5)
+            scale = max(1, len(update) / update.shape[1]) ** 0.5
+            local(parameter).mul_(1 - group["lr"] * 0.1).sub_(made, alpha=group["lr"] * scale)
 
 
 def whole(tensor):
@@ -85,9 +88,8 @@ def train(rank, out, golden, world_size, kind, layout="fsdp", bug=""):
                 parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
             else:
                 fully_shard(model, mesh=mesh)
-        rate = 0.02 * (2 if bug == "rate" else 1)
         hand = kind == "hand"
-        optimizer = HandMuon(model.parameters(), rate, bug, rank) if hand else torch.optim.Muon(model.parameters(), lr=rate)
+        optimizer = HandMuon(model.parameters(), 0.02, bug) if hand else torch.optim.Muon(model.parameters(), lr=0.02)
         if golden:
             shardproof.load(model, golden)
         rules = {"0.weight": shardproof.Muon(blocks=BLOCKS), "*": shardproof.Muon()} if hand else None
@@ -98,6 +100,9 @@ def train(rank, out, golden, world_size, kind, layout="fsdp", bug=""):
                 optimizer.zero_grad()
                 loss = (model(inputs) - inputs.roll(1, 1).repeat(1, 2)[:, :24]).square().mean()
                 loss.backward()
+                if bug in faults.BUGS:
+                    with torch.no_grad():
+                        faults.spoil(optimizer, bug, rank, step)
                 optimizer.step()
                 rec.scalar("loss", loss, mean_over=() if layout == "tp" else ("fsdp",))
 
@@ -172,15 +177,19 @@ class MuonTest(judging.SharedRunsTest):
                 ("hand", "whole", "fsdp", "param.0.weight .*of step 1",
                  "the whole matrix is made orthogonal at once, where blocks of 20, 14, 14 rows belong"),
                 ("hand", "thirds", "fsdp", "param.0.weight .*of step 1", "made orthogonal in 3 equal blocks of rows"),
-                ("hand", "rate", "fsdp", "param.*of step 1", "moved by 2 x"),
-                ("hand", "rate there", "fsdp", "param.*of step 1", "moved by 2 x .* on rank 1 only"),
-                ("narrow", "rate", "tp", "param.*of step 1", "moved by 2 x"),
-                ("lifted", "rate", "fsdp", "param.*of step 1", "moved by 2 x"),
-                ("hand", "lost", "fsdp", "momentum_buffer.0.weight .*of step 2", "the momentum before was lost|empty states"),
-                ("hand", "lost there", "fsdp", "momentum_buffer.0.weight .*of step 2",
-                 "the momentum before was lost|empty states")):
+                ("narrow", "rate", "tp", "param.*of step 1", "moved by 2 x")):
             with self.subTest(kind=kind, bug=bug, layout=layout):
                 self.expect_patterns(self.judged(kind, 2, layout, bug), 1, tensor, cause)
+
+    def test_rates_and_momenta(self):
+        """Found at the first step at which they show, with the cause."""
+        for bug in faults.BUGS:
+            for kind, world_size in (("narrow", 4), ("hand", 4), ("lifted", 2)):
+                with self.subTest(bug, kind=kind, world_size=world_size):
+                    tensor, step, cause = FOUND[bug.split()[0]]
+                    self.expect_patterns(self.judged(kind, world_size, bug=bug), 1,
+                                         rf"tensor {tensor} \[48, 16\] of step {step} ", cause,
+                                         "on rank 1 only" if bug.endswith("there") else "on all ranks")
 
 
 if __name__ == "__main__":

@@ -314,9 +314,8 @@ MatrixVerdict MatrixSteps::judge_momentum(const RecordedPiece& piece,
                     "the momentum before was lost",
                     share * clip, piece.step)
               : fmt::format(
-                    "it is {:.2g} of itself apart from {:.3g} x the rank's own momentum "
-                    "before and {:.3g} x its gradient",
-                    apart, rule.momentum, share * clip);
+                    "it is not {:.3g} x the rank's own momentum before and {:.3g} x its gradient",
+                    rule.momentum, share * clip);
   return {MatrixVerdict::Kind::kWrong, rest};
 }
 

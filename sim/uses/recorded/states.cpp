@@ -70,8 +70,9 @@ struct Shifted {
   size_t equal = 0, other = 0;
 };
 
-Shifted count_shifted(const WrongPart& part, const double* whole, int64_t size, int64_t shift,
+Shifted count_shifted(const WrongPart& part, const std::vector<double>& whole, int64_t shift,
                       double rounding) {
+  const auto size = static_cast<int64_t>(whole.size());
   Shifted count;
   for (size_t i = 0; i < part.values.size(); ++i) {
     const int64_t from = static_cast<int64_t>(part.places[i]) + shift;
@@ -81,13 +82,12 @@ Shifted count_shifted(const WrongPart& part, const double* whole, int64_t size, 
   return count;
 }
 
-// `step`: of which the reference's values are, where they are not those of the part's own step.
-std::string at_another_place(const WrongPart& part, const GoldenTensor& golden,
-                             const std::string& step) {
+// `whole`: the values of which it may hold another part; `scale`: the largest of them.
+std::string at_another_place(const WrongPart& part, const std::vector<double>& whole, double scale,
+                             const std::string& values_are, const std::string& step) {
   if (part.values.size() < kFewestOfState) return "";
-  const double* whole = golden.value.data<double>();
-  const int64_t size = golden.value.numel();
-  const double rounding = kRoundingOfState * golden.scale;
+  const auto size = static_cast<int64_t>(whole.size());
+  const double rounding = kRoundingOfState * scale;
   // Some of them lie at the ends of buffers.
   for (const size_t probe : {part.values.size() / 2, part.values.size() / 3, part.values.size() / 4,
                              3 * part.values.size() / 4}) {
@@ -95,31 +95,54 @@ std::string at_another_place(const WrongPart& part, const GoldenTensor& golden,
     for (int64_t from = 0; from < size; ++from) {
       const int64_t shift = from - static_cast<int64_t>(part.places[probe]);
       if (shift == 0 || !(std::fabs(part.values[probe] - whole[from]) <= rounding)) continue;
-      const Shifted count = count_shifted(part, whole, size, shift, rounding);
+      const Shifted count = count_shifted(part, whole, shift, rounding);
       if (count.equal < kFewestOfState || count.equal < 3 * count.other) continue;
       return fmt::format(
-          "its values are {}those of the reference {} elements {}{} in row-major order: it was cut "
-          "from another place of a flat buffer, as where only one side counts the padding ({} of "
-          "{} values)",
-          step.empty() ? "" : "what this step makes of ", std::abs(shift),
-          shift > 0 ? "further on" : "further back", step, count.equal, count.equal + count.other);
+          "its values are {} {} elements {}{} in row-major order: it was cut from another place of "
+          "a flat buffer, as where only one side counts the padding ({} of {} values)",
+          values_are, std::abs(shift), shift > 0 ? "further on" : "further back", step, count.equal,
+          count.equal + count.other);
     }
   }
   return "";
 }
 
-// The state before the step, of which the rule makes what is there.
-std::string was_at_another_place(WrongPart part, const Reference& reference,
+std::vector<double> values_of(const GoldenTensor& golden) {
+  const double* values = golden.value.data<double>();
+  return {values, values + golden.value.numel()};
+}
+
+// A whole tensor as the run recorded it, with the reference's values where it did not.
+std::vector<double> as_recorded(const RecordedRun& run, const Reference& reference,
+                                const GoldenTensor& golden) {
+  std::vector<double> whole = values_of(golden);
+  for (const Gradient& one :
+       pieces_beside(run, reference, golden.step,
+                     [&](const RecordedPiece& piece) { return piece.name == golden.name; })) {
+    auto next = one.actual.begin();
+    plan_of(*one.piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
+      std::copy_n(next, length, whole.begin() + global);
+      next += length;
+    });
+  }
+  return whole;
+}
+
+// The state before the step, of which the rule makes what is there. It and the gradient are the
+// run's own, which may differ from the reference's after parameters that are unresolved.
+std::string was_at_another_place(const RecordedRun& run, const Reference& reference, WrongPart part,
                                  const GoldenTensor& golden, const GoldenTensor* gradient) {
   const auto rule = rule_of_state(reference.record, golden);
   const GoldenTensor* before = reference.record.find(Phase::kStep, golden.step - 1, golden.name);
   if (!rule || !before || !gradient) return "";
-  const double* gradients = gradient->value.data<double>();
+  const std::vector<double> gradients = as_recorded(run, reference, *gradient);
   for (size_t i = 0; i < part.values.size(); ++i) {
     part.values[i] -= rule->added * rule->of(gradients[part.places[i]]);
     part.values[i] /= rule->kept;
   }
-  return at_another_place(part, *before, fmt::format(" after step {}", before->step));
+  return at_another_place(part, as_recorded(run, reference, *before), before->scale,
+                          "what this step makes of those that lay",
+                          fmt::format(" after step {}", before->step));
 }
 
 std::string other_count(const judge::ResultRow& row) {
@@ -136,8 +159,10 @@ std::string clue_of_state(const RecordedRun& run, const Reference& reference,
   if (!is_optimizer_state(found.worst.kind)) return "";
   if (found.worst.kind == ObservationKind::kStepCount) return other_count(found.worst);
   const std::vector<Gradient> pieces =
-      pieces_beside(run, reference, found.step,
-                    [&](const RecordedPiece& piece) { return piece.name == found.tensor; });
+      pieces_beside(run, reference, found.step, [&](const RecordedPiece& piece) {
+        return piece.name == found.tensor &&
+               std::count(found.ranks.begin(), found.ranks.end(), piece.rank) > 0;
+      });
   const WrongPart part = wrong_part(pieces);
   if (pieces.empty()) return "";
   const std::string gradient =
@@ -145,8 +170,9 @@ std::string clue_of_state(const RecordedRun& run, const Reference& reference,
   const GoldenTensor* right = reference.record.find(Phase::kStep, found.step, gradient);
   const GoldenTensor& golden = *pieces.front().golden;
   std::string clue = began_anew(part, right, found.step);
-  if (clue.empty()) clue = at_another_place(part, golden, "");
-  if (clue.empty()) clue = was_at_another_place(part, reference, golden, right);
+  if (clue.empty())
+    clue = at_another_place(part, values_of(golden), golden.scale, "those of the reference", "");
+  if (clue.empty()) clue = was_at_another_place(run, reference, part, golden, right);
   return clue;
 }
 
