@@ -14,6 +14,7 @@
 #include "sim/cli/version.h"
 #include "sim/report/color.h"
 #include "sim/report/run_folder.h"
+#include "sim/report/summary.h"
 #include "sim/run/case_check.h"
 #include "sim/run/case_runner.h"
 #include "sim/run/file_judgement.h"
@@ -102,7 +103,7 @@ int check_command(const CheckArguments& arguments, const CommandLine& command,
   judge::CaseResult result = runner.run(spec);
   result.replay = with_replay_flags(result.replay, arguments);
   if (pool.interrupted()) return 130;
-  std::cout << judge::describe_result(result, color) << '\n';
+  std::cout << report::result_text(result, color) << '\n';
   result = with_witness(std::move(result), witness, color);
   const int status = judge::exit_status({result});
   if (!folder.empty()) {

@@ -32,9 +32,7 @@ void Progress::finished(const judge::CaseResult& result) {
   if (style_.json_lines) {
     out_ << case_json_line(result) << '\n';
   } else if (!result.as_expected) {
-    std::string text = judge::describe_result(result, style_.color);
-    if (!text.empty() && text.back() == '\n') text.pop_back();
-    out_ << text << warning_lines(result) << '\n';
+    out_ << result_text(result, style_.color) << '\n';
     if (style_.annotations) out_ << annotation(result) << '\n';
   } else if (!style_.quiet) {
     out_ << case_line(result, style_.color) << warning_lines(result) << '\n';

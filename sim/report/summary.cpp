@@ -270,6 +270,12 @@ std::string warning_lines(const judge::CaseResult& result) {
   return text;
 }
 
+std::string result_text(const judge::CaseResult& result, bool color) {
+  std::string text = judge::describe_result(result, color);
+  if (!text.empty() && text.back() == '\n') text.pop_back();
+  return text + warning_lines(result);
+}
+
 std::string summary_text(const SummaryParts& parts, bool color) {
   std::string text = "\n" + totals_text(parts, color) + "\n" + unexpected_lines(parts, color) +
                      reason_lines("skipped", parts.skipped) +

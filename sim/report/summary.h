@@ -58,6 +58,9 @@ std::string case_line(const judge::CaseResult& result, bool color);
 // none.
 std::string warning_lines(const judge::CaseResult& result);
 
+// The result in full (describe_result) and its warning_lines(), without a line break at the end.
+std::string result_text(const judge::CaseResult& result, bool color);
+
 // One case as JSON in one line: name, file, line, backend, verdict, kind, as_expected, message,
 // seconds, tensor, pattern, likely, ranks, replay.
 std::string case_json_line(const judge::CaseResult& result);

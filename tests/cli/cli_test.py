@@ -356,6 +356,13 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
             self.assertEqual(2, text.count(said))
         for case in self.results(self.path("run"))["cases"]:
             self.assertEqual("match", case["verdict"])
+        self.make_case()
+        for kind in ("replicate", "fsdp", "hybrid"):
+            with self.subTest(check=kind):
+                text = self.call("check", self.case, "--mesh", "dp=2", "--data-parallel", kind, "--replicate-size", "2")
+                said = f"warning  rank 0: parallel.replicate_size is 2, but parallel.data_parallel is {kind}: it has no effect"
+                self.assertEqual(text.count("warning"), kind != "hybrid", text)
+                self.assertEqual(text.count(said), kind != "hybrid", text)
 
     def test_what_is_allowed_and_does_not_occur_is_no_warning(self):
         allowed = self.write("allowed.yaml", SMALL.split("matrix")[0] + "matrix: {data.uneven: [true, false]}\n")
