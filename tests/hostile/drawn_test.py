@@ -2,22 +2,26 @@
 """Drawn bad inputs through the real program: mutations of right inputs of every kind, whose outcome must be a sentence
 and exit status 2, or a right verdict. Where the values that are judged differ by construction, a match is a failure.
 
-Usage: drawn_test.py PROGRAM [--count N] [--seed S] [--kind NAME] [--stated] [--only I] [--show]
+Usage: drawn_test.py PROGRAM [--count N] [--seed S] [--kind NAME] [--stated] [--silence] [--only I] [--show]
 A failure prints the change, the folder with its input, and the command that repeats it.
 """
 import argparse
 import collections
 import concurrent.futures
 import hashlib
+import math
 import os
 import re
 import resource
+import select
 import shlex
 import shutil
 import stat
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from drawn_inputs import KINDS, Draw
@@ -27,8 +31,9 @@ from stated_inputs import STATED
 LONGEST_LINE = 1500
 WRONG_PLURAL = re.compile(r"(?<![\w.,/:=-])1 (?:numbers|files|ranks|tensors|cases|rows|tokens|samples|steps|axes|values|"
                           r"elements|bytes|lines|hosts|errors|names|calls|weights|parameters|processes)\b")
-PROGRESS = re.compile(r"^shardproof: waiting for .* s so far$")
-SLOW_S = 10  # what takes longer is printed, for a look at whether it says something meanwhile
+PROGRESS = re.compile(r"^shardproof: (?:.*, \d+ s so far|\d+ s: .*)$")
+SILENT_S = 12  # a command says something at least every 10 s, where it gets a core
+SAMPLE_S, SPIN_S = 1, 0.02  # between two samples of Slowness, and of a core in each
 FORBIDDEN = ("terminate called", "Segmentation", "nlohmann", "std::", "c10::", "a fault in shardproof itself: ", "INTERNAL",
              "Traceback (most recent", "json.exception", "YAML::", "basic_string", "vector::", "frame #", "\x1b", "\x00")
 
@@ -67,23 +72,60 @@ def run_it(draw):
     # The cache of all draws is warm; a draw that limits files must write its own golden.
     cache = os.path.join(draw.folder if draw.limits else draw.good.folder, "cache")
     variables = {**environment(draw.folder), "XDG_CACHE_HOME": cache, **draw.variables}
-    started = time.monotonic()
     with open("/dev/full" if draw.stdout == "full" else "/dev/null", "wb") as sink:
-        try:
-            done = subprocess.run([draw.good.program, *draw.words], cwd=draw.folder, env=variables, timeout=draw.limit_s,
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE if draw.stdout == "pipe" else sink,
-                                  stderr=subprocess.STDOUT if draw.stdout == "pipe" else subprocess.PIPE, check=False,
-                                  preexec_fn=prepare)
-            draw.status, text = done.returncode, done.stdout if draw.stdout == "pipe" else done.stderr
-        except subprocess.TimeoutExpired as hang:
-            draw.status, text = "hung", (hang.stdout if draw.stdout == "pipe" else hang.stderr) or b""
-    draw.text, draw.seconds = text.decode(errors="replace"), time.monotonic() - started
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if draw.stdout == "pipe" else \
+            {"stdout": sink, "stderr": subprocess.PIPE}
+        process = subprocess.Popen([draw.good.program, *draw.words], cwd=draw.folder, env=variables,
+                                   stdin=subprocess.DEVNULL, preexec_fn=prepare, **streams)
+    with process:
+        said, is_ended = read_all(process.stdout or process.stderr, draw.limit_s)
+        if not is_ended:
+            process.kill()
+    draw.status = process.returncode if is_ended else "hung"
+    draw.text = b"".join(text for _, text in said).decode(errors="replace")
+    times = [when for when, _ in said]
+    draw.silent = max(zip(times, times[1:]), key=lambda span: span[1] - span[0])
 
 
-def problems(draw):
-    """Runs the command; yields what is wrong with its outcome."""
+def read_all(pipe, limit_s):
+    """[(when, what came)] from now to its end, and whether it ended within the limit."""
+    said = [(time.monotonic(), b"")]
+    end = said[0][0] + limit_s
+    while select.select([pipe], [], [], max(0, end - time.monotonic()))[0]:
+        text = os.read(pipe.fileno(), 1 << 16)
+        said.append((time.monotonic(), text))
+        if not text:
+            return said, True
+    return [*said, (time.monotonic(), b"")], False
+
+
+class Slowness:
+    """How much longer computations take than they would on a core of their own, sampled from now on."""
+
+    def __init__(self):
+        self.samples = []  # (when, factor)
+        threading.Thread(target=self.sample, daemon=True).start()
+
+    def sample(self):
+        while True:
+            began, own = time.monotonic(), time.thread_time()
+            while time.thread_time() < own + SPIN_S:
+                pass
+            self.samples.append((began, (time.monotonic() - began) / SPIN_S))
+            time.sleep(SAMPLE_S)
+
+    def within(self, first, last):
+        near = [factor for when, factor in list(self.samples) if first - 3 * SAMPLE_S <= when <= last]
+        return max(1, statistics.mean(near or [1]))
+
+
+def problems(draw, slowness):
+    """Runs the command; yields what is wrong with its outcome, with `slowness` also where it was silent for long."""
     before = listing(draw.folder, draw.may_change)
     run_it(draw)
+    silent_s, factor = draw.silent[1] - draw.silent[0], slowness.within(*draw.silent) if slowness else math.inf
+    if silent_s > SILENT_S * factor:
+        yield f"it said nothing for {silent_s:.0f} s, while computations took {factor:.1f} x their time on a free core"
     if draw.status not in draw.allowed:
         yield f"the exit status is {draw.status}, and {sorted(draw.allowed)} are right"
     for word in (*FORBIDDEN, *draw.never):
@@ -111,10 +153,10 @@ def problems(draw):
         yield f"it wrote beside its output: {sorted(set(after) - set(before))[:3]}"
 
 
-def outcome(good, seed, number, kind):
+def outcome(good, seed, number, kind, slowness):
     folder = os.path.join(good.folder, f"{seed}-{number}")
     draw = Draw(good, folder, seed, number, kind)
-    found = list(problems(draw))
+    found = list(problems(draw, slowness))
     if not found:
         shutil.rmtree(folder)
     return draw, found
@@ -127,21 +169,22 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--stated", action="store_true", help="only those of stated_inputs.py")
+    parser.add_argument("--silence", action="store_true", help=f"what says nothing for {SILENT_S} s is a failure")
     parser.add_argument("--only", type=int, help="this draw alone")
     parser.add_argument("--show", action="store_true", help="print what each draw said")
     options = parser.parse_args()
     good = Good(os.path.abspath(options.program), tempfile.mkdtemp(prefix="drawn-"))
+    slowness = Slowness() if options.silence else None
     numbers = range(options.count) if options.only is None else [options.only]
     names = list(STATED if options.stated else KINDS)
     kinds = {i: options.kind or names[i % len(names)] for i in numbers}
     started, failed, right = time.monotonic(), 0, collections.Counter()
     table = collections.defaultdict(collections.Counter)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for i, (draw, found) in zip(numbers, pool.map(lambda i: outcome(good, options.seed, i, kinds[i]), numbers)):
+        outcomes = pool.map(lambda i: outcome(good, options.seed, i, kinds[i], slowness), numbers)
+        for i, (draw, found) in zip(numbers, outcomes):
             table[draw.kind][draw.status] += 1
             right[draw.kind] += not found
-            if draw.seconds > SLOW_S:
-                print(f"{i} {draw.kind}: {draw.seconds:.0f} s, {shlex.join(draw.words)}")
             if options.show or options.only is not None:
                 print(f"{i} {draw.kind}: {'; '.join(draw.said)} -> {draw.status}\n{shlex.join(draw.words)}\n"
                       f"{draw.text}")
