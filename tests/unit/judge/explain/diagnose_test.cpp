@@ -59,9 +59,28 @@ TEST_CASE("a factor that is a quotient of counts names them", "[diagnose]") {
   const Divergence others = found(judge::world(), times(8.0 / 5));
   CHECK_THAT(others.likely, Catch::Contains("divided by 5 where 8 are due"));
   CHECK_THAT(others.likely, !Catch::Contains("too many"));
+  const Divergence counted_twice = found(judge::world(), times(29.0 / 43));
+  CHECK_THAT(counted_twice.pattern, Catch::Contains("29/43, which is not a size of the mesh"));
+  CHECK_THAT(counted_twice.likely, Catch::StartsWith("divided by 43 where 29 are due"));
   CHECK_THAT(found(judge::world(), times(7)).likely, Catch::StartsWith("not divided by 7, or"));
   CHECK_THAT(found(judge::world(), times(1.0 / 7)).likely,
              Catch::StartsWith("divided by 7 once too"));
+}
+
+TEST_CASE("a loss that is wrong by a quotient of counts names them", "[diagnose]") {
+  const auto times_loss = [](double factor) {
+    const JudgedWorld judged(spec_of(2, 3),
+                             {seen("loss", at::scalar_tensor(3.5, at::kDouble), Phase::kForward),
+                              seen(kGrad, numbered({12, 10}))});
+    return found(judged, in("loss", [=](int64_t, const at::Tensor& t) { return t * factor; }));
+  };
+  const Divergence counted_twice = times_loss(29.0 / 43);
+  CHECK(counted_twice.tensor == "loss");
+  CHECK(counted_twice.pattern == "the value is 0.6744186 x golden on all ranks; 29/43");
+  CHECK_THAT(counted_twice.likely, Catch::StartsWith("divided by 43 where 29 are due"));
+  const Divergence near = times_loss(0.67442);
+  CHECK(near.pattern == "the value is 0.67442 x golden on all ranks");
+  CHECK(near.likely.empty());
 }
 
 TEST_CASE("a number that is near the size of an axis is not that size in float64", "[diagnose]") {
