@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -40,13 +41,16 @@ def partly_used():
     return PartlyUsed()
 
 
-def cut_for(layout):
-    model = Parts()
+def cut(model, layout):
     if layout.sizes["tp"] > 1:
         mesh = init_device_mesh("cpu", (layout.sizes["tp"],), mesh_dim_names=("tp",))
         for layer in model.layers:
             parallelize_module(layer, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     return model
+
+
+def cut_for(layout):
+    return cut(Parts(), layout)
 
 
 class Centered(nn.Module):
@@ -56,16 +60,69 @@ class Centered(nn.Module):
         return torch.tanh(hidden - hidden.mean(-1, keepdim=True))
 
 
-def cut_with_statistic(layout):
+class CenteredInInference(Centered):
+    """Only a pass without gradients subtracts the mean."""
+
+    def forward(self, hidden):
+        return torch.tanh(hidden) if torch.is_grad_enabled() else super().forward(hidden)
+
+
+def cut_with(activation, layout):
     torch.manual_seed(0)
     model = Parts()
     for layer in model.layers:
-        layer[1] = Centered()
-    if layout.sizes["tp"] > 1:
-        mesh = init_device_mesh("cpu", (layout.sizes["tp"],), mesh_dim_names=("tp",))
-        for layer in model.layers:
-            parallelize_module(layer, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    return model
+        layer[1] = activation()
+    return cut(model, layout)
+
+
+def cut_with_statistic(layout):
+    return cut_with(Centered, layout)
+
+
+def cut_with_statistic_in_inference(layout):
+    return cut_with(CenteredInInference, layout)
+
+
+class Saved(Parts):
+    """Saves and loads itself, as a model of transformers does."""
+
+    config = None
+    tp_plan = {}
+
+    def forward(self, input_ids, use_cache=False):
+        return super().forward(input_ids)
+
+    def save_pretrained(self, folder):
+        full = {name: getattr(one, "full_tensor", lambda one=one: one)() for name, one in self.state_dict().items()}
+        if dist.get_rank() == 0:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            torch.save(self.to_be_saved(full), Path(folder) / "weights.pt")
+
+    def to_be_saved(self, full):
+        return full
+
+    @classmethod
+    def from_pretrained(cls, folder, **_):
+        model = cls().double()
+        model.load_state_dict(torch.load(Path(folder) / "weights.pt"))
+        return model
+
+
+class SavedInParts(Saved):
+    """Where a weight is cut, the parts of the ranks change places on the way to the file."""
+
+    def to_be_saved(self, full):
+        if dist.get_world_size() > 1:
+            full["layers.1.0.weight"] = full["layers.1.0.weight"].roll(12, 0)
+        return full
+
+
+def saved(layout):
+    return cut(Saved(), layout)
+
+
+def saved_in_parts(layout):
+    return cut(SavedInParts(), layout)
 
 
 def raises():

@@ -69,6 +69,18 @@ class OfFunctions(unittest.TestCase):
         self.assertEqual(run(*arguments).returncode, 1)
         self.assertEqual((self.folder / "results.jsonl").read_text(), stamp)
 
+    def test_a_pass_without_gradients_that_is_wrong_alone(self):
+        done = run("model_cases:cut_with_statistic_in_inference", "--layouts", "tp2")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"tp2 +mismatch +inference \[8, 12\] of step 1")
+
+    def test_what_ranks_save_is_loaded_and_compared(self):
+        done = run("model_cases:saved", "model_cases:saved_in_parts", "--layouts", "tp2")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"model_cases:saved +tp2 +match ")
+        self.assertRegex(done.stdout, r"model_cases:saved_in_parts +tp2 +mismatch +saved and loaded again, 1 of 11 weights differ, "
+                                      r"first layers\.1\.0\.weight: .*the slices of dim 0 are in the order 12-23, 0-11")
+
     def test_a_killed_rank_is_said_where_pytest_is_not_installed(self):
         (self.folder / "pytest.py").write_text("raise ModuleNotFoundError('pytest is not installed')\n")
         done = run("model_cases:killed", "--layouts", "dp2", path=f":{self.folder}")
