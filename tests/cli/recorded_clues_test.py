@@ -393,6 +393,38 @@ class Clues(JudgedTest):
             return values_of("other", (4, 6)) if name == "exp_avg.a" else None
         self.assertEqual("", self.likely(self.judged_states(noise)))
 
+    def test_a_moment_that_was_misplaced_after_unresolved_parameters(self):
+        """The gradients of step 2 are the rank's own then, and a little apart from the reference's."""
+        def near(values):
+            return [value * (1 + 1e-4 * (-1) ** i) for i, value in enumerate(values)]
+
+        def run_of(misplaced_on=None, change=None):
+            def both(kind, name, step, values, rank):
+                made = change(kind, name, step, values) if change else values
+                if step == 2 and name.startswith("exp_avg"):
+                    square = name.startswith("exp_avg_sq.")
+                    first, _ = self.moments(name[-1], square)
+                    if name == "exp_avg.a" and rank == misplaced_on:
+                        first = first[3:] + first[:3]
+                    beta, power = (0.999, 2) if square else (0.9, 1)
+                    own = near(values_of(f"grad {name[-1]} 2", (4, 6)))
+                    made = [beta * old + (1 - beta) * g ** power for old, g in zip(first, own)]
+                return made
+            run = self.two_steps(both if change else None, [("dp", 2)] if change else [])
+            run.head["optimizer"] |= {"type": "Mine", "rule": "other"}
+            return run
+
+        def scattered(kind, name, step, values):
+            if (kind, step) == ("param", 1):
+                return [value + 0.01 * (value - old) * (-1) ** i
+                        for i, (value, old) in enumerate(zip(values, values_of(f"param {name} 0", (4, 6))))]
+            return near(values) if (kind, step) == ("grad", 2) else values
+        self.assertIn("MATCH, ", self.judged_pair(run_of(), run_of(None, scattered), status=0).stdout)
+        text = self.judged_pair(run_of(), run_of(1, scattered)).stdout
+        self.assertIn("tensor    exp_avg.a", text)
+        self.assertIn("its values are what this step makes of those that lay 3 elements further on after step 1 in row-major "
+                      "order: it was cut from another place of a flat buffer", self.likely(text))
+
     def test_a_count_of_steps_that_began_anew(self):
         def change(kind, name, step, values, rank):
             if name.startswith("step.") and step == 2:
