@@ -1,5 +1,6 @@
-"""The short form of clean_layouts.py: the first layout of each example matches, and mismatches with a planted bug. Of the
-examples of a framework that is not installed, none runs. SHARDPROOF_PROGRAM is the program."""
+"""The short form of clean_layouts.py: the first layout of each example matches in each dtype, with no more unresolved tensors
+than before (unresolved.py), and mismatches with a planted bug. Of the examples of a framework that is not installed, none runs.
+SHARDPROOF_PROGRAM is the program."""
 
 import importlib.util
 import os
@@ -8,17 +9,30 @@ import unittest
 
 import clean_layouts
 import torch
+import unresolved
 from clean_examples import EXAMPLES
+
+
+def name_of(example):
+    return "_".join((example.name, *(name for name, _ in example.options)))
 
 
 @unittest.skipUnless(os.environ.get("SHARDPROOF_PROGRAM"), "SHARDPROOF_PROGRAM is not set")
 class CleanLayoutsTest(unittest.TestCase):
+    def judged(self, example, dtype, is_planted, wanted):
+        with tempfile.TemporaryDirectory() as scratch:
+            [(_, status, text)] = clean_layouts.Runs(scratch, is_planted).of(example, 1, dtype, 1)
+        self.assertEqual(status, wanted, text)
+        return text
+
     def check(self, example):
-        for is_planted, wanted in ((False, 0), (True, 1)):
-            with self.subTest(is_planted=is_planted), tempfile.TemporaryDirectory() as scratch:
-                [(_, status, text)] = clean_layouts.Runs(scratch, is_planted).of(example, 1, torch.float64, 1)
-                self.assertEqual(status, wanted, text)
-                self.assertIn("of step 1" if is_planted else "MATCH", text)
+        for dtype in example.dtypes:
+            with self.subTest(dtype=dtype):
+                text = self.judged(example, dtype, False, 0)
+                self.assertIn("MATCH", text)
+                unresolved.check(self, name_of(example), text, str(dtype).removeprefix("torch."))
+        with self.subTest("planted"):
+            self.assertIn("of step 1", self.judged(example, torch.float64, True, 1))
 
 
 def test_of(example):
@@ -31,7 +45,7 @@ def test_of(example):
 
 
 for one in EXAMPLES:
-    setattr(CleanLayoutsTest, "_".join(("test", one.name, *(name for name, _ in one.options))), test_of(one))
+    setattr(CleanLayoutsTest, "test_" + name_of(one), test_of(one))
 
 
 if __name__ == "__main__":
