@@ -29,6 +29,9 @@ FAMILY_NAME = re.compile(r'\{\.name = "(\w+)"')
 MAY_NAME = {("src/model/config.h", "llama"), ("sim/case/model_keys.cpp", "llama"), ("sim/uses/proofs/refit_workload.cpp", "llama"),
             ("sim/case/scenario/build_case.cpp", "gemma3"), ("sim/uses/relations/config_relations.cpp", "qwen2"),
             ("sim/uses/relations/config_relations.cpp", "llama")}
+# The kind of an observation says what it shows (src/observe/observation_kind.h), not the begin of its name.
+KINDS = "src/observe/observation_kind.h"
+KIND_PREFIX = re.compile(r'\{ObservationKind::\w+, "([\w.]+)"\}')
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 
@@ -231,9 +234,23 @@ def check_families(root):
                     yield path, number, f"the family {name} is known by its name; ask its row for a trait (src/base/families.h)"
 
 
+def check_kinds(root):
+    """Yields (path, line, sentence) where the begin of an observation's name decides."""
+    if not (root / KINDS).is_file():
+        return
+    prefixes = "|".join(map(re.escape, KIND_PREFIX.findall((root / KINDS).read_text(encoding="utf-8"))))
+    by_name = re.compile(rf'(?:starts_with|rfind)\("(?:{prefixes})')
+    for path in source_files(root):
+        if not path.startswith(("src/", "sim/", "golden/")) or path == KINDS:
+            continue
+        for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
+            if by_name.search(line):
+                yield path, number, f"an observation is known by the begin of its name; ask its kind ({KINDS})"
+
+
 def violations(root):
     found = [f"{path}:{line}: {what}" for path in source_files(root) for line, what in check_file(root, path)]
-    found += [f"{path}:{line}: {what}" for path, line, what in check_families(root)]
+    found += [f"{path}:{line}: {what}" for path, line, what in [*check_families(root), *check_kinds(root)]]
     found += [f"{path}:1: {what}" for path, what in check_types(root)]
     return found + [f"include_table.py: {what} {why}" for what, why in check_table(root)]
 

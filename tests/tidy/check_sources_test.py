@@ -18,6 +18,8 @@ GOOD = {
     "sim/case/case_spec.h": "// A case.\n#pragma once\n#include <nlohmann/json.hpp>\n",
     "sim/world/rank/rank_main.cpp": "// A rank.\n#include <ATen/ATen.h>\n#include \"model/slot.h\"\n",
     "src/base/families.cpp": '// Rows.\nnamespace shardproof {\nconst Family all[] = {{.name = "rows_moe", .experts = kAll}};\n}\n',
+    "src/observe/observation_kind.h": "// Kinds.\n#pragma once\n"
+                                      'KindPrefix all[] = {{ObservationKind::kGradient, "grad."}};\n',
     "golden/golden_main.cpp": "// Alone.\n#include \"sim/case/case_spec.h\"\n",
 }
 
@@ -59,6 +61,7 @@ WRONG = [
     ("sim/uses/explore/a.cpp", A_CPP + "namespace shardproof::sim::uses {\n}\n",
      "this folder's is shardproof::sim::explore"),
     ("sim/case/a.cpp", A_CPP + 'bool b = family == "rows_moe";\n', "the family rows_moe is known by its name"),
+    ("sim/run/a.cpp", A_CPP + 'bool b = name.starts_with("grad." + layer);\n', "ask its kind"),
     ("src/mesh/a.cpp", A_CPP * 401, "401 lines"),
     ("src/mesh/a.cpp", "#include <string>\n", "concept"),
     ("src/mesh/b.cpp", "", "concept"),

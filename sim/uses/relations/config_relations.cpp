@@ -50,9 +50,9 @@ void untie(Variant&, Variant& second) {
 }
 
 void sum_tied(const Variant&, const Variant&, Values&, Values& b) {
-  const auto head = b.find("grad.lm_head.weight");
+  const auto head = b.find(gradient_of("lm_head.weight"));
   if (head == b.end()) return;
-  at::Tensor& embedding = b.at("grad.model.embed_tokens.weight");
+  at::Tensor& embedding = b.at(gradient_of("model.embed_tokens.weight"));
   embedding = embedding + head->second;
   b.erase(head);
 }
@@ -176,7 +176,9 @@ void add_layer(Variant& first, Variant& second) {
 void drop_layer(const Variant&, const Variant&, Values&, Values& b) {
   Values kept;
   for (const auto& [name, value] : b) {
-    const bool added = name.starts_with("grad." + kLayers + "0.");
+    const ObservationKind kind = kind_of_value(name);
+    const bool added =
+        kind == ObservationKind::kGradient && parameter_of(kind, name).starts_with(kLayers + "0.");
     if (!added) kept[of_layer(name, -1)] = value;
   }
   b = kept;

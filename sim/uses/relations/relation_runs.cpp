@@ -36,7 +36,7 @@ struct Place {
 
 Place place_of(const std::string& name) {
   using enum ObservationKind;
-  const ObservationKind kind = kind_of_name(Phase::kStep, name);
+  const ObservationKind kind = kind_of_value(name);
   if (kind == kLogprobs || name == "probabilities") return {0, 0, name};
   if (kind != kGradient) return {kind == kLoss ? 1 : 6, 0, name};
   const std::string parameter = parameter_of(kind, name);
@@ -46,7 +46,7 @@ Place place_of(const std::string& name) {
 }
 
 Phase phase_of(const std::string& name) {
-  const ObservationKind kind = kind_of_name(Phase::kStep, name);
+  const ObservationKind kind = kind_of_value(name);
   const bool of_step = kind == ObservationKind::kGradient || kind == ObservationKind::kGradNorm;
   return of_step ? Phase::kStep : Phase::kForward;
 }

@@ -30,7 +30,8 @@ std::string with_label(std::string name, const std::string& relation) {
 void drop_what_is_not_compared(Values& values, bool same_norm) {
   std::erase_if(values, [&](const auto& named) {
     const std::string& name = named.first;
-    return name.starts_with("step") || (name == "grad_norm" && !same_norm);
+    const bool norm = kind_of_value(name) == ObservationKind::kGradNorm;
+    return name.starts_with("step") || (norm && !same_norm);
   });
 }
 

@@ -77,9 +77,10 @@ void drop_reordered_sums(const Variant& first, const Variant&, Values& a, Values
   if (!all && !tied) return;
   for (Values* values : {&a, &b}) {
     std::erase_if(*values, [&](const auto& named) {
-      const std::string& name = named.first;
-      return name == "grad_norm" || name == "grad.model.embed_tokens.weight" ||
-             (all && name.starts_with("grad."));
+      using enum ObservationKind;
+      const ObservationKind kind = kind_of_value(named.first);
+      const bool embeds = named.first == gradient_of("model.embed_tokens.weight");
+      return kind == kGradNorm || (kind == kGradient && (all || embeds));
     });
   }
 }

@@ -262,7 +262,7 @@ void WeightMaps::change(WeightMap& weights) const {
 
 void WeightMaps::back(Values& values) const {
   for (const auto& [name, maps] : maps_) {
-    const auto gradient = values.find("grad." + name);
+    const auto gradient = values.find(gradient_of(name));
     if (gradient == values.end()) continue;
     for (auto map = maps.rbegin(); map != maps.rend(); ++map) {
       gradient->second = map->back(gradient->second).contiguous();

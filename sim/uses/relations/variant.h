@@ -12,6 +12,7 @@
 #include "model/batch.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "observe/observation_kind.h"
 #include "sim/case/case_spec.h"
 
 namespace shardproof::sim::relations {
@@ -44,7 +45,16 @@ CaseSpec write_variant(const Variant& variant, const std::string& folder);
 // Linear changes of weights, by name. A change w -> A w (+ constant) of a weight takes the gradient
 // of the changed weight back to that of the weight itself: g -> A^T g.
 
+// As the dump of a run names them.
 using Values = std::map<std::string, at::Tensor>;
+
+// The dump says no more of a value than its name.
+inline ObservationKind kind_of_value(const std::string& name) {
+  return kind_of_name(Phase::kStep, name);
+}
+inline std::string gradient_of(const std::string& parameter) {
+  return observed_name(ObservationKind::kGradient, parameter);
+}
 
 struct TensorMap {
   std::function<at::Tensor(const at::Tensor&)> change;  // w -> A w (+ constant)
