@@ -105,8 +105,8 @@ int dispatch(const Arguments& arguments, const CommandLine& line,
 
 // `run` and `rank` say it in their summaries.
 int say_interrupted(const Arguments& arguments, int status) {
-  const bool said = arguments.command == "run" || arguments.command == "rank";
-  if (status == kInterruptedStatus && !said) print_failure("interrupted");
+  const bool in_summary = arguments.command == "run" || arguments.command == "rank";
+  if (status == kInterruptedStatus && !in_summary) print_failure("interrupted");
   return status;
 }
 

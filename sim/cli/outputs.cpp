@@ -187,8 +187,8 @@ std::string results_folder(const std::string& path, const std::vector<fs::path>&
 namespace {
 
 void say_interrupted(int signal) {
-  constexpr std::string_view kSaid = "shardproof: interrupted\n";
-  const ssize_t ignored = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
+  constexpr std::string_view kMessage = "shardproof: interrupted\n";
+  const ssize_t ignored = ::write(STDERR_FILENO, kMessage.data(), kMessage.size());
   static_cast<void>(ignored);
   std::raise(signal);
 }

@@ -72,7 +72,7 @@ bool passes_filters(const RunArguments& arguments, const CaseSpec& spec) {
 }
 
 // Cases tagged slow or manual run only with --all or with their tag, name or file.
-bool asked_for(const RunArguments& arguments, const CaseSpec& spec) {
+bool is_requested(const RunArguments& arguments, const CaseSpec& spec) {
   const auto& paths = arguments.paths;
   const bool is_named = std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
     return lint::own_scenario(path) == spec.file;
@@ -193,7 +193,7 @@ Selection select_cases(const RunArguments& given) {
   if (arguments.relations) cases = relations::with_relations(cases);
   require_known_name(arguments.only, cases);
   std::erase_if(cases, [&](const CaseSpec& spec) {
-    return !passes_filters(arguments, spec) || !asked_for(arguments, spec) ||
+    return !passes_filters(arguments, spec) || !is_requested(arguments, spec) ||
            (!arguments.rerun_failed.empty() && failed.count(spec.name) == 0);
   });
   Selection selection;

@@ -258,14 +258,14 @@ std::string warning_lines(const judge::CaseResult& result) {
   std::map<std::string, std::vector<int64_t>> ranks;
   for (const judge::RankReport& report : result.reports) {
     for (const std::string& warning : report.warnings) {
-      std::vector<int64_t>& said = ranks[warning];
-      if (said.empty() || said.back() != report.rank) said.push_back(report.rank);
+      std::vector<int64_t>& warned = ranks[warning];
+      if (warned.empty() || warned.back() != report.rank) warned.push_back(report.rank);
     }
   }
   std::string text;
-  for (const auto& [warning, said] : ranks) {
-    text += fmt::format("\n             warning  rank{} {}: {}", said.size() == 1 ? "" : "s",
-                        fmt::join(said, ", "), warning);
+  for (const auto& [warning, warned] : ranks) {
+    text += fmt::format("\n             warning  rank{} {}: {}", warned.size() == 1 ? "" : "s",
+                        fmt::join(warned, ", "), warning);
   }
   return text;
 }

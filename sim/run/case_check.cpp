@@ -74,11 +74,11 @@ std::string unread_keys_note(const CaseSpec& spec) {
 }
 
 std::string unread_keys_notes(const std::vector<CaseSpec>& cases) {
-  std::set<std::string> said;
+  std::set<std::string> notes;
   std::string text;
   for (const CaseSpec& spec : cases) {
     const std::string note = unread_keys_note(spec);
-    if (said.insert(note).second) text += note;
+    if (notes.insert(note).second) text += note;
   }
   return text;
 }

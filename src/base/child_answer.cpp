@@ -16,8 +16,8 @@ namespace {
   } catch (const std::exception& error) {
     text = error.what();
   }
-  const bool said = ::write(pipe, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  ::_exit(said ? 0 : 1);
+  const bool written = ::write(pipe, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  ::_exit(written ? 0 : 1);
 }
 
 std::string all_of(int pipe) {

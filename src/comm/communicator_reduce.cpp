@@ -22,9 +22,9 @@ at::Tensor reduction_buffer(const c10d::Backend& backend, const at::Tensor& tens
   return plain.clone(at::MemoryFormat::Contiguous);
 }
 
-at::Tensor finish_reduction(at::Tensor sum, ReduceOp asked, ReduceOp ran,
+at::Tensor finish_reduction(at::Tensor sum, ReduceOp wanted, ReduceOp ran,
                             const at::TensorOptions& like, int64_t count) {
-  if (asked == ReduceOp::kAvg && ran == ReduceOp::kSum) wire::divide(sum, count);
+  if (wanted == ReduceOp::kAvg && ran == ReduceOp::kSum) wire::divide(sum, count);
   return sum.to(like.device(), c10::typeMetaToScalarType(like.dtype()));
 }
 

@@ -109,8 +109,8 @@ void check_targets(const at::Tensor& target, int64_t vocab_size) {
                               vocab_size - 1));
 }
 
-int64_t rows_per_block(int64_t columns, at::ScalarType wide, int64_t asked) {
-  if (asked > 0) return asked;
+int64_t rows_per_block(int64_t columns, at::ScalarType wide, int64_t requested) {
+  if (requested > 0) return requested;
   const int64_t row_bytes =
       std::max<int64_t>(columns, 1) * static_cast<int64_t>(c10::elementSize(wide));
   return std::max<int64_t>(1, kBlockBytes / row_bytes);

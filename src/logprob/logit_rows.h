@@ -68,8 +68,8 @@ struct RowBlock {
 };
 // The blocks of logits [.., V_tp] of any strides, as views.
 std::vector<RowBlock> row_blocks(const at::Tensor& logits, const VocabShard& shard);
-// The number of rows of a block with `columns` columns; `asked` rows if that is positive.
-int64_t rows_per_block(int64_t columns, at::ScalarType wide, int64_t asked);
+// The number of rows of a block with `columns` columns; `requested` rows if that is positive.
+int64_t rows_per_block(int64_t columns, at::ScalarType wide, int64_t requested);
 
 // Whether row_kernels.h can process `rows` [r, counted]: float32 or bfloat16 in main memory,
 // contiguous columns, and a temperature whose inverse fits float32.

@@ -227,12 +227,12 @@ void read_decoder(const ConfigFields& whole, const ConfigFields& config, ModelCo
 }  // namespace
 
 std::set<std::string> keys_of_family(const std::string& family) {
-  std::set<std::string> asked;
-  const ConfigFields config(asked);
+  std::set<std::string> read;
+  const ConfigFields config(read);
   ModelConfig model;
   model.family = family;
   read_decoder(config, config, model);
-  return asked;
+  return read;
 }
 
 bool ModelConfig::has_bias(const std::string& linear) const {

@@ -54,7 +54,7 @@ ConfigFields::ConfigFields(const nlohmann::json& object, nlohmann::json::json_po
                            const std::set<std::string>& left_out)
     : object_(object), path_(std::move(path)), left_out_(&left_out) {}
 
-ConfigFields::ConfigFields(std::set<std::string>& asked) : object_(kNoKeys), asked_(&asked) {}
+ConfigFields::ConfigFields(std::set<std::string>& read) : object_(kNoKeys), read_(&read) {}
 
 ConfigFields ConfigFields::inside(const char* key) const {
   const nlohmann::json& value = *find(key);
@@ -76,7 +76,7 @@ bool ConfigFields::is_null(const char* key) const {
 }
 
 nlohmann::json::const_iterator ConfigFields::look_for(const char* key) const {
-  if (asked_ != nullptr) asked_->insert(key);
+  if (read_ != nullptr) read_->insert(key);
   return object_.find(key);
 }
 

@@ -21,8 +21,8 @@ class ConfigFields {
   // The whole config. `left_out`: keys (as JSON pointers) that were removed for a problem that is
   // known already; one that is needed has any value.
   ConfigFields(const nlohmann::json& config, const std::set<std::string>& left_out);
-  // A config without any key, of which `asked` gets the names of those that are looked for.
-  explicit ConfigFields(std::set<std::string>& asked);
+  // A config without any key, of which `read` gets the names of those that are looked for.
+  explicit ConfigFields(std::set<std::string>& read);
   // The object below `key`, which is there.
   ConfigFields inside(const char* key) const;
 
@@ -61,7 +61,7 @@ class ConfigFields {
   ConfigFields(const nlohmann::json& object, nlohmann::json::json_pointer path,
                const std::set<std::string>& left_out);
   bool is_left_out(const char* key) const {
-    return asked_ != nullptr || left_out_->contains(pointer(key));
+    return read_ != nullptr || left_out_->contains(pointer(key));
   }
   nlohmann::json::const_iterator look_for(const char* key) const;
   [[noreturn]] void fail(ErrorKind kind, const std::vector<std::string>& keys,
@@ -70,7 +70,7 @@ class ConfigFields {
   const nlohmann::json& object_;
   nlohmann::json::json_pointer path_;
   const std::set<std::string>* left_out_ = nullptr;
-  std::set<std::string>* asked_ = nullptr;
+  std::set<std::string>* read_ = nullptr;
 };
 
 }  // namespace shardproof

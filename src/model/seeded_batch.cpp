@@ -100,8 +100,8 @@ at::Tensor sane_where_counted(const at::Tensor& values, const at::Tensor& mask) 
 
 }  // namespace
 
-Batch seeded_batch(const SeededBatchOptions& asked) {
-  const SeededBatchOptions options = checked(asked);
+Batch seeded_batch(const SeededBatchOptions& given) {
+  const SeededBatchOptions options = checked(given);
   const std::vector<int64_t> shape{options.batch_size, options.seq_len};
   const auto normal = [&](const char* name) {
     return at::randn(shape, stream(options.seed, name), at::TensorOptions().dtype(at::kDouble));

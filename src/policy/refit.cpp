@@ -30,27 +30,27 @@ struct Announcement {
   std::optional<SharedAddress> pages = std::nullopt;
 };
 
-json to_json(const Announcement& told) {
+json to_json(const Announcement& announced) {
   json tensors = json::array();
-  for (const RefitTensor& tensor : told.info) {
+  for (const RefitTensor& tensor : announced.info) {
     tensors.push_back({tensor.key, tensor.shape, static_cast<int>(tensor.dtype)});
   }
-  json out = {{"tensors", tensors}, {"budget_bytes", told.budget_bytes}};
-  if (told.pages) {
-    out["pages"] = {told.pages->process, told.pages->descriptor, told.pages->bytes,
-                    told.pages->inode, told.pages->host};
+  json out = {{"tensors", tensors}, {"budget_bytes", announced.budget_bytes}};
+  if (announced.pages) {
+    out["pages"] = {announced.pages->process, announced.pages->descriptor, announced.pages->bytes,
+                    announced.pages->inode, announced.pages->host};
   }
   return out;
 }
 
-Announcement from_json(const json& told) {
-  Announcement out{.info = {}, .budget_bytes = told.at("budget_bytes")};
-  for (const json& tensor : told.at("tensors")) {
+Announcement from_json(const json& announced) {
+  Announcement out{.info = {}, .budget_bytes = announced.at("budget_bytes")};
+  for (const json& tensor : announced.at("tensors")) {
     out.info.push_back({tensor.at(0), tensor.at(1).get<std::vector<int64_t>>(),
                         static_cast<at::ScalarType>(tensor.at(2).get<int>())});
   }
-  if (told.contains("pages")) {
-    const json& pages = told["pages"];
+  if (announced.contains("pages")) {
+    const json& pages = announced["pages"];
     out.pages = SharedAddress{.process = pages.at(0),
                               .descriptor = pages.at(1),
                               .bytes = pages.at(2),
@@ -230,8 +230,8 @@ void send_refit(const std::vector<HeldTensor>& tensors, const RefitOptions& opti
   bool refused = false;
   if (receivers != nullptr) {
     outlet.emplace(options.path, largest(buckets), device);
-    const Announcement told{info, options.budget_bytes, outlet->address()};
-    broadcast_text(to_json(told).dump(), *receivers, device);
+    const Announcement announced{info, options.budget_bytes, outlet->address()};
+    broadcast_text(to_json(announced).dump(), *receivers, device);
     refused = anybody(false, *receivers, device);
   }
   if (anybody(refused, trainer.world(), device)) throw elsewhere();
@@ -257,26 +257,26 @@ void send_refit(const std::vector<HeldTensor>& tensors, const RefitOptions& opti
 void receive_refit(const std::vector<HeldTensor>& wanted, const Mesh& mesh, int64_t rank,
                    Communicator& from, at::Device device) {
   const at::NoGradGuard no_grad;
-  const Announcement told = from_json(json::parse(broadcast_text("", from, device)));
+  const Announcement announced = from_json(json::parse(broadcast_text("", from, device)));
   std::vector<const HeldTensor*> places;
   std::optional<SharedPages> pages;
   std::exception_ptr problem;
   try {
-    places = match(told.info, wanted);
-    if (told.pages) pages.emplace(SharedPages::open(*told.pages));
+    places = match(announced.info, wanted);
+    if (announced.pages) pages.emplace(SharedPages::open(*announced.pages));
   } catch (const Error&) {
     problem = std::current_exception();
   }
   const bool refused = anybody(problem != nullptr, from, device);
   if (problem) std::rethrow_exception(problem);
   if (refused) throw elsewhere();
-  const std::vector<RefitBucket> buckets = refit_buckets(told.info, told.budget_bytes);
+  const std::vector<RefitBucket> buckets = refit_buckets(announced.info, announced.budget_bytes);
   for (size_t b = 0; b < buckets.size(); ++b) {
     const RefitBucket& bucket = buckets[b];
-    const std::string label = bucket_label(told.info, bucket);
+    const std::string label = bucket_label(announced.info, bucket);
     if (pages) {
       from.barrier(label + " is written");
-      take(tensors_in(pages->bytes().narrow(0, 0, bucket.bytes), told.info, bucket), places,
+      take(tensors_in(pages->bytes().narrow(0, 0, bucket.bytes), announced.info, bucket), places,
            bucket.first, mesh, rank);
       from.barrier(label + " is read");
       continue;
@@ -284,7 +284,7 @@ void receive_refit(const std::vector<HeldTensor>& wanted, const Mesh& mesh, int6
     const at::Tensor room =
         at::empty({bucket.bytes}, at::TensorOptions().dtype(at::kByte).device(device));
     from.broadcast_into(room, kRoot, label);
-    take(tensors_in(room, told.info, bucket), places, bucket.first, mesh, rank);
+    take(tensors_in(room, announced.info, bucket), places, bucket.first, mesh, rank);
   }
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Refuses words that comments and pages used with private meanings, and numbers of sources ("seed 004").
 
-It reads comments of C++, messages and other texts of the program, and Markdown pages. Code, and in comments and pages
-text in backticks or double quotes, may use any word.
+It reads comments of C++, messages and other texts of the program, and Markdown pages; in them text in backticks or double
+quotes may use any word. Of the names in src, sim and golden it reads the parts: `came` of `came_from`, `asked` of `kAsked`.
 
   words.py [ROOT]
 """
@@ -37,6 +37,16 @@ WORDS_OF_OPTIONS = WORDS | {
     r"without it": "the default",
     r"^(?:the same|by this)": "the name of the key or the value",
 }
+# Parts of names, which are no sentences: most of the words above are good ones there.
+WORDS_OF_NAMES = {
+    "asked": "requested, read, wanted",
+    "came": "received, previous, got",
+    "said": "reported, known, message",
+    "told": "reported, announced, declared",
+    "untold": "unreported",
+}
+OF_NAMES = ("src/", "sim/", "golden/")
+PART_OF_NAME = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 QUOTED = re.compile(r'`[^`\n]*(?:\n[^`\n]+)*`|"(?:\\.|[^"\\\n])*(?:\n(?:\\.|[^"\\\n])+)*"')
 BLOCK_OF_CODE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
@@ -84,6 +94,16 @@ def found_in(text, words):
             yield text.count("\n", 0, found.start()), " ".join(found[0].split()), instead
 
 
+def found_in_names(path, text):
+    """(line, name, what to write instead) of each name of the code, and of the file's, with such a part."""
+    code = TOKEN.sub(blank, text)
+    names = [(0, path.rpartition("/")[2])] + [(found.start(), found[0]) for found in re.finditer(r"[A-Za-z_]\w*", code)]
+    for place, name in names:
+        for part in PART_OF_NAME.findall(name):
+            if part.lower() in WORDS_OF_NAMES:
+                yield text.count("\n", 0, place) + 1, name, WORDS_OF_NAMES[part.lower()]
+
+
 def files_of_code(root):
     for folder in CODE:
         for path in sorted((root / folder).rglob("*")):
@@ -98,6 +118,8 @@ def findings(root):
         for start, comment in comments(text):
             for line, word, instead in found_in(QUOTED.sub(blank, comment), WORDS):
                 yield path, start + line, word, instead
+        if path.startswith(OF_NAMES):
+            yield from ((path, *found) for found in found_in_names(path, text))
         if not path.startswith("tests/"):
             for start, words in texts_of_program(text):
                 for _, word, instead in found_in(words, WORDS_OF_OPTIONS if path in OPTIONS else WORDS):

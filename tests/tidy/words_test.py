@@ -58,12 +58,19 @@ class EachWordIsFound(unittest.TestCase):
             first, _, second = sentence.partition(" ")
             self.only("sim/case/run_rows.cpp", f'// A.\nrow("{first} "\n    "{second}");\n', 2, word)
 
+    def test_in_a_name(self):
+        for part in words.WORDS_OF_NAMES:
+            for name in (part, f"all_{part}", f"{part}_", f"k{part.title()}At", f"{part.title()}Store"):
+                self.only("src/a.cpp", f"// A.\nint {name} = 0;\n", 2, name)
+        self.only("sim/b/asked_store.h", "// A.\nint a;\n", 1, "asked_store.h")
+
     def test_names_code_quotations_and_expected_messages_may_use_them(self):
         self.assertEqual(found_in({
+            "tests/b.h": "int came_from, kAsked, told;\n",
             "src/b.h": "// There is no such rank, and it is no longer one.\n",
             "tests/a.cpp": 'CHECK(text == "is told of it");\n',
             "src/a.cpp": '// `told`, draw_alike, run.lives, kAlike, "at first", aliked, lives.h\n'
-                         'const char* told = "//beyond"; auto lives = beyond(1, R"(// asked)"); // x\n',
+                         'const char* toldest = "//beyond"; auto lives = beyond(1, R"(// asked)"); // x\n',
             "sim/case/run_rows.cpp": 'row("run.lives", "Times");\n',
             "docs/a.md": '`run.lives: 2`, "a case beyond" and\n```\nlives: 2   # told\n```\n   ```diff\n+ beyond\n   ```\n'}), [])
 

@@ -127,8 +127,8 @@ class Shrink {
     for (const CaseSpec& spec : scenario.cases) {
       for (fs::path& input : inputs_of(spec)) inputs.push_back(std::move(input));
     }
-    std::error_code said_by_output_file;
-    fs::create_directories(fs::absolute(place).parent_path(), said_by_output_file);
+    std::error_code reported_by_output_file;
+    fs::create_directories(fs::absolute(place).parent_path(), reported_by_output_file);
     out_ = output_file("--out", place, inputs, run_.force, kOwnScenario);
   }
 

@@ -39,7 +39,7 @@ const GoldenTensor* next_of(const GoldenTensor& tensor, const GoldenRecord& gold
 }
 
 // Whether at least two elements (one, if there is only one) distinguish `other` from the golden.
-bool are_told_apart(const Values& now, const std::vector<double>& other) {
+bool are_distinct(const Values& now, const std::vector<double>& other) {
   size_t apart = 0;
   for (size_t i = 0; i < now.golden.size(); ++i) {
     apart += !(std::fabs(other[i] - now.golden[i]) <= kDistinctAllowances * now.allowance);
@@ -49,7 +49,7 @@ bool are_told_apart(const Values& now, const std::vector<double>& other) {
 
 // Whether the whole tensor equals `other` and is clearly distinct from its own golden.
 bool is_another(const DiffTask& task, const Values& now, const GoldenTensor& other) {
-  return matches_other(task, other) && are_told_apart(now, golden_values(task, other));
+  return matches_other(task, other) && are_distinct(now, golden_values(task, other));
 }
 
 // Whether all wrong elements equal those of `then`, and two of them clearly.
@@ -101,7 +101,7 @@ std::optional<Evidence> look_at_step_before(const DiffTask& task, const GoldenTe
   const GoldenTensor& right = task.golden;
   if (before.value.sizes() != right.value.sizes()) return std::nullopt;
   const std::vector<double> then = golden_values(task, before);
-  if (!are_told_apart(now, then)) return std::nullopt;
+  if (!are_distinct(now, then)) return std::nullopt;
   if (matches_other(task, before)) return EqualsStep{.step = before.step};
   if (wrong_part_equals(now, then)) return PartEqualsStep{before.step};
   if (is_sum_with(now, then)) return SumOfSteps{before.step, right.step};

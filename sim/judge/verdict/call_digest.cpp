@@ -29,7 +29,7 @@ struct Met {
   std::tuple<int64_t, size_t> when = {};
 };
 
-std::string told_at(const Call& call) {
+std::string call_text(const Call& call) {
   return fmt::format("{} (call {} of {})", describe(call), call.sequence, call.group);
 }
 
@@ -63,8 +63,8 @@ std::optional<DigestFinding> unequal_results(const Met& met) {
   const CallDigest& call = *met.members.begin()->second;
   const std::string message =
       fmt::format("{} {} {} another result of {} than {} {}", others.size() > 1 ? "ranks" : "rank",
-                  fmt::join(others, ", "), others.size() > 1 ? "hold" : "holds", told_at(call.call),
-                  most.size() > 1 ? "ranks" : "rank", fmt::join(most, ", "));
+                  fmt::join(others, ", "), others.size() > 1 ? "hold" : "holds",
+                  call_text(call.call), most.size() > 1 ? "ranks" : "rank", fmt::join(most, ", "));
   std::vector<int64_t> named = others;
   named.push_back(most.front());
   return finding_of(call, named, message);
@@ -78,9 +78,9 @@ std::optional<DigestFinding> altered_copy(const CallDigest& to, const CallDigest
   const std::string message =
       receiver == sender
           ? fmt::format("rank {} received from itself something else than it sent in {}", receiver,
-                        told_at(to.call))
+                        call_text(to.call))
           : fmt::format("rank {} received from rank {} something else than rank {} sent in {}",
-                        receiver, sender, sender, told_at(to.call));
+                        receiver, sender, sender, call_text(to.call));
   return finding_of(to, {receiver, sender}, message);
 }
 

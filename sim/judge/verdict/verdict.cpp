@@ -215,17 +215,17 @@ int exit_status(const std::vector<CaseResult>& results, bool no_unresolved) {
   const auto any = [&](const auto& applies) {
     return std::any_of(results.begin(), results.end(), applies);
   };
-  const auto came = [&](Verdict verdict) {
+  const auto got = [&](Verdict verdict) {
     return any(
         [&](const CaseResult& result) { return !result.as_expected && result.verdict == verdict; });
   };
   if (any([](const CaseResult& result) { return result.verdict == Verdict::kInternal; })) return 5;
   if (any([](const CaseResult& result) { return result.verdict == Verdict::kBadInput; })) return 2;
-  if (came(Verdict::kFailed)) return 3;
+  if (got(Verdict::kFailed)) return 3;
   const bool unresolved =
       any([](const CaseResult& result) { return !result.account.unresolved.empty(); });
-  if (came(Verdict::kMismatch) || came(Verdict::kMatch) || (no_unresolved && unresolved)) return 1;
-  return came(Verdict::kRefused) ? 4 : 0;
+  if (got(Verdict::kMismatch) || got(Verdict::kMatch) || (no_unresolved && unresolved)) return 1;
+  return got(Verdict::kRefused) ? 4 : 0;
 }
 
 }  // namespace shardproof::sim::judge

@@ -38,13 +38,13 @@ void require_address_space(int, char**, char**) {
   for (const char* at = text; *at >= '0' && *at <= '9'; ++at) pages = 10 * pages + (*at - '0');
   const rlim_t mapped = pages * static_cast<rlim_t>(::sysconf(_SC_PAGE_SIZE));
   if (!known || mapped + kOfConstructors <= limit.rlim_cur) return;
-  char said[200];
+  char message[200];
   const auto end = fmt::format_to_n(
-      said, sizeof(said),
+      message, sizeof(message),
       "shardproof: memory ran out: LibTorch needs at least {} MiB of address space to be loaded, "
       "and its limit is {} MiB (ulimit -v); raise the limit\n",
       (mapped + kOfConstructors) >> 20, limit.rlim_cur >> 20);
-  const ssize_t written = ::write(STDERR_FILENO, said, std::min(end.size, sizeof(said)));
+  const ssize_t written = ::write(STDERR_FILENO, message, std::min(end.size, sizeof(message)));
   ::_exit(written < 0 ? 5 : 2);
 }
 
@@ -52,10 +52,10 @@ void require_address_space(int, char**, char**) {
 void require_current_folder(int, char**, char**) {
   char folder[PATH_MAX];
   if (::getcwd(folder, sizeof(folder)) != nullptr) return;
-  constexpr std::string_view kSaid =
+  constexpr std::string_view kMessage =
       "shardproof: the current folder does not exist any more, or cannot be read; change to "
       "another one\n";
-  const ssize_t written = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
+  const ssize_t written = ::write(STDERR_FILENO, kMessage.data(), kMessage.size());
   ::_exit(written < 0 ? 5 : 2);
 }
 

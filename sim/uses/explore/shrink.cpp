@@ -267,8 +267,8 @@ void TriedCases::start(const CaseSettings& settings) {
 
 // The search takes a while; each of its waits is short.
 void TriedCases::say_progress() {
-  if (seconds_since(said_) < 1) return;
-  said_ = std::chrono::steady_clock::now();
+  if (seconds_since(reported_) < 1) return;
+  reported_ = std::chrono::steady_clock::now();
   std::cerr << fmt::format("shardproof: searching, {} cases after {:.0f} s\n", endings_.size(),
                            seconds_since(start_));
 }

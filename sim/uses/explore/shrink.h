@@ -87,7 +87,7 @@ class TriedCases {
   std::function<bool()> in_time_, interrupted_;
   std::map<std::string, Ending> endings_;  // by the text of the settings
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point said_ = start_;
+  std::chrono::steady_clock::time_point reported_ = start_;
 };
 
 }  // namespace shardproof::sim::explore

@@ -18,10 +18,10 @@ struct DealtStreams::Stream {
 
 namespace {
 
-void check_rank_count(const char* axis, int64_t told) {
-  if (told >= 1 && told <= kMostRanks) return;
+void check_rank_count(const char* axis, int64_t dealt_ranks) {
+  if (dealt_ranks >= 1 && dealt_ranks <= kMostRanks) return;
   throw_bad_input(
-      fmt::format("option {}_ranks is {}", axis, told),
+      fmt::format("option {}_ranks is {}", axis, dealt_ranks),
       fmt::format("give the number of {} ranks of the mesh, 1 to {}", axis, kMostRanks));
 }
 
@@ -97,10 +97,10 @@ at::Tensor drop_by(const at::Tensor& x, const at::Tensor& keep, double p) {
 
 void check_dealt(const Options& options, const Mesh& mesh) {
   for (const char* axis : {"tp", "dp"}) {
-    const int64_t told = options[std::string(axis) + "_ranks"];
-    if (told == mesh.size(axis)) continue;
-    throw_refused(fmt::format("one device makes the masks of {} {} ranks, the mesh has {}", told,
-                              axis, mesh.size(axis)),
+    const int64_t dealt_ranks = options[std::string(axis) + "_ranks"];
+    if (dealt_ranks == mesh.size(axis)) continue;
+    throw_refused(fmt::format("one device makes the masks of {} {} ranks, the mesh has {}",
+                              dealt_ranks, axis, mesh.size(axis)),
                   fmt::format("set options.{}_ranks to {}", axis, mesh.size(axis)));
   }
 }

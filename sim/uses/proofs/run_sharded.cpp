@@ -65,7 +65,7 @@ class ShardedRun {
     inputs_ = workload_.inputs(draw, spec_.options);
     const at::ScalarType dtype = dtype_of_precision(name_of(spec_.precision));
     for (const WorkloadTensor& input : inputs_) {
-      const at::Tensor part = as_told(cut(input.tensor, input.layout, mesh_, env_.rank));
+      const at::Tensor part = with_strides(cut(input.tensor, input.layout, mesh_, env_.rank));
       local_[input.name] = leaf_of(part, dtype, at::Device(env_.device));
     }
   }
@@ -118,11 +118,11 @@ class ShardedRun {
     if (output.layout.local_shape(shape, mesh_, env_.rank) != output.tensor.sizes().vec()) {
       return {};
     }
-    return as_told(
+    return with_strides(
         cut(gradient_at_output(spec_.seed, output.name, shape), output.layout, mesh_, env_.rank));
   }
 
-  at::Tensor as_told(const at::Tensor& tensor) const {
+  at::Tensor with_strides(const at::Tensor& tensor) const {
     return spec_.options.value(kStridedInputs, false) && tensor.dim() > 1
                ? transposed_memory(tensor)
                : tensor;

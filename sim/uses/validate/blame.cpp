@@ -104,11 +104,11 @@ std::vector<Suspicion> suspicions_of(const std::vector<WrongResult>& evidence) {
       continue;
     }
     const RankSet& who = receivers[{one.call, one.group}];
-    const bool told_all = std::all_of(one.group.begin(), one.group.end(), [&](int64_t rank) {
-      return who.count(rank) > 0 || counts[rank] < kMaxEvidence;
-    });
+    const bool evidence_is_whole = std::all_of(
+        one.group.begin(), one.group.end(),
+        [&](int64_t rank) { return who.count(rank) > 0 || counts[rank] < kMaxEvidence; });
     const bool some =
-        told_all && who.size() < one.group.size() && one.call.starts_with("all_reduce");
+        evidence_is_whole && who.size() < one.group.size() && one.call.starts_with("all_reduce");
     if (!seen.insert({one.call, -1, one.group.front()}).second) continue;
     if (some) {
       suspicions.push_back({{who.begin(), who.end()}, &one});

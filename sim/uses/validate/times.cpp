@@ -150,14 +150,14 @@ int64_t pairings_to_tell(const Hosts& hosts, const std::vector<int64_t>& pairing
   int64_t done = 0;
   for (const int64_t round : pairings) {
     ++done;
-    bool all_told = true;
+    bool all_met = true;
     for (int64_t rank = 0; rank < size; ++rank) {
       std::set<int64_t>& others = met[static_cast<size_t>(rank)];
       const int64_t partner = partner_of(rank, size, round);
       if (partner >= 0 && hosts.of(partner) != hosts.of(rank)) others.insert(partner);
-      all_told = all_told && are_enough(others, hosts, std::ssize(there));
+      all_met = all_met && are_enough(others, hosts, std::ssize(there));
     }
-    if (all_told) break;
+    if (all_met) break;
   }
   return done;
 }
@@ -174,15 +174,15 @@ std::vector<int64_t> surely_slow(const Times& times, const Hosts& hosts) {
     if (!(pair.latency_us > kSurelySlow * usual_us)) quick.insert({pair.a, pair.b});
   }
   std::vector<int64_t> slow;
-  std::set<int64_t> told;  // hosts with a rank that is not surely slow
+  std::set<int64_t> not_slow;  // hosts with a rank that is not surely slow
   for (const auto& [rank, met] : ranks_met) {
     if (quick.count(rank) == 0 && are_enough(met, hosts, std::ssize(there))) {
       slow.push_back(rank);
     } else {
-      told.insert(hosts.of(rank));
+      not_slow.insert(hosts.of(rank));
     }
   }
-  std::erase_if(slow, [&](int64_t rank) { return told.contains(hosts.of(rank)); });
+  std::erase_if(slow, [&](int64_t rank) { return not_slow.contains(hosts.of(rank)); });
   return slow;
 }
 

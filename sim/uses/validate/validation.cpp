@@ -179,12 +179,12 @@ class Validation {
     const auto reports = run_ranks(request_for(Stage::kEnvironment, 0));
     if (reports.empty()) return;
     std::vector<Facts> facts;
-    std::vector<std::pair<std::string, std::string>> said;
+    std::vector<std::pair<std::string, std::string>> names_and_boots;
     for (const auto& [rank, report] : reports) {
       facts.push_back(report.json.at("facts").get<Facts>());
-      said.emplace_back(facts.back()["host"], facts.back()["boot"]);
+      names_and_boots.emplace_back(facts.back()["host"], facts.back()["boot"]);
     }
-    result_.hosts = hosts_of(said, suite_.ranks_per_host);
+    result_.hosts = hosts_of(names_and_boots, suite_.ranks_per_host);
     hosts_known_ = true;
     check_fits(suite_, settings_.world_size, result_.hosts.count());
     for (int64_t host = 0; host < result_.hosts.count(); ++host) {

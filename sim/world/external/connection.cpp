@@ -103,7 +103,7 @@ ListeningSocket listen_at(const std::string& host, int port, bool on_one_host) {
 void require_resolves(const std::string& host, bool may_come_late, std::chrono::seconds limit) {
   const auto start = std::chrono::steady_clock::now();
   const auto late = [&] { return seconds_since(start) >= static_cast<double>(limit.count()); };
-  for (bool said = false;; said = true) {
+  for (bool reported = false;; reported = true) {
     std::string why;
     bool exists = true;
     if (addresses_of(host, 0, &why, &exists) != nullptr) return;
@@ -116,7 +116,7 @@ void require_resolves(const std::string& host, bool may_come_late, std::chrono::
                           : "export MASTER_ADDR as the name or address of rank 0's host, or "
                             "SHARDPROOF_MEETING_S as the seconds in which the name becomes known");
     }
-    if (!said) {
+    if (!reported) {
       ::dprintf(STDERR_FILENO,
                 "shardproof: MASTER_ADDR: %s does not resolve yet (%s); waiting for it for up to "
                 "%lld s\n",

@@ -305,8 +305,8 @@ class ExternalRank {
                         life == 0 ? std::chrono::seconds(place.meeting_s) : kNoLimit);
       rank.serve();
     } catch (const std::exception& error) {
-      const auto* said = dynamic_cast<const Error*>(&error);
-      if (said != nullptr && said->kind() == ErrorKind::kBadInput) status = kBadInput;
+      const auto* own = dynamic_cast<const Error*>(&error);
+      if (own != nullptr && own->kind() == ErrorKind::kBadInput) status = kBadInput;
       // In a later life control has most likely gone, and said all there is to say.
       if (life == 0) {
         const std::string text = fmt::format("shardproof: rank {}: {}\n", place.rank, error.what());

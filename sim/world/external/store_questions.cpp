@@ -9,8 +9,8 @@ std::optional<std::string> StoreQuestions::ask(nlohmann::json request,
   std::future<std::string> answer;
   {
     const Lock lock(mutex_);
-    request["id"] = ++asked_;
-    answer = open_[asked_].get_future();
+    request["id"] = ++last_id_;
+    answer = open_[last_id_].get_future();
   }
   const auto bytes = nlohmann::json::to_cbor(request);
   send_({bytes.begin(), bytes.end()});

@@ -23,7 +23,7 @@ class StoreQuestions {
  private:
   std::function<void(const std::string& question)> send_;
   Mutex mutex_;
-  uint64_t asked_ SHARDPROOF_GUARDED_BY(mutex_) = 0;
+  uint64_t last_id_ SHARDPROOF_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::promise<std::string>> open_ SHARDPROOF_GUARDED_BY(mutex_);
 };
 

@@ -69,7 +69,7 @@ Interrupts::Interrupts(boost::asio::io_context& io, std::function<void()> on_fir
   }
 }
 
-bool interrupt_came() { return first_at_ms.load() != 0; }
+bool was_interrupted() { return first_at_ms.load() != 0; }
 
 Interrupts::~Interrupts() {
   for (const int signal : kInterruptSignals) {

@@ -21,6 +21,6 @@ class Interrupts {
 };
 
 // Whether a signal has come, also one that the event loop has not seen yet.
-bool interrupt_came();
+bool was_interrupted();
 
 }  // namespace shardproof::sim::world

@@ -107,7 +107,7 @@ void ForkedWorld::start(Workers& workers) {
   const int64_t per_node = key_.ranks_per_node;
   if (per_node > 0) network_.emplace(key_.world_size / per_node, key_.links);
   for (int64_t rank = 0; rank < key_.world_size; ++rank) {
-    if (interrupt_came()) {
+    if (was_interrupted()) {
       throw_bad_input(fmt::format("interrupted after {} of {} workers", rank, key_.world_size),
                       "start it again");
     }

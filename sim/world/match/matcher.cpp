@@ -70,16 +70,16 @@ std::vector<int64_t> Matcher::members_of(const Call& line) const {
 }
 
 std::optional<Finding> Matcher::first(std::optional<Finding> finding) {
-  told_ = finding.has_value();
+  reported_ = finding.has_value();
   return finding;
 }
 
 std::optional<Finding> Matcher::line(CallLine line) {
   if (line.rank < 0 || line.rank >= static_cast<int64_t>(ranks_.size())) return std::nullopt;
-  if (line.waiting) return told_ ? std::nullopt : first(begin_wait(line));
+  if (line.waiting) return reported_ ? std::nullopt : first(begin_wait(line));
   const auto shared = std::make_shared<const Call>(std::move(line));
   of(shared->rank).last = shared;
-  return told_ ? std::nullopt : first(enter(shared));
+  return reported_ ? std::nullopt : first(enter(shared));
 }
 
 // Finds the last call in flight with this number, because a recreated group counts from 0 again.
@@ -154,20 +154,20 @@ Finding Matcher::waits_for_ended(int64_t rank, int64_t peer) const {
 
 // Finds the shortest cycle through `start`, the rank that blocked last, by a search in breadth.
 std::vector<int64_t> Matcher::find_cycle(int64_t start) const {
-  std::vector<int64_t> path{start}, came_from(ranks_.size(), -1);
+  std::vector<int64_t> path{start}, previous(ranks_.size(), -1);
   std::set<const OpenCall*> seen;
   for (size_t i = 0; i < path.size(); ++i) {
     const OpenCall* call = of(path[i]).waits_in.get();
     if (call == nullptr || !seen.insert(call).second) continue;
     for (const int64_t next : call->missing) {
-      int64_t& from = came_from[static_cast<size_t>(next)];
+      int64_t& from = previous[static_cast<size_t>(next)];
       if (from < 0) {
         from = path[i];
         path.push_back(next);
       }
       if (next != start) continue;
       std::vector<int64_t> cycle{start};
-      for (int64_t rank = from; rank != start; rank = came_from[static_cast<size_t>(rank)]) {
+      for (int64_t rank = from; rank != start; rank = previous[static_cast<size_t>(rank)]) {
         cycle.push_back(rank);
       }
       return cycle;
@@ -199,7 +199,7 @@ std::optional<int64_t> Matcher::first_waiter(int64_t rank) const {
 
 std::optional<Finding> Matcher::ended(int64_t rank) {
   of(rank).ended = true;
-  return told_ ? std::nullopt : first(take_end(rank));
+  return reported_ ? std::nullopt : first(take_end(rank));
 }
 
 std::optional<Finding> Matcher::take_end(int64_t rank) const {

@@ -92,8 +92,8 @@ class Matcher {
 
   std::vector<Rank> ranks_;
   std::map<Key, std::shared_ptr<OpenCall>> open_;
-  int64_t calls_ = 0;  // the number of calls opened
-  bool told_ = false;  // whether the first finding was returned
+  int64_t calls_ = 0;      // the number of calls opened
+  bool reported_ = false;  // whether the first finding was returned
 };
 
 }  // namespace shardproof::sim::world

@@ -102,7 +102,7 @@ Relay::Relay(std::vector<Ends> ends, const RelaySettings& settings)
 
 Relay::~Relay() {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t told = ::write(stop_.get(), &one, sizeof(one));
+  [[maybe_unused]] const ssize_t written = ::write(stop_.get(), &one, sizeof(one));
   thread_.join();
 }
 

@@ -1,4 +1,4 @@
-#include "sim/world/process/asked_store.h"
+#include "sim/world/process/rank_store.h"
 
 #include <fmt/format.h>
 
@@ -12,12 +12,12 @@ namespace {
 using StoreBytes = std::vector<uint8_t>;
 using std::chrono::milliseconds;
 
-class AskedStore final : public c10d::Store {
+class RankStore final : public c10d::Store {
  public:
-  explicit AskedStore(AskStore ask) : ask_(std::move(ask)) {}
+  explicit RankStore(AskStore ask) : ask_(std::move(ask)) {}
 
   c10::intrusive_ptr<c10d::Store> clone() override {
-    auto copy = c10::make_intrusive<AskedStore>(ask_);
+    auto copy = c10::make_intrusive<RankStore>(ask_);
     copy->setTimeout(timeout_);
     return copy;
   }
@@ -88,6 +88,6 @@ class AskedStore final : public c10d::Store {
 
 }  // namespace
 
-StorePtr make_asked_store(AskStore ask) { return c10::make_intrusive<AskedStore>(std::move(ask)); }
+StorePtr make_rank_store(AskStore ask) { return c10::make_intrusive<RankStore>(std::move(ask)); }
 
 }  // namespace shardproof::sim::world

@@ -7,6 +7,6 @@
 namespace shardproof::sim::world {
 
 // wait() and get() of what nobody writes end with the store's timeout.
-StorePtr make_asked_store(AskStore ask);
+StorePtr make_rank_store(AskStore ask);
 
 }  // namespace shardproof::sim::world

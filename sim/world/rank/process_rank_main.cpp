@@ -14,8 +14,8 @@
 #include "comm/cuda_device.h"
 #include "comm/gloo_backend.h"
 #include "comm/nccl_backend.h"
-#include "sim/world/process/asked_store.h"
 #include "sim/world/process/page_store.h"
+#include "sim/world/process/rank_store.h"
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/member_noise.h"
 
@@ -37,7 +37,7 @@ constexpr int64_t kKeptBytes = int64_t{64} << 20;
 constexpr std::chrono::milliseconds kTimeout = std::chrono::hours(1);  // a watchdog decides earlier
 
 StorePtr store_of(const StorePlace& place) {
-  return place.pages >= 0 ? make_page_store(place.pages) : make_asked_store(place.ask);
+  return place.pages >= 0 ? make_page_store(place.pages) : make_rank_store(place.ask);
 }
 
 // Making a group waits for its members as a call does, so it has a line as well.

@@ -24,13 +24,13 @@ Handover::Handover(Rotation rotation, const at::Tensor& sent, Communicator& cp,
 
 at::Tensor Handover::wait() {
   SHARDPROOF_ASSERT(!pending_.empty(), "a handover is waited for once");
-  at::Tensor came;
+  at::Tensor received;
   for (PendingCollective& pending : pending_) {
     const at::Tensor result = pending.wait();
-    if (!came.defined()) came = result;
+    if (!received.defined()) received = result;
   }
   pending_.clear();
-  return came.view(sent_.sizes());
+  return received.view(sent_.sizes());
 }
 
 }  // namespace shardproof

@@ -23,11 +23,12 @@ std::vector<at::ScalarType> stored_dtypes(const std::vector<ParameterPtr>& param
   for (size_t i = 0; full != nullptr && i < codes.size(); ++i) {
     codes[i] = static_cast<int64_t>(full_weight(*full, *parameters[i]).scalar_type());
   }
-  const at::Tensor told =
+  const at::Tensor codes_of_root =
       world.broadcast(at::tensor(codes, at::kLong).to(device), kRoot, "load dtypes").cpu();
   std::vector<at::ScalarType> dtypes;
   for (size_t i = 0; i < codes.size(); ++i) {
-    dtypes.push_back(static_cast<at::ScalarType>(told[static_cast<int64_t>(i)].item<int64_t>()));
+    dtypes.push_back(
+        static_cast<at::ScalarType>(codes_of_root[static_cast<int64_t>(i)].item<int64_t>()));
   }
   return dtypes;
 }

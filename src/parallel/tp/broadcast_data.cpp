@@ -20,11 +20,11 @@ enum Trouble : int64_t { kFine, kMissing, kWrongDtype, kKeyTwice };
 // What all ranks must know before one of them sends data: the largest of each over the group.
 enum Notice : int64_t {
   kTrouble,
-  kKeyIndex,      // the key with the error
-  kFoundDtype,    // the wrong dtype
-  kHeaderSize,    // count of numbers in the list of sizes
-  kAsked,         // digest of this rank's keys and dtype
-  kAskedNegated,  // its negative: the maxima of the two show whether ranks differ
+  kKeyIndex,        // the key with the error
+  kFoundDtype,      // the wrong dtype
+  kHeaderSize,      // count of numbers in the list of sizes
+  kRequest,         // digest of this rank's keys and dtype
+  kRequestNegated,  // its negative: the maxima of the two show whether ranks differ
   kNoticeSize
 };
 
@@ -63,7 +63,7 @@ DataHeader describe_data(const Keys& keys, const Tensors& data, at::ScalarType d
 
 void check_notice(const at::Tensor& notice, const Keys& keys, at::ScalarType dtype) {
   const auto value = [&](Notice which) { return notice[which].item<int64_t>(); };
-  if (value(kAsked) != -value(kAskedNegated)) {
+  if (value(kRequest) != -value(kRequestNegated)) {
     throw_bad_input("the ranks of a group pass different keys or dtypes for one batch",
                     "give every rank the same list of keys, in the same order, and the same dtype");
   }
@@ -86,13 +86,13 @@ void check_notice(const at::Tensor& notice, const Keys& keys, at::ScalarType dty
 at::Tensor notice_of(const DataHeader& header, const Keys& keys, at::ScalarType dtype,
                      at::Device device) {
   std::vector<int64_t> notice(kNoticeSize, 0);
-  const int64_t asked = digest_of_request(keys, dtype);
+  const int64_t request = digest_of_request(keys, dtype);
   notice[kTrouble] = header.trouble;
   notice[kKeyIndex] = header.key_index;
   notice[kFoundDtype] = header.found_dtype;
   notice[kHeaderSize] = static_cast<int64_t>(header.sizes.size());
-  notice[kAsked] = asked;
-  notice[kAskedNegated] = -asked;
+  notice[kRequest] = request;
+  notice[kRequestNegated] = -request;
   return at::tensor(notice, at::kLong).to(device);
 }
 

@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "sim/world/external/store_questions.h"
-#include "sim/world/process/asked_store.h"
+#include "sim/world/process/rank_store.h"
 
 namespace shardproof::sim::world {
 namespace control_store_test {
@@ -24,7 +24,7 @@ class Desk {
       const std::lock_guard lock(mutex_);
       store_.ask(question, [this, rank](const std::string& text) { ranks_[rank]->answered(text); });
     }));
-    return make_asked_store(
+    return make_rank_store(
         [questions = ranks_.back().get()](nlohmann::json request, std::chrono::milliseconds limit) {
           return questions->ask(std::move(request), limit);
         });
