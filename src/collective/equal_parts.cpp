@@ -1,6 +1,5 @@
 #include "collective/equal_parts.h"
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "base/checked.h"
@@ -19,19 +18,6 @@ int64_t divide(int64_t value, int64_t parts, std::string_view what, std::string_
 
 int64_t divide(int64_t value, const Communicator& axis, std::string_view what) {
   return divide(value, axis.size(), what, axis.axis());
-}
-
-at::Tensor flat_chunk(const at::Tensor& tensor, const Communicator& axis) {
-  const int64_t length = divide(tensor.numel(), axis, "numel");
-  return tensor.detach().reshape({-1}).narrow(0, axis.rank() * length, length);
-}
-
-at::Tensor gather_flat_chunks(const at::Tensor& chunk, Communicator& axis, std::string_view label) {
-  return axis.all_gather(chunk.detach().reshape({-1}), 0, label);
-}
-
-IndexRange vocab_range_of_whole(int64_t vocab_size, int64_t rank, int64_t size) {
-  return vocab_range_of_part(divide(vocab_size, size, "vocab_size"), rank);
 }
 
 }  // namespace shardproof

@@ -22,39 +22,6 @@ TEST_CASE("a size is divided, or refused with both numbers", "[collective][SH-5]
   CHECK(said.find("pad it to 12") != std::string::npos);
 }
 
-TEST_CASE("vocabulary ranges from the whole and from a part's size", "[collective][SH-5]") {
-  CHECK(vocab_range_of_whole(12, 2, 3) == IndexRange{8, 12});
-  for (int64_t rank = 0; rank < 4; ++rank) {
-    CHECK(vocab_range_of_whole(20, rank, 4) == vocab_range_of_part(5, rank));
-  }
-  const std::string said = said_by([] { vocab_range_of_whole(13, 0, 4); });
-  CHECK(said.rfind("refused: ", 0) == 0);
-  CHECK(said.find("vocab_size 13 does not divide by the 4 ranks") != std::string::npos);
-}
-
-TEST_CASE("flat chunks of a strided tensor come together again; a rest is refused, not dropped",
-          "[collective][SH-5]") {
-  for (const int64_t tp : {1, 2, 3, 4}) {
-    const Mesh mesh({{"dp", 2}, {"tp", tp}});
-    const at::Tensor x = random_tensor({4, 6}, 1).t();
-    std::vector<std::string> said(static_cast<size_t>(mesh.world_size()));
-    const auto results = on_every_rank(mesh, [&](MeshComm& comm, int64_t rank) -> NamedResults {
-      Communicator& axis = comm.along("tp");
-      said[static_cast<size_t>(rank)] = said_by([&] { flat_chunk(at::ones({5, 5}), axis); });
-      return {{"view", flat_chunk(x, axis)},
-              {"again", gather_flat_chunks(flat_chunk(x, axis), axis, "chunks")}};
-    });
-    for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-      const auto& result = results[static_cast<size_t>(rank)];
-      const int64_t length = 24 / tp;
-      const at::Tensor part = x.reshape({-1}).narrow(0, rank % tp * length, length);
-      CHECK(result.at("view").equal(part));
-      CHECK(result.at("again").equal(x.reshape({-1})));
-      CHECK(contains(said[static_cast<size_t>(rank)], "refused: ") == (tp > 1));  // 25 elements
-    }
-  }
-}
-
 TEST_CASE("mappings without sizes refuse a dim that does not divide, with both numbers",
           "[collective][SH-5]") {
   std::vector<std::string> said;
