@@ -76,6 +76,23 @@ std::vector<int64_t> unravel(int64_t offset, const std::vector<int64_t>& shape);
 // of the products over dims.
 uint64_t coverage_hash(size_t dim, int64_t index);
 
+// Where elements count one by one, by their offsets in the golden: the sum of the hashes of those
+// that `counts(offset)` takes, from `first` to before `end`, or of the elements of a plan.
+template <class Counts>
+uint64_t coverage_of(int64_t first, int64_t end, const Counts& counts) {
+  uint64_t sum = 0;
+  for (int64_t i = first; i < end; ++i) sum += counts(i) ? coverage_hash(0, i) : 0;
+  return sum;
+}
+template <class Counts>
+uint64_t coverage_of(const IndexPlan& plan, const Counts& counts) {
+  uint64_t sum = 0;
+  plan.for_each_run([&](int64_t, int64_t first, int64_t length) {
+    sum += coverage_of(first, first + length, counts);
+  });
+  return sum;
+}
+
 // Strides in elements of a contiguous tensor of that shape.
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape);
 

@@ -53,17 +53,12 @@ uint64_t plan_key(const Observation& observation, const std::vector<int64_t>& gl
 void cover_scored(const GoldenTensor& golden, const IndexPlan& plan, ResultRow& row) {
   const std::vector<int64_t> tails = zero_tails(golden);
   const int64_t columns = golden.value.size(1);
-  const auto hash = [&](int64_t offset) -> uint64_t {
+  const auto counts = [&](int64_t offset) {
     const int64_t column = offset % columns;
-    if (column == 0 || column >= tails[static_cast<size_t>(offset / columns)]) return 0;
-    return coverage_hash(0, offset);
+    return column > 0 && column < tails[static_cast<size_t>(offset / columns)];
   };
-  plan.for_each_run([&](int64_t, int64_t offset, int64_t length) {
-    for (int64_t i = 0; i < length; ++i) row.covered += hash(offset + i);
-  });
-  for (int64_t offset = 0; offset < golden.value.numel(); ++offset) {
-    row.coverage_of_all += hash(offset);
-  }
+  row.covered = coverage_of(plan, counts);
+  row.coverage_of_all = coverage_of(0, golden.value.numel(), counts);
 }
 
 // "1 0 model.norm.output": the step, microbatch and name of an observation.

@@ -200,17 +200,14 @@ class PieceJudge {
     const int64_t size = golden.value.numel();
     std::vector<bool>& held = held_[golden.order];
     held.resize(static_cast<size_t>(size));
-    plan.for_each_run([&](int64_t, int64_t global, int64_t length) {
-      for (int64_t i = global; i < global + length; ++i) {
-        if (held[static_cast<size_t>(i)]) continue;
-        held[static_cast<size_t>(i)] = true;
-        row.covered += judge::coverage_hash(0, i);
-      }
+    row.covered = judge::coverage_of(plan, [&](int64_t i) {
+      const auto place = held.begin() + i;
+      const bool is_first = !*place;
+      *place = true;
+      return is_first;
     });
     uint64_t& all = coverage_of_[size];
-    for (int64_t i = 0; all == 0 && i < size; ++i)
-      row.coverage_of_all += judge::coverage_hash(0, i);
-    if (all == 0) all = row.coverage_of_all;
+    if (all == 0) all = judge::coverage_of(0, size, [](int64_t) { return true; });
     row.coverage_of_all = all;
   }
 
