@@ -18,11 +18,6 @@ constexpr double kLeastNearer = 0.75;
 // A place that holds more of the tokens says nothing.
 constexpr double kNearlyAll = 0.95;
 
-double noise_of(double epsilon) {
-  const bool half = epsilon > 1e-4;
-  return (half ? 2 : 64) * epsilon;
-}
-
 std::vector<double> sizes_of(const Comparison& comparison, const std::vector<double>& differences) {
   std::vector<double> sizes(differences.size());
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = comparison.size_of(differences[i], i);
@@ -80,6 +75,11 @@ double improve(Mixture& mixture, const std::vector<double>& sizes, const std::ve
 
 }  // namespace
 
+double noise_of(double epsilon) {
+  const bool half = epsilon > 1e-4;
+  return (half ? 2 : 64) * epsilon;
+}
+
 bool may_be_claimed(const Claim& claim) {
   const bool explains = claim.share >= (claim.leaves_noise ? kHalf : kLeastShare);
   return explains && claim.chance_nats() >= kChanceNats;
@@ -95,16 +95,16 @@ Comparison::Comparison(const Pair& given)
   nats = fit_mixture(sizes_of(*this, differences), {}, floor).nats;
 }
 
-bool Comparison::is_noise(const std::vector<double>& remaining) const {
+bool Comparison::is_noise(const std::vector<double>& remaining, double noise_of_dtype) const {
   double sum = 0, count = 0;
   for (size_t i = 0; i < remaining.size(); ++i) {
     if (std::isnan(remaining[i])) continue;
     const double size = size_of(remaining[i], i);
-    if (size > kMostNoise * noise) return false;
+    if (size > kMostNoise * noise_of_dtype) return false;
     sum += size;
     ++count;
   }
-  return sum <= kMeanNoise * noise * count;
+  return sum <= kMeanNoise * noise_of_dtype * count;
 }
 
 int64_t Comparison::count_above_noise() const {

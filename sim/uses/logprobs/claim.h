@@ -46,6 +46,11 @@ struct Claim {
 // Whether it explains enough, and chance would not.
 bool may_be_claimed(const Claim& claim);
 
+// The size of noise of a dtype with this eps, relative to a weight. A sum of K products that is
+// rounded in a half precision alone has 1 rounding, one that is summed in the dtype itself about
+// sqrt(K).
+double noise_of(double epsilon);
+
 // What all proposals compare with: the differences without a cause.
 struct Comparison {
   explicit Comparison(const Pair& pair);
@@ -54,15 +59,14 @@ struct Comparison {
   std::vector<double> weights;      // of each token: 1 + the smaller |logprob|
   std::vector<double> differences;  // b - a
   double squared = 0;               // sum of their squares
-  // The size of noise relative to a weight. A sum of K products that is rounded in a half
-  // precision alone has 1 rounding, one that is summed in the dtype itself about sqrt(K).
-  double noise;
-  double floor;  // of a scale that is fitted
-  double nats;   // cost of the differences without a cause
+  double noise;                     // noise_of() the pair
+  double floor;                     // of a scale that is fitted
+  double nats;                      // cost of the differences without a cause
 
   // Whether such remaining differences (NaN: not this token) are noise of the dtype: the mean of
   // their sizes is at most 2 `noise`, and none exceeds 16.
-  bool is_noise(const std::vector<double>& remaining) const;
+  bool is_noise(const std::vector<double>& remaining) const { return is_noise(remaining, noise); }
+  bool is_noise(const std::vector<double>& remaining, double noise_of_dtype) const;
   double size_of(double difference, size_t token) const {
     return std::abs(difference) / weights[token];
   }

@@ -242,7 +242,7 @@ void describe_without_cause(const Comparison& comparison, const std::string& lis
       mean, finding.dtype, kMeanNoise * comparison.noise, finding.above_noise, finding.compared,
       kMostNoise * comparison.noise, wrong_rows(comparison));
   // A computation in bfloat16 whose logprobs were saved in a wider dtype.
-  const double noise_of_bfloat16 = 2 * 0x1p-7;
+  const double noise_of_bfloat16 = noise_of(0x1p-7);
   finding.possible =
       finding.above_noise <= kFew * finding.compared && median_size(sizes) <= comparison.noise
           ? "few tokens differ: another kernel or layout with heavier rounding, or a bug that hits "

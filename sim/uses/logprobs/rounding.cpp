@@ -78,15 +78,13 @@ std::string text_of(const Rounded& rounded) {
 // The differences are those of a computation in the dtype that the values went through. That says
 // less than any cause that names a place or the values, so it gains just what a claim needs.
 std::optional<Claim> propose_computed(const Comparison& comparison, const Rounded& rounded) {
-  const double noise = 2 * std::exp2(1 - rounded.dtype.bits);
-  double sum = 0, largest = 0;
+  const double noise = noise_of(std::exp2(1 - rounded.dtype.bits));
+  if (!comparison.is_noise(comparison.differences, noise)) return std::nullopt;
+  double sum = 0;
   for (size_t i = 0; i < comparison.differences.size(); ++i) {
-    const double size = comparison.size_of(comparison.differences[i], i);
-    sum += size;
-    largest = std::max(largest, size);
+    sum += comparison.size_of(comparison.differences[i], i);
   }
   const double mean = sum / static_cast<double>(comparison.differences.size());
-  if (largest > kMostNoise * noise || mean > kMeanNoise * noise) return std::nullopt;
   const double description = std::log(4);
   return Claim{.cause = "rounded",
                .text = fmt::format("{}, and the files differ by what a computation in it does: by "
