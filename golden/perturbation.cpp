@@ -16,6 +16,7 @@ Perturbation::Perturbation(int64_t member, int64_t seed, Errors errors, double r
     : seed_(seed),
       prefix_(fmt::format("member {} ", member)),
       parts_(int64_t{1} << (1 + (member - 1) % 4)),
+      doubts_gradients_((member - 1) / 4 % 2 == 0),
       errors_(std::move(errors)),
       roundings_(roundings) {}
 
@@ -38,6 +39,7 @@ at::Tensor Perturbation::row_moves(const at::Tensor& logits, const std::string& 
 
 at::Tensor Perturbation::doubted_gradient(const at::Tensor& gradient, const std::string& parameter,
                                           int64_t step) const {
+  if (!doubts_gradients_) return gradient;
   const std::string key = sim::record_key(Phase::kStep, step, "grad." + parameter);
   return sim::doubted_within(gradient, error_of(key), seed_, prefix_ + "error of " + key);
 }

@@ -14,7 +14,9 @@
 //                         overflows (golden/parted_sums.h)
 //   parameter's gradient  moved by a rounding. For the optimizer each element smaller than the
 //                         unperturbed run's largest error in that gradient is also moved by up to
-//                         that error: AdamW follows its sign, whatever its size
+//                         that error: AdamW follows its sign, whatever its size. Where many small
+//                         elements add up, as in the logprob of a rare token, this moves all such
+//                         members to one side, so that every other four leave it out
 //   clipped tokens        a random decision when the ratio is nearer to an edge than the error of
 //                         the first members' logprobs
 //
@@ -58,7 +60,8 @@ class Perturbation {
 
   int64_t seed_;
   std::string prefix_;
-  int64_t parts_;  // 2, 4, 8, 16 in turn
+  int64_t parts_;          // 2, 4, 8, 16 in turn
+  bool doubts_gradients_;  // four members do, four do not, in turn
   Errors errors_;
   double roundings_;
 };

@@ -41,6 +41,12 @@ TEST_CASE("Only a gradient's elements within its error are moved, and by no more
   CHECK(by.narrow(0, 2, 3).ne(0).all().item<bool>());
   CHECK(largest(by) <= 0.25);
   CHECK(largest(member.doubted_gradient(gradient, "w", 4) - gradient) == 0);  // no error known
+  int moves = 0;
+  for (int64_t index = 1; index <= 16; ++index) {
+    const Perturbation one(index, 7, {{key, 0.25}});
+    moves += largest(one.doubted_gradient(gradient, "w", 3) - gradient) > 0 ? 1 : 0;
+  }
+  CHECK(moves == 8);  // the others stay where the small elements all add up
 }
 
 TEST_CASE("A token near a clip edge is clipped by some members and not by others", "[golden]") {
