@@ -30,10 +30,12 @@ void Settings::add(const YamlNode& map, const std::vector<std::string>& elsewher
 void Settings::add_block(const YamlNode& map, const std::string& block,
                          const std::vector<std::string>& elsewhere) {
   if (map.kind != YamlNode::Kind::kMap) {
+    const std::string lines = "write `key: value` lines";
+    const std::string meant = block.empty() ? "" : schema_->path_named(block);  // tp: 2
     fail_at(file_, map.line, map.column,
             fmt::format("{} is {}; it must be a map of keys", block.empty() ? "a scenario" : block,
                         map.describe()),
-            "write `key: value` lines");
+            meant.empty() ? lines : fmt::format("did you mean {}? Else {}", meant, lines));
   }
   for (const YamlEntry& entry : map.entries) {
     if (block.empty() && contains(elsewhere, entry.key)) continue;
