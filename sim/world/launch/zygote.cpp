@@ -26,7 +26,7 @@ namespace {
 // A request without descriptors asks for a sign of life.
 constexpr char kAreYouThere[] = "{}";
 // With kLookPeriod: 2 s.
-constexpr int kMostSilentLooks = 8;
+constexpr int kMostSilentLooksOfZygote = 8;
 
 // From the zygote to control. A spawned notice carries a pidfd.
 struct Notice {
@@ -240,7 +240,7 @@ void Zygote::look() {
     return;
   }
   silent_looks_ = runnable_threads(pid_) > 0 ? 0 : silent_looks_ + 1;
-  if (silent_looks_ < kMostSilentLooks) return;
+  if (silent_looks_ < kMostSilentLooksOfZygote) return;
   how_gone_ = is_stopped(pid_) ? "was stopped by a signal" : "gave no sign of life";
   ::kill(pid_, SIGKILL);
 }
