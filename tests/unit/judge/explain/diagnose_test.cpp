@@ -81,6 +81,15 @@ TEST_CASE("a loss that is wrong by a quotient of counts names them", "[diagnose]
   const Divergence near = times_loss(0.67442);
   CHECK(near.pattern == "the value is 0.67442 x golden on all ranks");
   CHECK(near.likely.empty());
+
+  // What a receiver keeps as it was made: it is 1.
+  constexpr auto kScale = "param.buffers.scale";
+  const JudgedWorld refit(
+      spec_of(2, 3), {seen(kScale, at::scalar_tensor(1.0 / 231, at::kDouble), Phase::kForward)});
+  const Divergence kept =
+      found(refit, in(kScale, [](int64_t, const at::Tensor& t) { return at::ones_like(t); }));
+  CHECK(kept.pattern == "the value is 231 x golden on all ranks");
+  CHECK(kept.likely.empty());
 }
 
 TEST_CASE("a number that is near the size of an axis is not that size in float64", "[diagnose]") {
