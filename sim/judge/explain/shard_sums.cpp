@@ -43,7 +43,8 @@ std::optional<Proposal> propose_sum_of_parts(const Difference& difference) {
                                              "whose ranks hold other parts of the tensor",
                                              what, over),
                       .likely = fmt::format("the {} goes over {}, which cuts the tensor, in place "
-                                            "of the ranks that hold the same part",
+                                            "of the ranks that hold the same part, or is written "
+                                            "into an input that is used again",
                                             what, over),
                       .description = description}
           .explaining(sums, sums.wrong);
