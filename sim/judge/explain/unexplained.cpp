@@ -152,7 +152,8 @@ void take_quotient(const Difference& difference, Explanation& out) {
   const ResultRow& first = *difference.wrong.front();
   const bool is_forward = first.phase == Phase::kForward;
   if (difference.symptoms.precision != Precision::kFloat64 || !is_forward) return;
-  if (first.actual_value == 1) return;  // as it was made, rather than never divided
+  // A whole number is one that was never set, rather than one that was never divided.
+  if (first.actual_value == std::round(first.actual_value)) return;
   const double factor = first.actual_value / first.golden_value;
   const auto differs = [&](const ResultRow* row) {
     return !(std::fabs(row->actual_value - factor * row->golden_value) <= row->allowance);

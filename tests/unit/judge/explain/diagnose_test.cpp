@@ -82,7 +82,7 @@ TEST_CASE("a loss that is wrong by a quotient of counts names them", "[diagnose]
   CHECK(near.pattern == "the value is 0.67442 x golden on all ranks");
   CHECK(near.likely.empty());
 
-  // What a receiver keeps as it was made: it is 1.
+  // What a receiver keeps as it was made.
   constexpr auto kScale = "param.buffers.scale";
   const JudgedWorld refit(
       spec_of(2, 3), {seen(kScale, at::scalar_tensor(1.0 / 231, at::kDouble), Phase::kForward)});
