@@ -90,7 +90,7 @@ std::string CaseRuns::why_to_stop() const {
                        failed_ == 1 ? "case was" : "cases were", settings_.max_fail);
   }
   if (settings_.time_budget_s && !(seconds_since(start_) <= *settings_.time_budget_s)) {
-    return fmt::format("the time budget of {} s was used up", *settings_.time_budget_s);
+    return fmt::format("the time budget of {:.6g} s was used up", *settings_.time_budget_s);
   }
   return "";
 }
