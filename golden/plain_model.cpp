@@ -263,7 +263,7 @@ void PlainModel::observe_logprobs(const at::Tensor& logprobs, const Batch& batch
 bool PlainModel::parts_decide(const Batch& batch, int64_t step, bool overflow) {
   // Terms that cancel in the whole sum may overflow in a part of it.
   const bool parts_may_overflow = overflow || terms_->most > kLargestHalf;
-  if (overflow && only_a_sum_overflows(batch, step)) return true;
+  if (overflow ? only_a_sum_overflows(batch, step) : terms_->shares_overflow) return true;
   return overflows_in_parts(batch, step, 1) != overflow ||
          (parts_may_overflow && overflows_in_parts(batch, step, kMostParts) != overflow);
 }

@@ -18,6 +18,7 @@ struct WeightTerms {
   bool overflows = false;  // some gradient does
   // Ways to share the positions of which no part of any gradient overflows; a bit for each.
   uint32_t ways = ~0U;
+  bool shares_overflow = false;  // a gradient does not, and a share of its positions does
   void reset() { *this = WeightTerms(); }
   bool only_as_summed() const { return overflows && ways != 0; }
 };

@@ -107,6 +107,33 @@ TEST_CASE("The watch tells which gradient overflows only as it is summed", "[gol
   }
 }
 
+TEST_CASE("The watch tells that a share of positions overflows where the whole sum does not",
+          "[golden]") {
+  const ModelConfig config = small_config("qwen3");
+  Decoder model(config, seeded_weights(config, 3));
+  write_out(model);
+  for (const ParameterPtr& parameter : model.parameters()) {
+    parameter->trainable = parameter->name == "lm_head.weight";
+  }
+  const auto terms = watch_weight_terms(model);
+  model.materialise(Mesh(), 0, at::kDouble, at::kCPU);
+  NoProbe nobody;
+  // One token everywhere, so that positions differ by the sign of their loss alone.
+  const at::Tensor ids = at::full({1, 4}, 5, at::kLong);
+  const at::Tensor positions = at::arange(4, at::kLong).view({1, 4});
+  const at::Tensor signs = at::tensor({1.0, 1.0, -1.0, -1.0}, at::kDouble).view({1, 4});
+  const auto watched = [&](double scale) {
+    terms->reset();
+    const at::Tensor out = model.forward(ids, {.probe = nobody, .positions = positions});
+    ((out.select(-1, 1) * signs).sum() * scale).backward();
+    return *terms;
+  };
+  CHECK_FALSE(watched(1).shares_overflow);
+  const WeightTerms large = watched(10 * kLargestHalf);
+  CHECK(large.shares_overflow);
+  CHECK_FALSE(large.overflows);
+}
+
 TEST_CASE("The watch knows every parameter that a family trains", "[golden]") {
   std::vector<std::string> families;
   for (const FamilyTraits& family : all_families()) {
