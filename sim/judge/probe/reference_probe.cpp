@@ -11,6 +11,7 @@
 #include "base/digest.h"
 #include "base/error.h"
 #include "sim/case/record/sampled_rows.h"
+#include "sim/judge/probe/census.h"
 #include "tensor/aten_view.h"
 
 namespace shardproof::sim::judge {
