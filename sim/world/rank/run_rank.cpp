@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "observe/probe.h"
 #include "sim/world/calls/call_digests.h"
 #include "sim/world/calls/fault_injection.h"
 #include "sim/world/process/worker_main.h"
