@@ -99,9 +99,15 @@ double GoldenScales::add(const GoldenFacts& facts, const TensorView& value) {
 
 void GoldenScales::add(const GoldenFacts& facts, bool finite) {
   if (must_be_finite(facts) && !finite) golden_fault(facts, "is not finite");
-  // Metrics (counts of tokens and the like) do not show the size of gradients and parameters. The
-  // neighbors of a tensor without a scale stay judged.
-  if (is_metric(facts.kind) || facts.scale > kLargestCounted) return;
+  // Metrics (counts of tokens and the like) do not show the size of gradients and parameters.
+  if (is_metric(facts.kind)) return;
+  // Gradients are computed from each other, however large they are. Other tensors, such as a loss
+  // and activations or a state of squares, have units of their own: the neighbors of a huge one
+  // stay judged.
+  const bool is_gradient = facts.phase == Phase::kBackward ||
+                           facts.kind == ObservationKind::kGradient ||
+                           facts.kind == ObservationKind::kGradNorm;
+  if (facts.scale > kLargestCounted && !is_gradient) return;
   double& largest = largest_[{facts.phase, facts.step}];
   largest = std::max(largest, facts.scale);
 }

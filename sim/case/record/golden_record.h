@@ -18,8 +18,8 @@ namespace shardproof::sim {
 // "forward 1 model.norm.output": phase, step and name identify an observation.
 std::string record_key(Phase phase, int64_t step, const std::string& name);
 
-// Magnitudes above this count for no phase_scale, and for scale only where largest_magnitude() says
-// that they were computed (masks of -1e38, for example, were not).
+// Magnitudes above this count for scale only where largest_magnitude() says that they were computed
+// (masks of -1e38, for example, were not), and for phase_scale only if they are gradients' as well.
 inline constexpr double kLargestCounted = 1e30;
 
 // What is known of a golden tensor besides its values.

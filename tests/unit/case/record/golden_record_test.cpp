@@ -43,7 +43,7 @@ TEST_CASE("phase_scale is the largest scale of the same phase and step only", "[
   CHECK(golden.tensors()[3].phase_scale == 11);
 }
 
-TEST_CASE("computed magnitudes above 1e30 count for the scale, not for that of the phase",
+TEST_CASE("computed magnitudes above 1e30 count for the scale, and for that of gradients' phase",
           "[record]") {
   const auto golden = golden_from(
       {seen("loss", at::scalar_tensor(-2.75e50, at::kDouble), Phase::kForward),
@@ -55,6 +55,11 @@ TEST_CASE("computed magnitudes above 1e30 count for the scale, not for that of t
   CHECK(golden.tensors()[2].scale == 2e31);
   CHECK(golden.tensors()[3].scale == 5);
   CHECK(golden.tensors()[0].phase_scale == 5);
+
+  const at::Tensor large = at::tensor({3e40, -2e31}, at::kDouble);
+  const auto gradients = golden_from(
+      {seen("grad.a", large), seen("grad.b", at::ones({2})), seen("exp_avg_sq.a", large * large)});
+  CHECK(gradients.tensors()[1].phase_scale == 3e40);
 }
 
 TEST_CASE("gradients are copied when observed, because steps overwrite them", "[record]") {
