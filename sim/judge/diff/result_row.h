@@ -17,6 +17,10 @@
 
 namespace shardproof::sim::judge {
 
+// Wrong ratios within this factor of each other are equal but for roundings, which other processors
+// do otherwise. The first of them is named.
+inline constexpr double kEqualRatios = 1 + 1e-9;
+
 struct ResultRow {
   // There is no default outcome: the maker of a row must state it.
   explicit ResultRow(Outcome outcome) : outcome(outcome) {}

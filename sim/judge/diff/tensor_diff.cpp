@@ -164,7 +164,9 @@ class Inspector {
     const bool good = error <= allowance;
     const double ratio = error == 0 ? 0 : good ? error / allowance : ratio_beyond(error, allowance);
     if (!good) ++result_.bad_count;
-    if (result_.worst_local >= 0 && ratio <= result_.worst_ratio) return;
+    const bool was_wrong = result_.bad_count > (good ? 0 : 1);
+    const double worse = result_.worst_ratio * (was_wrong ? kEqualRatios : 1);
+    if (result_.worst_local >= 0 && ratio <= worse) return;
     result_.worst_ratio = ratio;
     result_.worst_error = error;
     result_.allowance = allowance;

@@ -53,7 +53,7 @@ const ResultRow& worst_of(const Rows& rows) {
   return **std::max_element(rows.begin(), rows.end(), [](const ResultRow* a, const ResultRow* b) {
     if (a->is_wrong() != b->is_wrong()) return b->is_wrong();
     if (a->problem.empty() != b->problem.empty()) return a->problem.empty();
-    return a->worst_ratio < b->worst_ratio;
+    return kEqualRatios * a->worst_ratio < b->worst_ratio;
   });
 }
 

@@ -65,6 +65,21 @@ TEST_CASE("NaN is wrong at every place, whatever the allowance", "[diff]") {
   }
 }
 
+TEST_CASE("of wrong elements that differ by roundings the first is named", "[diff]") {
+  const at::Tensor golden = numbered({3, 5});
+  at::Tensor actual = golden.clone();
+  actual[0][1] += 0.1;
+  actual[1][2] += 0.5;
+  actual[2][4] += 0.5 * (1 + 1e-12);
+  CHECK(diff_whole(golden, actual, 0.05).worst_local == 7);
+  actual[2][4] += 0.001;
+  CHECK(diff_whole(golden, actual, 0.05).worst_local == 14);
+  // A wrong element is never hidden by a right one.
+  CHECK(diff_whole(golden.flatten()[0] * at::ones({2}, at::kDouble),
+                   golden.flatten()[0] + at::tensor({0.5, 0.5 * (1 + 1e-12)}, at::kDouble), 0.5)
+            .worst_local == 1);
+}
+
 TEST_CASE("a float32 error is found where it is and measured in float64", "[diff]") {
   const at::Tensor golden =
       at::arange(37, at::kDouble) * 0.5 + 1e-12;  // float32 drops the last term
