@@ -37,8 +37,6 @@ at::Tensor sums_of_parts(const Factors& factors, int64_t parts) {
   return cut(factors.rows).transpose(2, 3).matmul(cut(factors.columns));
 }
 
-constexpr uint32_t kAllWays = 0xffff;
-
 // Contiguous and zigzag shares of 2 to 16 ranks, for all samples together and for each one.
 uint32_t ways_that_fit(const Factors& factors) {
   uint32_t ways = 0, bit = 1;
@@ -66,7 +64,7 @@ void note(WeightTerms& terms, const GradientsOfWeight& users) {
   if (most <= kLargestHalf) return;
   at::Tensor whole = sums_of_parts(users[0], 1).sum(0);
   for (size_t i = 1; i < users.size(); ++i) whole += sums_of_parts(users[i], 1).sum(0);
-  uint32_t ways = ~0U;
+  uint32_t ways = kAllWays;
   for (const Factors& factors : users) ways &= ways_that_fit(factors);
   if (fits(whole)) {
     terms.shares_overflow = terms.shares_overflow || ways != kAllWays;

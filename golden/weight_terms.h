@@ -11,13 +11,15 @@
 
 namespace shardproof::golden {
 
+inline constexpr uint32_t kAllWays = 0xffff;  // to share positions, of WeightTerms
+
 // Of the backwards while it watches, since the last call of reset().
 struct WeightTerms {
   bool watches = true;
   double most = 0;         // no element of a sum over some of the positions is larger in magnitude
   bool overflows = false;  // some gradient does
   // Ways to share the positions of which no part of any gradient overflows; a bit for each.
-  uint32_t ways = ~0U;
+  uint32_t ways = kAllWays;
   bool shares_overflow = false;  // a gradient does not, and a share of its positions does
   void reset() { *this = WeightTerms(); }
   bool only_as_summed() const { return overflows && ways != 0; }
