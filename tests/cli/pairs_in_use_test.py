@@ -24,6 +24,7 @@ import functools
 import itertools
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -251,8 +252,25 @@ def how_it_ends(program, values):
         return run.returncode, (run.stderr + run.stdout).split("\n\n")[0].replace(folder + "/", "")
 
 
-def is_refused(program, pair):
-    return all(how_it_ends(program, values)[0] in (2, 4) for values in brought_about(frozenset(pair)))
+def not_refused(program, pairs):
+    """The pairs of which the program takes a small case; all are cases of one scenario, each in a line of its own."""
+    rows = [(pair, {"name": str(number), "world.backend": "emulated", **small_case(values)})
+            for number, (pair, values) in enumerate((pair, values) for pair in pairs
+                                                    for values in brought_about(frozenset(pair)))]
+    with tempfile.TemporaryDirectory() as folder:
+        case, results = pathlib.Path(folder, "pair.yaml"), pathlib.Path(folder, "run/results.json")
+        while not results.exists():
+            lines = ",\n".join(json.dumps(row) for _, row in rows)
+            case.write_text(f'{json.dumps(BASE)[:-1]}, "matrix": {{"pair": [\n{lines}]}}}}')
+            run = subprocess.run([program, "run", str(case), "--out", folder + "/run"],
+                                 capture_output=True, text=True, check=False)
+            bad = {int(line) - 2 for line in re.findall(r"pair\.yaml:(\d+):", run.stderr)}
+            if not (results.exists() or bad):
+                raise RuntimeError(run.stderr)
+            rows = [row for number, row in enumerate(rows) if number not in bad]
+        cases = json.loads(results.read_text())["cases"]
+    taken = {case["name"].split("/")[-1] for case in cases if case["verdict"] not in ("refused", "bad_input")}
+    return {pair for pair, row in rows if f"pair[{row['name']}]" in taken}
 
 
 def line_of(pair):
@@ -323,8 +341,9 @@ def main(arguments):
         shrink(ledger, stale)
         return 0
     if arguments:
-        bad += [f"{line_of(pair)}: the program does not refuse them; put them under not_combined" for pair in missing
-                if line_of(pair) in ledger["refused"] and not is_refused(arguments[0], pair)]
+        refused = [pair for pair in missing if line_of(pair) in ledger["refused"]]
+        bad += [f"{line_of(pair)}: the program does not refuse them; put them under not_combined"
+                for pair in sorted(not_refused(arguments[0], refused))]
     alone = collections.Counter(value for pair in missing for value in pair)
     for value in values:
         print(f"{'='.join(value):50} {alone[value]:3} values that no default scenario combines it with")
