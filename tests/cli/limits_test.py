@@ -37,6 +37,7 @@ workload: logprobs
 precision: float64
 model: {vocab_size: 1000, hidden_size: 384, intermediate_size: 1024, num_hidden_layers: 24}
 data: {batch_size: 2, sequence_length: 320}
+record_activations: false
 """
 # A second rank sleeps before its first call.
 ASLEEP = """
