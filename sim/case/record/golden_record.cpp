@@ -30,6 +30,11 @@ bool must_be_finite(const GoldenFacts& tensor) {
          tensor.kind == ObservationKind::kLogprobs;
 }
 
+bool is_gradient(const GoldenFacts& tensor) {
+  using enum ObservationKind;
+  return tensor.phase == Phase::kBackward || tensor.kind == kGradient || tensor.kind == kGradNorm;
+}
+
 // A mapped file, unmapped when the last view of it is destroyed.
 class Mapping {
  public:
@@ -101,20 +106,18 @@ void GoldenScales::add(const GoldenFacts& facts, bool finite) {
   if (must_be_finite(facts) && !finite) golden_fault(facts, "is not finite");
   // Metrics (counts of tokens and the like) do not show the size of gradients and parameters.
   if (is_metric(facts.kind)) return;
-  // Gradients are computed from each other, however large they are. Other tensors, such as a loss
-  // and activations or a state of squares, have units of their own: the neighbors of a huge one
-  // stay judged.
-  const bool is_gradient = facts.phase == Phase::kBackward ||
-                           facts.kind == ObservationKind::kGradient ||
-                           facts.kind == ObservationKind::kGradNorm;
-  if (facts.scale > kLargestCounted && !is_gradient) return;
-  double& largest = largest_[{facts.phase, facts.step}];
-  largest = std::max(largest, facts.scale);
+  Largest& largest = largest_[{facts.phase, facts.step}];
+  if (is_gradient(facts)) largest.of_gradients = std::max(largest.of_gradients, facts.scale);
+  // The neighbors of a huge tensor stay judged.
+  if (facts.scale <= kLargestCounted) largest.counted = std::max(largest.counted, facts.scale);
 }
 
 double GoldenScales::of_phase(const GoldenFacts& facts) const {
   const auto found = largest_.find({facts.phase, facts.step});
-  return found == largest_.end() ? 0 : found->second;
+  if (found == largest_.end()) return 0;
+  const Largest& largest = found->second;
+  // Gradients are computed from each other, however large they are.
+  return is_gradient(facts) ? std::max(largest.counted, largest.of_gradients) : largest.counted;
 }
 
 void put_tensor(IndexWriter& index, const GoldenFacts& facts, Dtype dtype, int64_t offset,

@@ -19,7 +19,7 @@ namespace shardproof::sim {
 std::string record_key(Phase phase, int64_t step, const std::string& name);
 
 // Magnitudes above this count for scale only where largest_magnitude() says that they were computed
-// (masks of -1e38, for example, were not), and for phase_scale only if they are gradients' as well.
+// (masks of -1e38, for example, were not). For phase_scale those of gradients count, for gradients.
 inline constexpr double kLargestCounted = 1e30;
 
 // What is known of a golden tensor besides its values.
@@ -71,7 +71,11 @@ class GoldenScales {
   double of_phase(const GoldenFacts& facts) const;  // when all are added
 
  private:
-  std::map<std::pair<Phase, int64_t>, double> largest_;
+  struct Largest {
+    double counted = 0;       // of those up to kLargestCounted
+    double of_gradients = 0;  // of these whatever their size
+  };
+  std::map<std::pair<Phase, int64_t>, Largest> largest_;
 };
 
 class IndexWriter;

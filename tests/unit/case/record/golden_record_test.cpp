@@ -57,9 +57,11 @@ TEST_CASE("computed magnitudes above 1e30 count for the scale, and for that of g
   CHECK(golden.tensors()[0].phase_scale == 5);
 
   const at::Tensor large = at::tensor({3e40, -2e31}, at::kDouble);
-  const auto gradients = golden_from(
-      {seen("grad.a", large), seen("grad.b", at::ones({2})), seen("exp_avg_sq.a", large * large)});
+  const auto gradients = golden_from({seen("grad.a", large), seen("grad.b", at::ones({2})),
+                                      seen("exp_avg_sq.a", large * large),
+                                      seen("param.a", 2 * at::ones({2}, at::kDouble))});
   CHECK(gradients.tensors()[1].phase_scale == 3e40);
+  CHECK(gradients.tensors()[3].phase_scale == 2);
 }
 
 TEST_CASE("gradients are copied when observed, because steps overwrite them", "[record]") {
