@@ -31,7 +31,8 @@ struct DiffResult {
   double worst_ratio = 0;  // largest error / allowance; infinite for NaN
   double worst_error = 0;  // of that element, as is `allowance`
   double allowance = 0;
-  // The worst element, when bad_count > 0; the first where ratios are kEqualRatios:
+  // The worst element, when bad_count > 0; another one only has a ratio that is larger by less than
+  // kEqualRatios (result_row.h), and comes later:
   double golden_value = 0, actual_value = 0;    // golden_value includes the scale
   int64_t worst_local = -1, worst_golden = -1;  // offsets
   double factor = 1, factor_residual = 0;       // over all elements, see ResultRow
