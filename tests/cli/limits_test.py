@@ -47,7 +47,7 @@ expect: {verdict: failed, kind: hung}
 """
 
 
-class Limits(cli_test.CommandTest):
+class Limited(cli_test.CommandTest):
     def scenario(self, text):
         return self.write("s.yaml", text)
 
@@ -69,6 +69,8 @@ class Limits(cli_test.CommandTest):
             self.assertEqual(done.returncode, status, text)
         return text
 
+
+class Limits(Limited):
     def test_a_batch_that_no_machine_holds_is_refused_at_once(self):
         scenario = self.scenario(LARGE)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -264,26 +266,6 @@ class Limits(cli_test.CommandTest):
                     self.assertRegex(text, r"^shardproof: memory ran out: LibTorch needs at least \d+ MiB of address "
                                            r"space to be loaded, and its limit is \d+ MiB \(ulimit -v\); raise the limit$")
 
-    def test_a_rank_that_computes_for_longer_than_the_deadline_without_a_call_is_slow(self):
-        """It goes on with ops, and so does the golden. One that does nothing is hung."""
-        words = ("--backend", "emulated,gloo", "--no-cache", "--jobs", "1")
-
-        def seconds(text):  # of the golden and of the ranks, per case; no two machines are equally fast
-            out = tempfile.mkdtemp(dir=self.scratch)
-            self.assertIn("2 match", self.call("run", self.scenario(text), *words, "--out", out, status=0))
-            with open(os.path.join(out, "results.json"), encoding="utf-8") as file:
-                cases = json.load(file)["cases"]
-            return [(case["golden_seconds"], case["seconds"] - case["golden_seconds"]) for case in cases]
-
-        # a quarter of what the slowest of them takes: 10 deadlines would be too long
-        deadline_s = max(max(both) for both in seconds(SLOW)) / 4
-        slow = SLOW + f"world: {{deadline_s: {deadline_s:.3f}}}\n"
-        for _, ranks in seconds(slow):  # longer than the deadline: the case shows what it is to show
-            self.assertGreater(ranks, deadline_s)
-        text = self.call("run", self.scenario(slow + ASLEEP), "--backend", "emulated,gloo", "--jobs", "1", status=0)
-        self.assertEqual(text.count("as expected: "), 2)
-        self.assertIn("no rank entered a collective", text)
-
     def test_a_full_disk_is_bad_input_before_and_after_the_start(self):
         disk = self.path("disk")
         os.mkdir(disk)
@@ -303,6 +285,30 @@ class Limits(cli_test.CommandTest):
 
     def test_what_fits_is_not_refused(self):
         self.call("run", self.scenario(SMALL), "--backend", "emulated", status=0)
+
+
+class Deadlines(Limited):
+    """Some are those of ranks that get a core: run alone."""
+
+    def test_a_rank_that_computes_for_longer_than_the_deadline_without_a_call_is_slow(self):
+        """It goes on with ops, and so does the golden. One that does nothing is hung."""
+        words = ("--backend", "emulated,gloo", "--no-cache", "--jobs", "1")
+
+        def seconds(text):  # of the golden and of the ranks, per case; no two machines are equally fast
+            out = tempfile.mkdtemp(dir=self.scratch)
+            self.assertIn("2 match", self.call("run", self.scenario(text), *words, "--out", out, status=0))
+            with open(os.path.join(out, "results.json"), encoding="utf-8") as file:
+                cases = json.load(file)["cases"]
+            return [(case["golden_seconds"], case["seconds"] - case["golden_seconds"]) for case in cases]
+
+        # a quarter of what the slowest of them takes: 10 deadlines would be too long
+        deadline_s = max(max(both) for both in seconds(SLOW)) / 4
+        slow = SLOW + f"world: {{deadline_s: {deadline_s:.3f}}}\n"
+        for _, ranks in seconds(slow):  # longer than the deadline: the case shows what it is to show
+            self.assertGreater(ranks, deadline_s)
+        text = self.call("run", self.scenario(slow + ASLEEP), "--backend", "emulated,gloo", "--jobs", "1", status=0)
+        self.assertEqual(text.count("as expected: "), 2)
+        self.assertIn("no rank entered a collective", text)
 
     def test_many_ranks_on_a_slow_machine_are_not_hung(self):
         """Each rank computes little, all together longer than the deadline: what counts is that calls go on."""
