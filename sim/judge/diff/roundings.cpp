@@ -55,13 +55,7 @@ FactorCheck check_factor(const DiffTask& task, Precision precision) {
       !std::isfinite(scatter) || !std::isfinite(golden.square)) {
     return {};
   }
-  std::vector<double> actual, due;
-  copy_both(task, actual, due);
-  double along = 0, square = 0;
-  for (size_t i = 0; i < actual.size(); ++i) {
-    along += (actual[i] - due[i]) * due[i];
-    square += due[i] * due[i];
-  }
+  const auto [along, square] = along_golden(task);
   if (!(square > 0) || !std::isfinite(along)) return {};
   const double spread = std::sqrt(golden.square * task.scale * task.scale / square);
   const double rounding = eps_of_precision(precision) / std::sqrt(double(task.plan.count));

@@ -298,6 +298,20 @@ void take_result(const DiffResult& result, const IndexPlan& plan, ResultRow& row
   row.worst_local_index = unravel(plan.local_offset(result.worst_local), plan.local_shape);
 }
 
+AlongGolden along_golden(const DiffTask& task) {
+  AlongGolden sums;
+  const double* full = task.golden.value.data<double>();
+  floating_runs(task.local, task.plan,
+                [&](const double* values, int64_t offset, int64_t, int64_t count) {
+                  for (int64_t i = 0; i < count; ++i) {
+                    const double due = task.scale * full[offset + i];
+                    sums.error += (values[i] - due) * due;
+                    sums.square += due * due;
+                  }
+                });
+  return sums;
+}
+
 void copy_both(const DiffTask& task, std::vector<double>& actual, std::vector<double>& golden) {
   actual.assign(static_cast<size_t>(task.local.numel()), 0);
   golden.assign(static_cast<size_t>(task.local.numel()), 0);

@@ -48,6 +48,12 @@ DiffResult diff(const DiffTask& task);
 struct ResultRow;
 void take_result(const DiffResult& result, const IndexPlan& plan, ResultRow& row);
 
+// Sums over the elements of a floating tensor: (actual - due) due, and due^2.
+struct AlongGolden {
+  double error = 0, square = 0;
+};
+AlongGolden along_golden(const DiffTask& task);
+
 // Copies both sides as float64 in local order: golden times scale, and 0 at padding.
 void copy_both(const DiffTask& task, std::vector<double>& actual, std::vector<double>& golden);
 

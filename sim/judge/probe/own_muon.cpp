@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "sim/case/policy_stages.h"
 #include "sim/case/record/sampled_rows.h"
@@ -64,29 +65,35 @@ std::string OwnOptimizer::see_whole(const Observation& observation, const at::Te
   const std::string name = parameter_of(observation.kind, observation.name);
   const GoldenTensor* golden = golden_.find(Phase::kStep, observation.step, observation.name);
   Tracked& tracked = parameters_[name];
-  tracked.update = {};
-  if (!golden || !has_step(tracked, observation.step, tracked.value.bytes.size())) return "";
+  tracked.update.clear();
+  if (!golden || !has_step(tracked, observation.step, tracked.value.size)) return "";
   const std::vector<int64_t> shape = full_shape(*golden, golden->value.sizes());
   const std::vector<at::Tensor> places = own_places(tracked, observation, shape);
   if (places.empty() || whole.dim() != std::ssize(shape)) return "";
 
   const OptimizerSpec& o = spec_.optimizer;
   const at::Tensor part = at_places(whole, places);
-  const auto count = static_cast<size_t>(part.numel());
-  const std::vector<double> gradient = clipped_gradient(tracked, count);
-  const std::vector<double> before =
-      doubles(tracked.state[ObservationKind::kMomentumBuffer], count);
-  Expected buffer{std::vector<double>(count), std::vector<double>(count)};
-  Expected own = buffer;
-  for (size_t i = 0; i < count; ++i) {
-    const double kept = o.momentum * before[i], joins = (1 - o.momentum) * gradient[i];
-    buffer.value[i] = kept + joins;
-    // lerp computes g + momentum (b - g) where the momentum is small.
-    buffer.magnitude[i] = std::fabs(before[i]) + std::fabs(gradient[i]);
-    own.value[i] = o.nesterov ? joins + o.momentum * buffer.value[i] : buffer.value[i];
-    own.magnitude[i] = buffer.magnitude[i] + std::fabs(gradient[i]);
-  }
-  tracked.momentum = std::move(buffer);
+  const Gradient gradient = clipped_gradient(tracked);
+  tracked.momentum = [&o, gradient, before = tracked.state[ObservationKind::kMomentumBuffer]](
+                         size_t first, size_t count, Block& due) {
+    std::array<double, kBlock> g, b;
+    gradient(first, count, g.data());
+    before.read(first, count, b.data());
+    for (size_t i = 0; i < count; ++i) {
+      due.value[i] = o.momentum * b[i] + (1 - o.momentum) * g[i];
+      // lerp computes g + momentum (b - g) where the momentum is small.
+      due.magnitude[i] = std::fabs(b[i]) + std::fabs(g[i]);
+    }
+  };
+  const auto own = [&](size_t first, size_t count, Block& due) {
+    std::array<double, kBlock> g;
+    gradient(first, count, g.data());
+    tracked.momentum(first, count, due);
+    for (size_t i = 0; i < count; ++i) {
+      if (o.nesterov) due.value[i] = (1 - o.momentum) * g[i] + o.momentum * due.value[i];
+      due.magnitude[i] += std::fabs(g[i]);
+    }
+  };
   const std::string finding = compare(own, part);
 
   const MuonMatrices matrices = muon_matrices(name, shape);
@@ -94,21 +101,25 @@ std::string OwnOptimizer::see_whole(const Observation& observation, const at::Te
   std::vector<at::Tensor> updates;
   for (const at::Tensor& matrix : flat.unbind(0)) updates.push_back(iterated(matrix));
   const at::Tensor update = at::stack(updates).view(whole.sizes()) * matrices.scale();
-  tracked.update.value = doubles(at_places(update, places));
-  tracked.update.magnitude.assign(count, kSteepestOfMuon * matrices.scale());
+  const at::Tensor own_update = at_places(update, places);
+  const auto* values = own_update.const_data_ptr<double>();
+  tracked.update.assign(values, values + own_update.numel());
+  tracked.largest_update = kSteepestOfMuon * matrices.scale();
   return finding;
 }
 
 OwnOptimizer::Expected OwnOptimizer::muon_step(Tracked& tracked, double rate) const {
-  Expected expected = std::move(tracked.update);
-  tracked.update = {};
   tracked.expected[ObservationKind::kMomentumBuffer] = std::move(tracked.momentum);
-  const std::vector<double> w = doubles(tracked.value, expected.value.size());
-  for (size_t i = 0; i < w.size(); ++i) {
-    expected.value[i] = w[i] * (1 - rate * spec_.optimizer.weight_decay) - rate * expected.value[i];
-    expected.magnitude[i] = std::fabs(w[i]) + rate * expected.magnitude[i];
-  }
-  return expected;
+  const double kept = 1 - rate * spec_.optimizer.weight_decay;
+  const double largest = rate * tracked.largest_update;
+  return [=, value = tracked.value, update = std::exchange(tracked.update, {})](
+             size_t first, size_t count, Block& due) {
+    value.read(first, count, due.value.data());
+    for (size_t i = 0; i < count; ++i) {
+      due.magnitude[i] = std::fabs(due.value[i]) + largest;
+      due.value[i] = due.value[i] * kept - rate * update[first + i];
+    }
+  };
 }
 
 }  // namespace shardproof::sim::judge

@@ -23,7 +23,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,7 @@
 #include "observe/probe.h"
 #include "sim/case/case_spec.h"
 #include "sim/case/record/golden_record.h"
+#include "sim/judge/probe/optimizer_terms.h"
 
 namespace shardproof::sim::judge {
 
@@ -53,26 +56,30 @@ class OwnOptimizer {
  private:
   // A copy of values in their own dtype; it does not count as one of the rank's tensors.
   struct Values {
-    std::vector<std::byte> bytes;
+    std::shared_ptr<const std::byte[]> bytes;
+    size_t size = 0;  // in bytes
     at::ScalarType dtype = at::kDouble;
-    bool empty() const { return bytes.empty(); }
+    bool empty() const { return size == 0; }
+    // Writes elements [first, first + count) to `out`; zeros when there are none.
+    void read(size_t first, size_t count, double* out) const;
   };
-  struct Expected {
-    std::vector<double> value, magnitude;  // sum of the magnitudes of its terms
-  };
+  static constexpr size_t kBlock = kOptimizerBlock;
+  using Block = OptimizerBlock;
+  // Computes elements [first, first + count) of what is due; count <= kBlock.
+  using Expected = std::function<void(size_t first, size_t count, Block& due)>;
+  using Gradient = std::function<void(size_t first, size_t count, double* out)>;  // clipped
   struct Tracked {
     Values value, gradient;
     std::map<ObservationKind, Values> state;
     int64_t gradient_step = -1;
     std::map<ObservationKind, Expected> expected;  // of the state, until it is observed
     Layout layout;                                 // of the parameter
-    Expected update, momentum;                     // of Muon; the update without the learning rate
+    std::vector<double> update;                    // of Muon, without the learning rate
+    Expected momentum;                             // of Muon
+    double largest_update = 0;                     // of Muon, of any element
   };
 
   static Values copy_of(const at::Tensor& tensor);
-  static std::vector<double> doubles(const void* data, at::ScalarType dtype, size_t count);
-  static std::vector<double> doubles(const at::Tensor& tensor);
-  static std::vector<double> doubles(const Values& values, size_t count);
   std::string see_parameter(const std::string& name, int64_t step, const at::Tensor& local);
   std::string see_state(ObservationKind kind, const std::string& name, const at::Tensor& local);
   std::string see_whole(const Observation& observation, const at::Tensor& whole);
@@ -80,13 +87,12 @@ class OwnOptimizer {
   std::vector<at::Tensor> own_places(const Tracked& tracked, const Observation& whole,
                                      const std::vector<int64_t>& shape) const;
   bool has_step(const Tracked& tracked, int64_t step, size_t bytes) const;
-  std::vector<double> clipped_gradient(const Tracked& tracked, size_t count) const;
+  Gradient clipped_gradient(const Tracked& tracked) const;
   double rate_of(int64_t step) const;
   Expected muon_step(Tracked& tracked, double rate) const;
-  Expected take_step(Tracked& tracked, const std::string& name, int64_t step, size_t count);
-  Expected adamw_step(Tracked& tracked, const std::vector<double>& gradient, double rate,
-                      double steps) const;
-  Expected sgd_step(Tracked& tracked, const std::vector<double>& gradient, double rate) const;
+  Expected take_step(Tracked& tracked, const std::string& name, int64_t step);
+  Expected adamw_step(Tracked& tracked, double rate, double steps) const;
+  Expected sgd_step(Tracked& tracked, double rate) const;
   std::string compare(const Expected& expected, const at::Tensor& local);
   std::string share_of_step(const Tracked& tracked, const Expected& expected,
                             const at::Tensor& local) const;
