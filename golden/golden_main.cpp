@@ -61,6 +61,17 @@ sim::KeptRows rows_of(const sim::CaseSpec& spec, Batch& batch) {
   return rows;
 }
 
+// Calls `one` and `other` on two threads. Their sums are those of one thread each.
+template <class One, class Other>
+void run_both(const One& one, const Other& other) {
+  std::future<void> beside = std::async(std::launch::async, [&other] {
+    at::set_num_threads(1);
+    other();
+  });
+  one();
+  beside.get();
+}
+
 // Runs members `first` to `last`, two at a time, and adds each to the scatter of `recorder`.
 void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const CaseData& data,
                  at::ScalarType dtype, const Perturbation::Errors& errors,
@@ -68,7 +79,6 @@ void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const C
   Mutex one_at_a_time;
   std::atomic<int64_t> next = first;
   const auto run_some = [&] {
-    at::set_num_threads(1);
     for (int64_t member = next++; member <= last; member = next++) {
       const Perturbation perturbation(member, spec.seed, errors, sim::roundings_of_member(dtype));
       sim::GoldenRecorder recorded(spec.record_activations, last_step_of(spec), rows);
@@ -78,9 +88,7 @@ void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const C
       recorder.add_member(recorded);
     }
   };
-  std::future<void> beside = std::async(std::launch::async, run_some);
-  run_some();
-  beside.get();
+  run_both(run_some, run_some);
 }
 
 // Runs in float64 into `recorder`, then adds the scatter of the members. Returns the steps that
@@ -90,7 +98,6 @@ std::vector<int64_t> run_ensemble(const sim::CaseSpec& spec, const CaseData& dat
                                   sim::GoldenRecorder& recorder) {
   RouteChoices choices;
   RouteChoices* const routes = data.config.has_experts() ? &choices : nullptr;
-  // The unperturbed run finds the overflows, and the float64 run skips the same steps.
   RunOptions plain{.dtype = dtype, .routes = routes};
   if (routes != nullptr) {
     NoProbe nobody;
@@ -100,9 +107,18 @@ std::vector<int64_t> run_ensemble(const sim::CaseSpec& spec, const CaseData& dat
   }
   if (dtype == at::kHalf) plain.parted_skips = std::make_shared<std::vector<int64_t>>();
   sim::GoldenRecorder rounded(spec.record_activations, last_step_of(spec), rows);
-  run_single_device(spec, data, plain, rounded);
-  run_single_device(
-      spec, data, {.dtype = at::kDouble, .overflows = plain.overflows, .routes = routes}, recorder);
+  const auto run_rounded = [&] { run_single_device(spec, data, plain, rounded); };
+  const auto run_exact = [&] {
+    run_single_device(spec, data,
+                      {.dtype = at::kDouble, .overflows = plain.overflows, .routes = routes},
+                      recorder);
+  };
+  if (dtype == at::kHalf) {  // the exact run skips the steps that overflowed
+    run_rounded();
+    run_exact();
+  } else {
+    run_both(run_exact, run_rounded);
+  }
   recorder.add_member(rounded);
   Perturbation::Errors errors = recorder.scatter();
   // In their order, because the first ones decide on their own.

@@ -91,6 +91,13 @@ void check_copies(const CaseSpec& spec) {
   for (const StageSpec& stage : spec.stages) world::shard_axes_of(stage.parallel);
 }
 
+// The part of the memory that a golden may take beside running cases.
+constexpr double kPartOfPrepared = 1.0 / 16;
+
+GoldenStore::Members first_members(const CaseSpec& spec) {
+  return expects_errors(spec) ? GoldenStore::Members::kDue : GoldenStore::Members::kFew;
+}
+
 }  // namespace
 
 struct CaseRunner::RunningCase {
@@ -107,19 +114,36 @@ struct CaseRunner::RunningCase {
   bool reference_failed() const { return spec.reference.is_set() && golden && !golden->outcome.ok; }
 };
 
+void CaseRunner::check(const CaseSpec& spec) const {
+  check_case(spec);
+  check_copies(spec);
+  if (!limits_) return;
+  check_world_limits(spec, *limits_);
+  check_processes(spec.world.backend, spec.parallel.world_size(), *limits_);
+}
+
+void CaseRunner::prepare(const CaseSpec& spec) {
+  if (!spec.judged || spec.reference.is_set() || !limits_) return;
+  MachineLimits part = *limits_;
+  part.memory *= kPartOfPrepared;  // other cases run beside it
+  try {
+    check(spec);
+    check_golden_limits(spec, part);
+  } catch (const Error&) {
+    return;  // start() says why
+  }
+  goldens_.get(
+      spec, [](const auto&) {}, first_members(spec));
+}
+
 void CaseRunner::start(const CaseSpec& spec, Done done) {
   ++under_way_;
   ranks_under_way_ += spec.parallel.world_size();
   const auto running =
       std::make_shared<RunningCase>(RunningCase{.spec = spec, .done = std::move(done)});
-  if (expects_errors(spec)) running->members = GoldenStore::Members::kDue;
+  running->members = first_members(spec);
   try {
-    check_case(spec);
-    check_copies(spec);
-    if (limits_) {
-      check_world_limits(spec, *limits_);
-      check_processes(spec.world.backend, spec.parallel.world_size(), *limits_);
-    }
+    check(spec);
   } catch (const Error& error) {
     finish(running, {ending_of(spec, error)});
     return;

@@ -26,6 +26,8 @@ class CaseRunner {
 
   // Calls `done` once, now or later in wait_until. Errors of the case are results, not exceptions.
   void start(const CaseSpec& spec, Done done);
+  // Starts the golden of a case that is to start later, unless it is large or the case is refused.
+  void prepare(const CaseSpec& spec);
   // Serves the running cases until at most `count` are left.
   void wait_until_at_most(int64_t count);
   // Serves until a case of `ranks` ranks may start. At most `cores` + 1 cases then run, with at
@@ -35,6 +37,8 @@ class CaseRunner {
 
  private:
   struct RunningCase;
+  // Throws an Error where the case cannot start.
+  void check(const CaseSpec& spec) const;
   void get_golden(const std::shared_ptr<RunningCase>& running);
   void start_world(const std::shared_ptr<RunningCase>& running, const GoldenStore::Golden& golden);
   // Gets the goldens of single microbatches, from number `next` on, then judges again.

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/shortage.h"
 #include "sim/case/names.h"
@@ -121,6 +123,11 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, Members members) {
                      [this, entry, full_key](world::TaskOutcome outcome) {
                        settle(entry, full_key, std::move(outcome));
                      });
+}
+
+int64_t GoldenStore::computing() const {
+  return std::count_if(entries_.begin(), entries_.end(),
+                       [](const auto& entry) { return !entry->ready; });
 }
 
 void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec,

@@ -37,6 +37,8 @@ class GoldenStore {
   using Members = golden::Members;
   // Calls `ready` once, now or later in the pool's wait_until.
   void get(const CaseSpec& spec, Ready ready, Members members = Members::kDue);
+  // The number of goldens that are being computed.
+  int64_t computing() const;
   // Computes the golden anew, waits for it, and writes its tensors to `dump_path` unless that is
   // "".
   std::shared_ptr<const Golden> make(const CaseSpec& spec, const std::string& dump_path);

@@ -13,8 +13,14 @@
 
 #include "base/elapsed.h"
 #include "sim/report/color.h"
+#include "sim/world/launch/deadline.h"
 
 namespace shardproof::sim::runs {
+namespace {
+
+constexpr size_t kPreparedAhead = 8;  // cases: half of the goldens that a store keeps
+
+}  // namespace
 
 CaseRuns::CaseRuns(const RunSettings& settings, world::WorldPool& pool, const RunWorlds& worlds,
                    const std::string& folder, std::vector<CaseSpec> cases, Replay replay)
@@ -36,6 +42,7 @@ void CaseRuns::run_all(report::RunFiles& files) {
   report::Progress progress(std::cout, progress_style(), missing_count());
   for (size_t place = 0; place < cases_.size(); ++place) {
     if (is_finished(place)) continue;
+    prepare_from(place);
     wait_for_room(cases_[place]);
     if (pool_.interrupted()) break;
     reason_ = why_to_stop();
@@ -50,6 +57,16 @@ void CaseRuns::run_all(report::RunFiles& files) {
   info.interrupted = pool_.interrupted();
   if (info.interrupted) reason_ = "the run was interrupted";
   list_missing();
+}
+
+void CaseRuns::prepare_from(size_t place) {
+  if (settings_.relations || settings_.schedules == kAllSchedules) return;
+  const size_t end = std::min(cases_.size(), place + 1 + kPreparedAhead);
+  const auto cores = static_cast<int64_t>(world::usable_cores());
+  for (prepared_ = std::max(prepared_, place); prepared_ < end; ++prepared_) {
+    if (goldens_.computing() >= cores) return;
+    if (!is_finished(prepared_)) runner_.prepare(cases_[prepared_]);
+  }
 }
 
 std::vector<judge::CaseResult> CaseRuns::results() const {

@@ -48,6 +48,8 @@ class CaseRuns {
   bool is_finished(size_t place) const { return results_[place].has_value(); }
   int64_t missing_count() const;
   void wait_for_room(const CaseSpec& spec);
+  // Starts goldens of the cases from `place` on, at most as many at a time as there are cores.
+  void prepare_from(size_t place);
   report::Progress::Style progress_style() const;
   std::string why_to_stop() const;  // "" to go on
   void start_one(size_t place, report::Progress& progress, report::RunFiles& files);
@@ -63,6 +65,7 @@ class CaseRuns {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<CaseSpec> cases_;
   std::vector<std::optional<judge::CaseResult>> results_;  // by place; empty: not run
+  size_t prepared_ = 0;                                    // cases whose goldens were started
   std::string reason_;                                     // why the missing cases were not run
   int64_t failed_ = 0;                                     // cases that were not as expected
   judge::ScheduleComparison schedules_;
