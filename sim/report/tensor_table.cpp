@@ -27,24 +27,6 @@ struct Gathered {
 
 bool is_larger(double a, double b) { return !std::isnan(b) && !(a <= b); }  // NaN is the largest
 
-// The distance from a match: not judged is worse than unresolved, and wrong is the worst.
-int severity(const judge::ResultRow& row) {
-  if (row.is_wrong()) return 3;
-  if (row.outcome == judge::Outcome::kMatch) return 0;
-  return row.outcome == judge::Outcome::kUnresolved ? 1 : 2;
-}
-
-const judge::ResultRow& worst_of(const Gathered& tensor) {
-  const judge::ResultRow* worst = tensor.rows.front();
-  for (const judge::ResultRow* row : tensor.rows) {
-    const bool worse = severity(*row) == severity(*worst)
-                           ? is_larger(row->worst_ratio, worst->worst_ratio)
-                           : severity(*row) > severity(*worst);
-    if (worse) worst = row;
-  }
-  return *worst;
-}
-
 // The largest value over a rank's microbatches; null where the rank has no row.
 Json per_rank(const Gathered& tensor, int64_t world_size, double judge::ResultRow::*field) {
   auto values = Json::array();
@@ -86,7 +68,7 @@ const Field& first_known(const Gathered& tensor, Field judge::ResultRow::*field)
 }
 
 Json tensor_entry(const Gathered& tensor, int64_t world_size) {
-  const judge::ResultRow& worst = worst_of(tensor);
+  const judge::ResultRow& worst = worst_row(tensor.rows);
   Json entry = {{"name", valid_utf8(worst.name)},
                 {"phase", phase_name(worst.phase)},
                 {"step", worst.step},

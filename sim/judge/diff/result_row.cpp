@@ -1,6 +1,9 @@
 #include "sim/judge/diff/result_row.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "sim/judge/diff/evidence.h"
 
@@ -19,7 +22,34 @@ nlohmann::json texts_of(const std::vector<Evidence>& evidence) {
   return texts;
 }
 
+// How far from a match, whatever the ratio.
+std::pair<int, bool> severity(const ResultRow& row) {
+  const int outcome = row.is_wrong()                        ? 3
+                      : row.outcome == Outcome::kMatch      ? 0
+                      : row.outcome == Outcome::kUnresolved ? 1
+                                                            : 2;
+  return {outcome, !row.problem.empty()};
+}
+
+double sortable_ratio(const ResultRow& row) {
+  return std::isnan(row.worst_ratio) ? std::numeric_limits<double>::infinity() : row.worst_ratio;
+}
+
 }  // namespace
+
+const ResultRow& worst_row(const std::vector<const ResultRow*>& rows) {
+  const auto size = [](const ResultRow* row) {
+    return std::pair(severity(*row), sortable_ratio(*row));
+  };
+  const auto largest =
+      size(*std::max_element(rows.begin(), rows.end(), [&](const ResultRow* a, const ResultRow* b) {
+        return size(a) < size(b);
+      }));
+  return **std::find_if(rows.begin(), rows.end(), [&](const ResultRow* row) {
+    const auto [kind, ratio] = size(row);
+    return kind == largest.first && ratio * kEqualRatios >= largest.second;
+  });
+}
 
 nlohmann::json to_json(const ResultRow& row) {
   return {{"name", row.name},

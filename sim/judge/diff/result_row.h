@@ -72,6 +72,11 @@ struct ResultRow {
   std::vector<Evidence> evidence;  // facts that the rank found about a wrong row
 };
 
+// The row that is farthest from a match: wrong, else not judged, else unresolved; of these one that
+// says why, then the largest ratio, NaN above all. Of ratios within kEqualRatios the first. `rows`
+// has at least one.
+const ResultRow& worst_row(const std::vector<const ResultRow*>& rows);
+
 // A rank's local tensor beside the golden values, kept for the first failures and for addends.
 //
 // `dims` are the golden's dims, with the two token dims merged. Element [i, j, ..] in row-major

@@ -49,14 +49,6 @@ std::vector<std::pair<Place, const ResultRow*>> placed_rows(
   return placed;
 }
 
-const ResultRow& worst_of(const Rows& rows) {
-  return **std::max_element(rows.begin(), rows.end(), [](const ResultRow* a, const ResultRow* b) {
-    if (a->is_wrong() != b->is_wrong()) return b->is_wrong();
-    if (a->problem.empty() != b->problem.empty()) return a->problem.empty();
-    return kEqualRatios * a->worst_ratio < b->worst_ratio;
-  });
-}
-
 std::vector<int64_t> ranks_in(const Rows& rows) {
   std::set<int64_t> ranks;
   for (const ResultRow* row : rows) ranks.insert(row->rank);
@@ -157,7 +149,7 @@ class Judge {
 
   Divergence common(const Rows& rows, ResultKind kind) const {
     Divergence found;
-    found.worst = worst_of(rows);
+    found.worst = worst_row(rows);
     found.tensor = found.worst.name;
     found.phase = found.worst.phase;
     found.step = found.worst.step;
@@ -173,7 +165,7 @@ class Judge {
 
   Divergence wrong_values(const Rows& rows) const {
     Divergence found =
-        common(rows, worst_of(rows).order < 0 ? ResultKind::kMissing : ResultKind::kValues);
+        common(rows, worst_row(rows).order < 0 ? ResultKind::kMissing : ResultKind::kValues);
     Rows wrong = rows;
     std::erase_if(wrong, [](const ResultRow* row) { return !row->is_wrong(); });
     found.ranks = ranks_in(wrong);
@@ -203,8 +195,8 @@ class Judge {
       }
       rows.push_back(row);
     }
-    if (rows.empty() || rows.front()->partial || !worst_of(rows).is_wrong()) return;
-    const ResultRow& worst = worst_of(rows);
+    if (rows.empty() || rows.front()->partial || !worst_row(rows).is_wrong()) return;
+    const ResultRow& worst = worst_row(rows);
     const Explanation why = explain_values(symptoms(rows, pieces_of(worst, false), worst.step));
     if (why.likely.empty()) return;
     found.pattern += "; after it in " + worst.name + ": " + why.pattern;
