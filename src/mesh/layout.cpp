@@ -12,14 +12,17 @@
 namespace shardproof {
 namespace {
 
-// A number that is equal for ranks with equal copies.
-int64_t piece_key(const std::vector<Cut>& cuts, const Mesh& mesh, int64_t rank) {
-  int64_t key = 0;
+// For each rank a number that is equal for ranks with equal copies.
+std::vector<int64_t> piece_keys(const std::vector<Cut>& cuts, const Mesh& mesh) {
+  std::vector<int64_t> keys(static_cast<size_t>(mesh.world_size()));
   for (const Cut& cut : cuts) {
     const int64_t size = mesh.size(cut.axis);
-    key = key * size + piece_of(cut, size, mesh.coordinate(cut.axis, rank));
+    const std::vector<int64_t> coordinates = mesh.coordinates(cut.axis);
+    for (size_t rank = 0; rank < keys.size(); ++rank) {
+      keys[rank] = keys[rank] * size + piece_of(cut, size, coordinates[rank]);
+    }
   }
-  return key;
+  return keys;
 }
 
 }  // namespace
@@ -69,19 +72,19 @@ std::vector<int64_t> Layout::local_shape(const std::vector<int64_t>& global_shap
 std::vector<std::vector<int64_t>> Layout::replica_groups(const Mesh& mesh) const {
   std::vector<std::vector<int64_t>> groups;
   std::map<int64_t, size_t> group_of_key;
-  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-    const auto [it, is_new] = group_of_key.emplace(piece_key(cuts_, mesh, rank), groups.size());
+  for (int64_t rank = 0; const int64_t key : piece_keys(cuts_, mesh)) {
+    const auto [it, is_new] = group_of_key.emplace(key, groups.size());
     if (is_new) groups.emplace_back();
-    groups[it->second].push_back(rank);
+    groups[it->second].push_back(rank++);
   }
   return groups;
 }
 
 std::vector<int64_t> Layout::replicas_of(const Mesh& mesh, int64_t rank) const {
-  const int64_t own = piece_key(cuts_, mesh, rank);
+  const std::vector<int64_t> keys = piece_keys(cuts_, mesh);
   std::vector<int64_t> replicas;
   for (int64_t other = 0; other < mesh.world_size(); ++other) {
-    if (piece_key(cuts_, mesh, other) == own) replicas.push_back(other);
+    if (keys[other] == keys[rank]) replicas.push_back(other);
   }
   return replicas;
 }

@@ -214,6 +214,16 @@ int64_t Mesh::coordinate(std::string_view axis, int64_t rank) const {
   return coordinate;
 }
 
+std::vector<int64_t> Mesh::coordinates(std::string_view axis) const {
+  std::vector<int64_t> coordinates(static_cast<size_t>(world_size()));
+  for (const auto& [stride, size] : digits_of(axis)) {
+    for (size_t rank = 0; rank < coordinates.size(); ++rank) {
+      coordinates[rank] = coordinates[rank] * size + static_cast<int64_t>(rank) / stride % size;
+    }
+  }
+  return coordinates;
+}
+
 int64_t Mesh::rank_at(const std::vector<int64_t>& coordinates) const {
   SHARDPROOF_ASSERT(coordinates.size() == axes_.size(),
                     fmt::format("{} coordinates for {} axes", coordinates.size(), axes_.size()));

@@ -59,6 +59,7 @@ class Mesh {
   // Blocks must divide their axes.
   int64_t size(std::string_view axis) const;                       // 1 when the axis is missing
   int64_t coordinate(std::string_view axis, int64_t rank) const;   // 0 when the axis is missing
+  std::vector<int64_t> coordinates(std::string_view axis) const;   // of each rank
   int64_t rank_at(const std::vector<int64_t>& coordinates) const;  // one per axis, outer to inner
   // The ranks that differ from `rank` on this axis only, in order of their coordinate on it.
   std::vector<int64_t> peers_along(std::string_view axis, int64_t rank) const;

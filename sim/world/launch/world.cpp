@@ -188,7 +188,8 @@ void World::settle() {
 }
 
 bool World::all_ended() const {
-  return std::all_of(endings_.begin(), endings_.end(), [](const auto& ending) { return ending; });
+  return std::all_of(endings_.begin(), endings_.end(),
+                     [](const auto& ending) { return ending.has_value(); });
 }
 
 void World::kill() {
