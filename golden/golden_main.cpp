@@ -20,6 +20,7 @@
 #include "sim/case/recorder/golden_recorder.h"
 #include "sim/case/recorder/rounding_noise.h"
 #include "sim/case/runners.h"
+#include "tensor/counting_allocator.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof::golden {
@@ -150,6 +151,7 @@ constexpr int64_t kKeptBytes = int64_t{64} << 20;
 GoldenSize run(const sim::CaseSpec& spec, Members members, int golden_fd,
                const std::string& dump_path) {
   const auto start = std::chrono::steady_clock::now();
+  use_counting_allocator();
   at::set_num_threads(1);  // the same sums in every run, and cores for the ranks
   const at::ScalarType dtype = dtype_of_precision(name_of(spec.precision));
   CaseData data = load_case_data(spec);

@@ -5,6 +5,8 @@
 
 #include <atomic>
 
+#include "tensor/counting_allocator.h"
+
 namespace shardproof {
 namespace {
 
@@ -41,7 +43,7 @@ struct TensorMemory::Impl {
   c10::DebugInfoGuard guard{c10::DebugInfoKind::PROFILER_STATE, meter};
 };
 
-TensorMemory::TensorMemory() : impl_(std::make_unique<Impl>()) {}
+TensorMemory::TensorMemory() : impl_(std::make_unique<Impl>()) { use_counting_allocator(); }
 TensorMemory::~TensorMemory() = default;
 int64_t TensorMemory::current_bytes() const { return impl_->meter->current; }
 int64_t TensorMemory::peak_bytes() const { return impl_->meter->peak; }
