@@ -92,6 +92,14 @@ void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const C
   run_both(run_some, run_some);
 }
 
+constexpr int64_t kBesideBytes = int64_t{128} << 20;  // of weights whose runs go side by side
+
+int64_t bytes_of(const WeightMap& weights) {
+  int64_t bytes = 0;
+  for (const auto& [name, weight] : weights) bytes += static_cast<int64_t>(weight.nbytes());
+  return bytes;
+}
+
 // Runs in float64 into `recorder`, then adds the scatter of the members. Returns the steps that
 // sums of parts skip otherwise.
 std::vector<int64_t> run_ensemble(const sim::CaseSpec& spec, const CaseData& data,
@@ -114,7 +122,9 @@ std::vector<int64_t> run_ensemble(const sim::CaseSpec& spec, const CaseData& dat
                       {.dtype = at::kDouble, .overflows = plain.overflows, .routes = routes},
                       recorder);
   };
-  if (dtype == at::kHalf) {  // the exact run skips the steps that overflowed
+  // In float16 the exact run skips the steps that overflowed. Both take memory, so large ones take
+  // turns.
+  if (dtype == at::kHalf || bytes_of(*data.weights) > kBesideBytes) {
     run_rounded();
     run_exact();
   } else {

@@ -26,7 +26,8 @@ class CaseRunner {
 
   // Calls `done` once, now or later in wait_until. Errors of the case are results, not exceptions.
   void start(const CaseSpec& spec, Done done);
-  // Starts the golden of a case that is to start later, unless it is large or the case is refused.
+  // Starts the golden of a case that is to start later, unless it is large, or the case
+  // would not start.
   void prepare(const CaseSpec& spec);
   // Serves the running cases until at most `count` are left.
   void wait_until_at_most(int64_t count);

@@ -73,7 +73,9 @@ bool GoldenStore::give_known(const std::string& key, const std::string& full_key
     if ((*at)->key != key) continue;
     entries_.splice(entries_.begin(), entries_, at);
     const std::shared_ptr<Entry> entry = entries_.front();
-    if (entry->ready) {
+    if (!ready) {
+      // It is there, or another case waits for it.
+    } else if (entry->ready) {
       ready(entry->golden);
     } else {
       entry->waiting.push_back(std::move(ready));
@@ -90,7 +92,7 @@ bool GoldenStore::give_known(const std::string& key, const std::string& full_key
   entry->bytes = size_of(cached->fd.get());
   entries_.push_front(entry);
   forget_old();
-  ready(entry->golden);
+  if (ready) ready(entry->golden);
   return true;
 }
 
@@ -111,18 +113,19 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, Members members) {
   }
   const auto entry = std::make_shared<Entry>();
   entry->key = key;
-  entries_.push_front(entry);
-  entry->waiting.push_back(std::move(ready));
+  if (ready) entry->waiting.push_back(std::move(ready));
   entry->golden = std::make_shared<Golden>();
   entry->golden->fd = make_memory_file();
   entry->golden->has_few = few;
+  entries_.push_front(entry);
   if (of_ranks) return run_reference(entry, spec, members);
   const std::string full_key = full(key);
   if (auto outcome = too_large(spec)) return settle(entry, full_key, std::move(*outcome));
-  pool_.start_golden(spec, members, entry->golden->fd.get(), "",
-                     [this, entry, full_key](world::TaskOutcome outcome) {
-                       settle(entry, full_key, std::move(outcome));
-                     });
+  pool_.start_golden(
+      spec, members, entry->golden->fd.get(), "",
+      [this, living = std::weak_ptr(living_), entry, full_key](world::TaskOutcome outcome) {
+        if (!living.expired()) settle(entry, full_key, std::move(outcome));
+      });
 }
 
 int64_t GoldenStore::computing() const {
@@ -178,8 +181,10 @@ void GoldenStore::settle(const std::shared_ptr<Entry>& entry, const std::string&
   }
   const std::vector<Ready> waiting = std::move(entry->waiting);
   entry->waiting.clear();
-  // Ended from outside: the next case that needs it computes it again.
-  if (entry->golden->outcome.kind == ResultKind::kDied) entries_.remove(entry);
+  // Ended from outside, or started ahead when something was short: the next case that needs it
+  // computes it again.
+  const bool unseen = !entry->golden->outcome.ok && waiting.empty();
+  if (entry->golden->outcome.kind == ResultKind::kDied || unseen) entries_.remove(entry);
   forget_old();
   for (const Ready& ready : waiting) ready(entry->golden);
 }

@@ -35,7 +35,8 @@ class GoldenStore {
   GoldenStore& operator=(const GoldenStore&) = delete;
 
   using Members = golden::Members;
-  // Calls `ready` once, now or later in the pool's wait_until.
+  // Calls `ready` once, now or later in the pool's wait_until. Without `ready` the golden is only
+  // started, and forgotten if it fails before another call waits for it.
   void get(const CaseSpec& spec, Ready ready, Members members = Members::kDue);
   // The number of goldens that are being computed.
   int64_t computing() const;
@@ -71,6 +72,8 @@ class GoldenStore {
   bool kept_ = false;  // the cache has a new entry
   GoldenCache cache_;
   std::list<std::shared_ptr<Entry>> entries_;  // latest first
+  // Ends with this object: the pool may serve goldens that nobody waited for after it.
+  const std::shared_ptr<const bool> living_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace shardproof::sim::run

@@ -359,10 +359,12 @@ std::string crowd_warning(const CaseSpec& spec) {
                      count_of(cores, "core"));
 }
 
+double golden_need(const CaseSpec& spec) {
+  return of_model(spec, [&](const ModelConfig& config) { return golden_bytes(spec, config); });
+}
+
 void check_golden_limits(const CaseSpec& spec, const MachineLimits& there) {
-  const double bytes =
-      of_model(spec, [&](const ModelConfig& config) { return golden_bytes(spec, config); });
-  check_memory("the golden needs", bytes, std::min(there.memory, there.address_space));
+  check_memory("the golden needs", golden_need(spec), std::min(there.memory, there.address_space));
 }
 
 void check_room(const std::string& option, const std::string& folder, double bytes) {

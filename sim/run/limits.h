@@ -23,6 +23,8 @@ MachineLimits machine_limits();
 // anyway. A case that its ranks refuse needs nothing.
 void check_world_limits(const CaseSpec& spec, const MachineLimits& there);
 void check_golden_limits(const CaseSpec& spec, const MachineLimits& there);
+// The bytes that the golden needs at least; 0 where they are not known.
+double golden_need(const CaseSpec& spec);
 // The same for the processes themselves, whatever they compute: their memory, and their number on
 // each core.
 void check_processes(Backend backend, int64_t ranks, const MachineLimits& there);

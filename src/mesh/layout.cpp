@@ -81,6 +81,8 @@ std::vector<std::vector<int64_t>> Layout::replica_groups(const Mesh& mesh) const
 }
 
 std::vector<int64_t> Layout::replicas_of(const Mesh& mesh, int64_t rank) const {
+  SHARDPROOF_ASSERT(rank >= 0 && rank < mesh.world_size(),
+                    fmt::format("rank {} of {}", rank, mesh.describe()));
   const std::vector<int64_t> keys = piece_keys(cuts_, mesh);
   std::vector<int64_t> replicas;
   for (int64_t other = 0; other < mesh.world_size(); ++other) {

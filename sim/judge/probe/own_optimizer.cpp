@@ -22,14 +22,15 @@ double largest_of(at::ScalarType dtype) {
 }
 
 template <class Value>
-void widen(const Value* from, size_t count, double* to) {
+void to_doubles(const Value* from, size_t count, double* to) {
   std::copy(from, from + count, to);
 }
+void to_doubles(const float* from, size_t count, double* to) { widen(from, count, to); }
 
 void read_doubles(const void* data, at::ScalarType dtype, size_t first, size_t count, double* out) {
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "own_optimizer", [&] {
     const auto* from = static_cast<const scalar_t*>(data) + first;
-    widen(from, count, out);
+    to_doubles(from, count, out);
   });
 }
 
@@ -113,7 +114,9 @@ std::string OwnOptimizer::see_parameter(const std::string& name, int64_t step,
   // A matrix of Muon has no step without what the rank has collected.
   const bool collected =
       !has_muon(spec_.optimizer, name, local.sizes().vec()) || !tracked.update.empty();
-  const bool stepped = collected && has_step(tracked, step, local.nbytes());
+  const size_t updates = tracked.update.size();
+  const bool fits = updates == 0 || updates == static_cast<size_t>(local.numel());
+  const bool stepped = collected && fits && has_step(tracked, step, local.nbytes());
   std::string finding;
   if (known && stepped) {
     const Expected expected = take_step(tracked, name, step);

@@ -13,12 +13,12 @@
 
 #include "base/elapsed.h"
 #include "sim/report/color.h"
-#include "sim/world/launch/deadline.h"
 
 namespace shardproof::sim::runs {
 namespace {
 
 constexpr size_t kPreparedAhead = 8;  // cases: half of the goldens that a store keeps
+constexpr int64_t kMostAtATime = 2;   // goldens, each of which has up to two threads
 
 }  // namespace
 
@@ -42,12 +42,12 @@ void CaseRuns::run_all(report::RunFiles& files) {
   report::Progress progress(std::cout, progress_style(), missing_count());
   for (size_t place = 0; place < cases_.size(); ++place) {
     if (is_finished(place)) continue;
-    prepare_from(place);
     wait_for_room(cases_[place]);
     if (pool_.interrupted()) break;
     reason_ = why_to_stop();
     if (!reason_.empty()) break;
     start_one(place, progress, files);
+    prepare_from(place + 1);
   }
   runner_.wait_until_at_most(0);
   for (const std::string& line : schedules_.equal()) {
@@ -61,10 +61,9 @@ void CaseRuns::run_all(report::RunFiles& files) {
 
 void CaseRuns::prepare_from(size_t place) {
   if (settings_.relations || settings_.schedules == kAllSchedules) return;
-  const size_t end = std::min(cases_.size(), place + 1 + kPreparedAhead);
-  const auto cores = static_cast<int64_t>(world::usable_cores());
+  const size_t end = std::min(cases_.size(), place + kPreparedAhead);
   for (prepared_ = std::max(prepared_, place); prepared_ < end; ++prepared_) {
-    if (goldens_.computing() >= cores) return;
+    if (goldens_.computing() >= kMostAtATime) return;
     if (!is_finished(prepared_)) runner_.prepare(cases_[prepared_]);
   }
 }

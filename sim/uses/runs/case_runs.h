@@ -48,7 +48,7 @@ class CaseRuns {
   bool is_finished(size_t place) const { return results_[place].has_value(); }
   int64_t missing_count() const;
   void wait_for_room(const CaseSpec& spec);
-  // Starts goldens of the cases from `place` on, at most as many at a time as there are cores.
+  // Starts goldens of the cases from `place` on, at most two at a time.
   void prepare_from(size_t place);
   report::Progress::Style progress_style() const;
   std::string why_to_stop() const;  // "" to go on
