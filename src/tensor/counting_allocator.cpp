@@ -72,7 +72,7 @@ void use_counting_allocator() {
   // Never deleted: static tensors may be freed after it would be.
   [[maybe_unused]] static const auto* const ours = [] {
     auto* const allocator = new CountingAllocator;
-    c10::SetCPUAllocator(allocator, 1);
+    c10::SetCPUAllocator(allocator);
     return allocator;
   }();
 }
