@@ -1,5 +1,6 @@
 #include "sim/run/case_runner.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/elapsed.h"
@@ -126,7 +127,7 @@ void CaseRunner::prepare(const CaseSpec& spec) {
   if (!spec.judged || spec.reference.is_set() || !limits_) return;
   try {
     const double need = golden_need(spec);
-    if (!(need > 0) || need > kMostPrepared) return;
+    if (!(need > 0) || need > std::min(kMostPrepared, limits_->memory / 16)) return;
     check(spec);
     goldens_.get(spec, nullptr, first_members(spec));
   } catch (const Error&) {
