@@ -3,11 +3,12 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <dlfcn.h>
 
 #include <cstdint>
 #include <cstdlib>
 
-extern "C" void __asan_init() __attribute__((weak));  // there with AddressSanitizer
+extern "C" void __asan_init() __attribute__((weak));  // where it is linked
 
 namespace shardproof {
 namespace {
@@ -71,7 +72,8 @@ class CountingAllocator final : public c10::Allocator {
 }  // namespace
 
 void use_counting_allocator() {
-  if (__asan_init != nullptr) return;  // which watches the ends of LibTorch's blocks
+  // AddressSanitizer, linked or preloaded, watches the ends of LibTorch's blocks.
+  if (__asan_init != nullptr || ::dlsym(RTLD_DEFAULT, "__asan_init") != nullptr) return;
   // Never deleted: static tensors may be freed after it would be.
   [[maybe_unused]] static const auto* const ours = [] {
     auto* const allocator = new CountingAllocator;
