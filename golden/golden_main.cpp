@@ -62,6 +62,15 @@ sim::KeptRows rows_of(const sim::CaseSpec& spec, Batch& batch) {
   return rows;
 }
 
+constexpr int64_t kBesideBytes = int64_t{128} << 20;
+
+// Whether runs of these weights may go side by side. Each takes memory, so large ones take turns.
+bool fit_beside(const WeightMap& weights) {
+  int64_t bytes = 0;
+  for (const auto& [name, weight] : weights) bytes += static_cast<int64_t>(weight.nbytes());
+  return bytes <= kBesideBytes;
+}
+
 // Calls `one` and `other` on two threads. Their sums are those of one thread each.
 template <class One, class Other>
 void run_both(const One& one, const Other& other) {
@@ -73,7 +82,8 @@ void run_both(const One& one, const Other& other) {
   beside.get();
 }
 
-// Runs members `first` to `last`, two at a time, and adds each to the scatter of `recorder`.
+// Runs members `first` to `last`, two at a time where they fit, and adds each to the scatter of
+// `recorder`.
 void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const CaseData& data,
                  at::ScalarType dtype, const Perturbation::Errors& errors,
                  const sim::KeptRows& rows, RouteChoices* routes, sim::GoldenRecorder& recorder) {
@@ -89,15 +99,11 @@ void run_members(int64_t first, int64_t last, const sim::CaseSpec& spec, const C
       recorder.add_member(recorded);
     }
   };
-  run_both(run_some, run_some);
-}
-
-constexpr int64_t kBesideBytes = int64_t{128} << 20;  // of weights whose runs go side by side
-
-int64_t bytes_of(const WeightMap& weights) {
-  int64_t bytes = 0;
-  for (const auto& [name, weight] : weights) bytes += static_cast<int64_t>(weight.nbytes());
-  return bytes;
+  if (fit_beside(*data.weights)) {
+    run_both(run_some, run_some);
+  } else {
+    run_some();
+  }
 }
 
 // Runs in float64 into `recorder`, then adds the scatter of the members. Returns the steps that
@@ -122,13 +128,11 @@ std::vector<int64_t> run_ensemble(const sim::CaseSpec& spec, const CaseData& dat
                       {.dtype = at::kDouble, .overflows = plain.overflows, .routes = routes},
                       recorder);
   };
-  // In float16 the exact run skips the steps that overflowed. Both take memory, so large ones take
-  // turns.
-  if (dtype == at::kHalf || bytes_of(*data.weights) > kBesideBytes) {
-    run_rounded();
-    run_exact();
-  } else {
+  if (dtype != at::kHalf && fit_beside(*data.weights)) {
     run_both(run_exact, run_rounded);
+  } else {
+    run_rounded();  // in float16 first, as the exact run skips the steps that overflowed
+    run_exact();
   }
   recorder.add_member(rounded);
   Perturbation::Errors errors = recorder.scatter();

@@ -129,7 +129,7 @@ void CaseRunner::prepare(const CaseSpec& spec) {
     const double need = golden_need(spec);
     if (!(need > 0) || need > std::min(kMostPrepared, limits_->memory / 16)) return;
     check(spec);
-    goldens_.get(spec, nullptr, first_members(spec));
+    goldens_.start(spec, first_members(spec));
   } catch (const Error&) {
     // start() says why.
   }

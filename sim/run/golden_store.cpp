@@ -18,7 +18,6 @@ namespace {
 
 // The limit of goldens in memory: a sweep over meshes uses the same few again and again.
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
-constexpr int64_t kMaxGoldens = 16;  // each is an open file
 
 // What the keys of goldens with other members than are due end with.
 constexpr const char *kMeasuredKey = "measured", *kFewKey = "few_members";
@@ -68,22 +67,16 @@ std::shared_ptr<GoldenStore::Golden> GoldenStore::from_cache(const std::string& 
   return golden;
 }
 
-bool GoldenStore::give_known(const std::string& key, const std::string& full_key, Ready& ready) {
-  for (auto at = entries_.begin(); at != entries_.end(); ++at) {
-    if ((*at)->key != key) continue;
+std::shared_ptr<GoldenStore::Entry> GoldenStore::known(const std::string& key,
+                                                       const std::string& full_key) {
+  const auto at = std::ranges::find(
+      entries_, key, [](const auto& entry) -> const auto& { return entry->key; });
+  if (at != entries_.end()) {
     entries_.splice(entries_.begin(), entries_, at);
-    const std::shared_ptr<Entry> entry = entries_.front();
-    if (!ready) {
-      // It is there, or another case waits for it.
-    } else if (entry->ready) {
-      ready(entry->golden);
-    } else {
-      entry->waiting.push_back(std::move(ready));
-    }
-    return true;
+    return entries_.front();
   }
   auto cached = from_cache(full_key);
-  if (!cached) return false;
+  if (!cached) return nullptr;
   cached->has_few = key.ends_with(kFewKey);
   const auto entry = std::make_shared<Entry>();
   entry->key = key;
@@ -92,11 +85,22 @@ bool GoldenStore::give_known(const std::string& key, const std::string& full_key
   entry->bytes = size_of(cached->fd.get());
   entries_.push_front(entry);
   forget_old();
-  if (ready) ready(entry->golden);
-  return true;
+  return entry;
 }
 
-void GoldenStore::get(const CaseSpec& spec, Ready ready, Members members) {
+void GoldenStore::get(const CaseSpec& spec, const Ready& ready, Members members) {
+  const std::shared_ptr<Entry> entry = find_or_start(spec, members);
+  if (entry->ready) {
+    ready(entry->golden);
+  } else {
+    entry->waiting.push_back(ready);
+  }
+}
+
+void GoldenStore::start(const CaseSpec& spec, Members members) { find_or_start(spec, members); }
+
+std::shared_ptr<GoldenStore::Entry> GoldenStore::find_or_start(const CaseSpec& spec,
+                                                               Members members) {
   const bool of_ranks = spec.reference.is_set();
   const bool of_model = is_model_workload(spec.workload);
   const bool few = members == Members::kFew && of_model && spec.precision != Precision::kFloat64;
@@ -106,26 +110,32 @@ void GoldenStore::get(const CaseSpec& spec, Ready ready, Members members) {
   };
   std::string key = golden_key(spec) + (of_ranks ? reference_key(spec) : "");
   if (members == Members::kMeasured) key += std::string("\n") + kMeasuredKey;
-  if (give_known(key, full(key), ready)) return;
+  if (auto entry = known(key, full(key))) return entry;
   if (few) {
     key += std::string("\n") + kFewKey;
-    if (give_known(key, full(key), ready)) return;
+    if (auto entry = known(key, full(key))) return entry;
   }
   const auto entry = std::make_shared<Entry>();
   entry->key = key;
-  if (ready) entry->waiting.push_back(std::move(ready));
   entry->golden = std::make_shared<Golden>();
   entry->golden->fd = make_memory_file();
   entry->golden->has_few = few;
   entries_.push_front(entry);
-  if (of_ranks) return run_reference(entry, spec, members);
+  if (of_ranks) {
+    run_reference(entry, spec, members);
+    return entry;
+  }
   const std::string full_key = full(key);
-  if (auto outcome = too_large(spec)) return settle(entry, full_key, std::move(*outcome));
+  if (auto outcome = too_large(spec)) {
+    settle(entry, full_key, std::move(*outcome));
+    return entry;
+  }
   pool_.start_golden(
       spec, members, entry->golden->fd.get(), "",
       [this, living = std::weak_ptr(living_), entry, full_key](world::TaskOutcome outcome) {
         if (!living.expired()) settle(entry, full_key, std::move(outcome));
       });
+  return entry;
 }
 
 int64_t GoldenStore::computing() const {
@@ -214,7 +224,7 @@ void GoldenStore::forget_old() {
   for (auto at = entries_.begin(); at != entries_.end();) {
     bytes += (*at)->bytes;
     ++count;
-    const bool fits = bytes <= kMaxBytes && count <= kMaxGoldens;
+    const bool fits = bytes <= kMaxBytes && count <= kMostKept;
     const bool keep = at == entries_.begin() || !(*at)->ready || fits;
     at = keep ? std::next(at) : entries_.erase(at);
   }

@@ -18,6 +18,8 @@ namespace shardproof::sim::run {
 
 class GoldenStore {
  public:
+  static constexpr int64_t kMostKept = 16;  // each is an open file
+
   struct Golden {
     world::TaskOutcome outcome;
     world::OwnedFd fd;     // the blob
@@ -35,9 +37,10 @@ class GoldenStore {
   GoldenStore& operator=(const GoldenStore&) = delete;
 
   using Members = golden::Members;
-  // Calls `ready` once, now or later in the pool's wait_until. Without `ready` the golden is only
-  // started, and forgotten if it fails before another call waits for it.
-  void get(const CaseSpec& spec, Ready ready, Members members = Members::kDue);
+  // Calls `ready` once, now or later in the pool's wait_until.
+  void get(const CaseSpec& spec, const Ready& ready, Members members = Members::kDue);
+  // Starts the golden, which is forgotten if it fails before a call of get waits for it.
+  void start(const CaseSpec& spec, Members members = Members::kDue);
   // The number of goldens that are being computed.
   int64_t computing() const;
   // Computes the golden anew, waits for it, and writes its tensors to `dump_path` unless that is
@@ -52,8 +55,10 @@ class GoldenStore {
     int64_t bytes = 0;
     std::vector<Ready> waiting;
   };
-  // The golden of the key, if there is one or it is being computed.
-  bool give_known(const std::string& key, const std::string& full_key, Ready& ready);
+  // The golden of the case: ready, or being computed from now on.
+  std::shared_ptr<Entry> find_or_start(const CaseSpec& spec, Members members);
+  // The golden of the key, if there is one or it is being computed; null if not.
+  std::shared_ptr<Entry> known(const std::string& key, const std::string& full_key);
   std::shared_ptr<Golden> from_cache(const std::string& full_key) const;
   void settle(const std::shared_ptr<Entry>& entry, const std::string& full_key,
               world::TaskOutcome outcome);

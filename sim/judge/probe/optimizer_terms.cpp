@@ -4,27 +4,16 @@
 #include <limits>
 
 namespace shardproof::sim::judge {
-namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-inline double held(double largest, double value) {
-  return std::fabs(value) > largest ? std::copysign(kInfinity, value) : value;
-}
-
-}  // namespace
 
 void widen(const float* __restrict from, size_t count, double* __restrict to) {
   for (size_t i = 0; i < count; ++i) to[i] = from[i];
 }
 
-double held_in(double largest, double value) { return held(largest, value); }
-
 void first_moment(double beta, double largest, const double* __restrict before,
                   const double* __restrict gradient, size_t count, OptimizerBlock& __restrict due) {
   for (size_t i = 0; i < count; ++i) {
     const double kept = beta * before[i], joins = (1 - beta) * gradient[i];
-    due.value[i] = held(largest, kept + joins);
+    due.value[i] = held_in(largest, kept + joins);
     due.magnitude[i] = std::fabs(kept) + std::fabs(joins);
   }
 }
@@ -33,7 +22,8 @@ void second_moment(double beta, double largest, const double* __restrict before,
                    const double* __restrict gradient, size_t count,
                    OptimizerBlock& __restrict due) {
   for (size_t i = 0; i < count; ++i) {
-    const double square = held(largest, beta * before[i] + (1 - beta) * gradient[i] * gradient[i]);
+    const double square =
+        held_in(largest, beta * before[i] + (1 - beta) * gradient[i] * gradient[i]);
     due.value[i] = square;
     due.magnitude[i] = square;
   }
@@ -58,7 +48,7 @@ bool all_within(double share, double largest, const double* actual, const Optimi
     const Pair allowance = share * magnitude + std::numeric_limits<float>::denorm_min();
     const Pair error = seen - value;
     within &= (error <= allowance) & (-error <= allowance) & (value <= largest) &
-              (-value <= largest) & (allowance < kInfinity);
+              (-value <= largest) & (allowance < std::numeric_limits<double>::infinity());
   };
   const auto pair_at = [](const double* from) { return Pair{from[0], from[1]}; };
   size_t i = 0;

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
+#include <limits>
 
 namespace shardproof::sim::judge {
 
-inline constexpr size_t kOptimizerBlock =
-    512;  // elements; what is read and computed stays in the first cache
+// Elements; what is read and computed stays in the first cache.
+inline constexpr size_t kOptimizerBlock = 512;
 
 // What is due, and the sum of the magnitudes of its terms.
 struct OptimizerBlock {
@@ -17,7 +19,10 @@ struct OptimizerBlock {
 
 void widen(const float* from, size_t count, double* to);
 // `value`, or infinity where `largest` is exceeded.
-double held_in(double largest, double value);
+inline double held_in(double largest, double value) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return std::fabs(value) > largest ? std::copysign(kInfinity, value) : value;
+}
 
 // due = beta before + (1 - beta) gradient, held in `largest`.
 void first_moment(double beta, double largest, const double* before, const double* gradient,

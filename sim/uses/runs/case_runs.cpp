@@ -17,8 +17,9 @@
 namespace shardproof::sim::runs {
 namespace {
 
-constexpr size_t kPreparedAhead = 8;  // cases: half of the goldens that a store keeps
-constexpr int64_t kMostAtATime = 2;   // goldens, each of which has up to two threads
+// Cases. The store keeps as many goldens again of those that are under way.
+constexpr size_t kPreparedAhead = run::GoldenStore::kMostKept / 2;
+constexpr int64_t kMostAtATime = 2;  // goldens, each of which has up to two threads
 
 }  // namespace
 

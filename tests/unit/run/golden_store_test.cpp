@@ -24,10 +24,10 @@ CaseSpec case_with(const std::string& act, const std::string& model = "") {
 TEST_CASE("a case takes the golden that was started ahead", "[run]") {
   WorldPool pool(toy_workers());
   GoldenStore goldens(pool, false, std::nullopt);
-  goldens.get(case_with("echo"), nullptr);
-  goldens.get(case_with("echo"), nullptr);  // it is under way
+  goldens.start(case_with("echo"));
+  goldens.start(case_with("echo"));  // it is under way
   CHECK(goldens.computing() == 1);
-  goldens.get(case_with("echo", "another"), nullptr);
+  goldens.start(case_with("echo", "another"));
   CHECK(goldens.computing() == 2);
   Golden waited;
   goldens.get(case_with("echo"), [&](const Golden& golden) { waited = golden; });
@@ -43,7 +43,7 @@ TEST_CASE("a case takes the golden that was started ahead", "[run]") {
 TEST_CASE("a golden that failed before anybody waited for it is computed again", "[run]") {
   WorldPool pool(toy_workers());
   GoldenStore goldens(pool, false, std::nullopt);
-  goldens.get(case_with("bad"), nullptr);
+  goldens.start(case_with("bad"));
   pool.wait_until([&] { return goldens.computing() == 0; });
   Golden waited, later;
   goldens.get(case_with("bad"), [&](const Golden& golden) { waited = golden; });
