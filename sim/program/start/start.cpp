@@ -26,7 +26,7 @@ namespace {
 
 // LibTorch's libraries allocate before main: where they could not, nobody would catch it. This runs
 // before their constructors, with plain system calls.
-void require_address_space(int, char**, char**) {
+void require_address_space() {
   constexpr rlim_t kOfConstructors = 80 << 20;  // 53 MiB were too few, 63 enough
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
@@ -49,7 +49,7 @@ void require_address_space(int, char**, char**) {
 }
 
 // Nor do they load where the current folder is gone.
-void require_current_folder(int, char**, char**) {
+void require_current_folder() {
   char folder[PATH_MAX];
   if (::getcwd(folder, sizeof(folder)) != nullptr) return;
   constexpr std::string_view kMessage =
@@ -59,9 +59,16 @@ void require_current_folder(int, char**, char**) {
   ::_exit(written < 0 ? 5 : 2);
 }
 
+void require_surroundings(int, char**, char**) {
+  require_address_space();
+  require_current_folder();
+}
+
+// One pointer, not an array: gcc aligns arrays to 16 bytes, and where a sanitizer has a pointer
+// here too, the linker fills the gap with one that is null, and that one is called as well.
 using BeforeConstructors = void (*)(int, char**, char**);
-__attribute__((section(".preinit_array"), used))
-BeforeConstructors before_constructors[] = {require_address_space, require_current_folder};
+__attribute__((section(".preinit_array"), used)) BeforeConstructors before_constructors =
+    require_surroundings;
 
 // With `setup.rank` -1 an emulated world with all ranks, else one rank. Each rank runs `main`.
 world::WorldSession make_world(const world::WorldSetup& setup, const world::RankMain& main) {
