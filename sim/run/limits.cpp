@@ -108,7 +108,8 @@ BatchSizes batch_sizes(const CaseSpec& spec) {
     return {data.batch_size, std::max(data.seq_len, longest), longest};
   }
   try {
-    const auto sizes = SafetensorsFile::open(data.file).get("input_ids").sizes();
+    const at::Tensor ids = SafetensorsFile::open(data.file).get("input_ids");
+    const at::IntArrayRef sizes = ids.sizes();
     return sizes.size() == 2 ? BatchSizes{sizes[0], sizes[1], 1} : BatchSizes{};
   } catch (const Error&) {
     return {};

@@ -241,7 +241,7 @@ TensorView kept_rows(const TensorView& local, const IndexPlan& plan) {
   size_t block = static_cast<size_t>(element_bytes(local.dtype()));
   for (size_t d = 1; d < shape.size(); ++d) block *= static_cast<size_t>(shape[d]);
   const std::shared_ptr<char[]> bytes(new char[plan.kept.size() * block + 1]);
-  for (size_t i = 0; i < plan.kept.size(); ++i) {
+  for (size_t i = 0; block > 0 && i < plan.kept.size(); ++i) {
     std::memcpy(bytes.get() + i * block,
                 static_cast<const char*>(local.bytes()) + static_cast<size_t>(plan.kept[i]) * block,
                 block);
