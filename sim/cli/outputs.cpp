@@ -42,7 +42,7 @@ bool lies_in(const fs::path& path, const fs::path& folder) {
 
 bool is_dump(const fs::path& file) {
   try {
-    const auto& metadata = SafetensorsReader::open(file.string()).metadata();
+    const auto metadata = SafetensorsReader::open(file.string()).metadata();
     const auto writer = metadata.find("writer");
     return writer != metadata.end() && writer->second == "shardproof";
   } catch (const Error&) {

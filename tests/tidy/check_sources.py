@@ -22,6 +22,10 @@ ENUM = (r"\b(?:verdict|precision|workload|backend|device|compute|side|normalizat
         r"|(?:call|line|known|made|told)(?:\.|->)(?:op|reduce)"
         r"|(?:ending|result|found|outcome|why|stage|fault|how|loss|optimizer|scheduler|batching)(?:\.|->)kind)\b")
 ENUM_AS_TEXT = re.compile(rf'{ENUM}\s*[!=]=\s*"|"\w*"\s*[!=]=\s*[\w.>()\[\]-]*{ENUM}')
+# A reference to, or the sizes of, a part of an object that Type::open(..) or *function(..) gives, which is gone by the end of
+# the line, or before the loop.
+GONE = re.compile(r"& \w+ = [A-Z]\w*::\w+\(.*\)\.\w+\(.*\);|= [A-Z]\w*::\w+\(.*\)\.\w+\(.*\)\.(?:sizes|strides)\(\);"
+                  r"|for \(.*[^:]: \*\w+\(")
 # A family is known by the traits of its row alone (src/base/families.h). The exceptions: the default; names of transformers
 # that differ from ours; a relation between two families by name.
 FAMILIES = "src/base/families.cpp"
@@ -122,6 +126,8 @@ def check_file(root, path):
             yield number, f"{len(line)} columns; at most {table.MAX_COLUMNS}"
         if path.startswith(("src/", "sim/", "golden/")) and ENUM_AS_TEXT.search(line):
             yield number, "an enum is compared with a text; name its value: Verdict::kMatch"
+        if GONE.search(line):
+            yield number, "it refers into an object that is gone; give that object a name"
     if len(lines) > table.MAX_LINES and path not in table.LONGER_FILES:
         yield len(lines), f"{len(lines)} lines; at most {table.MAX_LINES}: split it by concept"
     if says_its_concept(root, path) and not (lines and lines[0].startswith("//")):

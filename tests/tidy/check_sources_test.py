@@ -54,6 +54,9 @@ WRONG = [
         'if (result.verdict == "match") return;', 'bool b = spec.precision != "float16";',
         'if (spec.parallel.data_parallel == "fsdp") a();', 'if (spec.loss.kind == "nll") a();',
         'if ("kill" == planned.fault.kind) kill();', 'if (ending->kind == "died") end();')),
+    *(("src/mesh/a.cpp", A_CPP + line + "\n", "an object that is gone") for line in (
+        "const auto& found = Reader::open(file.string()).metadata();", 'auto s = File::open(path).get("ids").sizes();',
+        "for (const auto& [name, full] : *seeded_weights(config, 3)) {")),
     ("src/tensor/a.cpp", A_CPP + "namespace shardproof {\nusing Cut = int;\n}\n",
      "shardproof::Cut is defined in src/mesh/layout.h too"),
     ("sim/world/rank/a.cpp", A_CPP + "namespace shardproof::sim {\n}\n", "this folder's is shardproof::sim::world"),
@@ -83,7 +86,8 @@ class EveryRuleFindsItsViolation(unittest.TestCase):
                 self.assertIn(expected, found[0])
 
     def test_what_keeps_the_rules_is_no_violation(self):
-        for text in ("// " + "\u2500" * 97 + "\n", A_CPP * 400, A_CPP + 'if (path == "world.backend") fail();\n'):
+        for text in ("// " + "\u2500" * 97 + "\n", A_CPP * 400, A_CPP + 'if (path == "world.backend") fail();\n',
+                     A_CPP + "const auto found = Reader::open(file).metadata();\nfor (const auto& row : *rows) {\n"):
             self.assertEqual(found_in({"src/mesh/a.cpp": text}), [])
 
     def test_the_harness_does_not_include_the_golden(self):

@@ -65,7 +65,8 @@ TEST_CASE("a rank holds its shards of parameters, gradients and optimizer, to th
   // The allocator also handed out the rope's frequencies and the full weights from which the model
   // was made.
   int64_t others = 8 * small_model().head_dim / 2;
-  for (const auto& [name, full] : *seeded_weights(small_model(), 3)) {
+  const auto weights = seeded_weights(small_model(), 3);
+  for (const auto& [name, full] : *weights) {
     others += static_cast<int64_t>(full.nbytes());
   }
   for (const Held& held : ranks) {
