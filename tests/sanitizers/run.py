@@ -39,11 +39,12 @@ unit_world_launch unit_proofs unit_report unit_cli fuzz_corpus multirank_worlds"
 ASAN_RUNS = """scenarios/smoke scenarios/smoke@gloo scenarios/layers scenarios/faults scenarios/clock
 scenarios/random scenarios/policy scenarios/refused scenarios/fsdp:1/4 scenarios/train:1/4 scenarios/cp:1/8
 scenarios/packing:1/8 scenarios/tp:1/8 scenarios/ulysses:1/4 scenarios/logprob:1/4 scenarios/families:1/16
-scenarios/layers:1/8@gloo tests/hostile/hostile_test.py tests/cli/cli_test.py""".split()
-# What has threads: the emulated world (as unit_comm and the program run it), the trace, and the launcher with its
-# forked workers.
+scenarios/layers:1/8@gloo tests/hostile/hostile_test.py tests/cli/cli_test.py tests/cli/outputs_test.py
+tests/cli/recorded_test.py tests/cli/logprobs_test.py tests/cli/compare_runs_test.py tests/cli/explore_test.py""".split()
+# What has threads: the emulated world (as unit_comm and the program run it), the trace, the launcher with its
+# forked workers, and goldens in float32, two of whose runs go side by side.
 TSAN_TESTS = ["unit_comm", "unit_world", "unit_world_launch"]
-TSAN_RUNS = ["scenarios/smoke", "scenarios/clock", "scenarios/faults"]
+TSAN_RUNS = ["scenarios/smoke", "scenarios/clock", "scenarios/faults", "bench/twelve.yaml"]
 
 TABLES = {"asan": (ASAN_TESTS, ASAN_RUNS), "tsan": (TSAN_TESTS, TSAN_RUNS), "heap": (ASAN_TESTS, ASAN_RUNS)}
 BUILDS = {"asan": "asan", "tsan": "tsan", "heap": "dev"}
