@@ -25,7 +25,7 @@ ENUM_AS_TEXT = re.compile(rf'{ENUM}\s*[!=]=\s*"|"\w*"\s*[!=]=\s*[\w.>()\[\]-]*{E
 # A reference to, or the sizes of, a part of an object that Type::open(..) or *function(..) gives, which is gone by the end of
 # the line, or before the loop.
 GONE = re.compile(r"& \w+ = [A-Z]\w*::\w+\(.*\)\.\w+\(.*\);|= [A-Z]\w*::\w+\(.*\)\.\w+\(.*\)\.(?:sizes|strides)\(\);"
-                  r"|for \(.*[^:]: \*\w+\(")
+                  r"|for \(.*[^:]: \*\w+\(|auto&? \[\w+, \w+\] = std::minmax\((?!\{).*\(")
 # A family is known by the traits of its row alone (src/base/families.h). The exceptions: the default; names of transformers
 # that differ from ours; a relation between two families by name.
 FAMILIES = "src/base/families.cpp"

@@ -56,6 +56,7 @@ WRONG = [
         'if ("kill" == planned.fault.kind) kill();', 'if (ending->kind == "died") end();')),
     *(("src/mesh/a.cpp", A_CPP + line + "\n", "an object that is gone") for line in (
         "const auto& found = Reader::open(file.string()).metadata();", 'auto s = File::open(path).get("ids").sizes();',
+        "const auto [small, large] = std::minmax(double(rows), double(columns));",
         "for (const auto& [name, full] : *seeded_weights(config, 3)) {")),
     ("src/tensor/a.cpp", A_CPP + "namespace shardproof {\nusing Cut = int;\n}\n",
      "shardproof::Cut is defined in src/mesh/layout.h too"),

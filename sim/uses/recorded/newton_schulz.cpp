@@ -102,7 +102,8 @@ Matrix orthogonal_blocks(const Matrix& matrix, const MatrixRule& rule, bool is_n
 }
 
 double work_of(int64_t rows, int64_t columns, const MatrixRule& rule) {
-  const auto [small, large] = std::minmax(static_cast<double>(rows), static_cast<double>(columns));
+  const auto [small, large] =
+      std::minmax({static_cast<double>(rows), static_cast<double>(columns)});
   return static_cast<double>(rule.iterations) * small * small * (2 * large + small);
 }
 
