@@ -23,7 +23,7 @@ ENUM = (r"\b(?:verdict|precision|workload|backend|device|compute|side|normalizat
         r"|(?:ending|result|found|outcome|why|stage|fault|how|loss|optimizer|scheduler|batching)(?:\.|->)kind)\b")
 ENUM_AS_TEXT = re.compile(rf'{ENUM}\s*[!=]=\s*"|"\w*"\s*[!=]=\s*[\w.>()\[\]-]*{ENUM}')
 # A reference to, or the sizes of, a part of an object that Type::open(..) or *function(..) gives, which is gone by the end of
-# the line, or before the loop.
+# the line, or before the loop; and std::minmax of two values, which gives references to them, unless they stand in braces.
 GONE = re.compile(r"& \w+ = [A-Z]\w*::\w+\(.*\)\.\w+\(.*\);|= [A-Z]\w*::\w+\(.*\)\.\w+\(.*\)\.(?:sizes|strides)\(\);"
                   r"|for \(.*[^:]: \*\w+\(|auto&? \[\w+, \w+\] = std::minmax\((?!\{).*\(")
 # A family is known by the traits of its row alone (src/base/families.h). The exceptions: the default; names of transformers
