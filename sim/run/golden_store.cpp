@@ -33,6 +33,11 @@ int64_t size_of(int fd) {
   return ::fstat(fd, &status) == 0 ? status.st_size : 0;
 }
 
+// What a golden ends with that cannot be started here.
+world::TaskOutcome refusal(const Error& error) {
+  return {.kind = ResultKind::kBadInput, .message = error.what()};
+}
+
 }  // namespace
 
 GoldenStore::GoldenStore(world::WorldPool& pool, bool use_cache,
@@ -44,16 +49,6 @@ GoldenStore::GoldenStore(world::WorldPool& pool, bool use_cache,
 
 GoldenStore::~GoldenStore() {
   if (kept_) cache_.trim();
-}
-
-std::optional<world::TaskOutcome> GoldenStore::too_large(const CaseSpec& spec) const {
-  if (!limits_) return std::nullopt;
-  try {
-    check_golden_limits(spec, *limits_);
-  } catch (const Error& error) {
-    return world::TaskOutcome{.kind = ResultKind::kBadInput, .message = error.what()};
-  }
-  return std::nullopt;
 }
 
 std::shared_ptr<GoldenStore::Golden> GoldenStore::from_cache(const std::string& full_key) const {
@@ -118,23 +113,23 @@ std::shared_ptr<GoldenStore::Entry> GoldenStore::find_or_start(const CaseSpec& s
   const auto entry = std::make_shared<Entry>();
   entry->key = key;
   entry->golden = std::make_shared<Golden>();
-  entry->golden->fd = make_memory_file();
   entry->golden->has_few = few;
   entries_.push_front(entry);
-  if (of_ranks) {
-    run_reference(entry, spec, members);
-    return entry;
+  const auto settles = [this, living = std::weak_ptr(living_), entry,
+                        full_key = full(key)](world::TaskOutcome outcome) {
+    if (!living.expired()) settle(entry, full_key, std::move(outcome));
+  };
+  try {
+    entry->golden->fd = make_memory_file();
+    if (of_ranks) {
+      run_reference(entry, spec, members);
+    } else {
+      if (limits_) check_golden_limits(spec, *limits_);
+      pool_.start_golden(spec, members, entry->golden->fd.get(), "", settles);
+    }
+  } catch (const Error& error) {  // later, so that whoever asked waits for it
+    pool_.post([settles, outcome = refusal(error)] { settles(outcome); });
   }
-  const std::string full_key = full(key);
-  if (auto outcome = too_large(spec)) {
-    settle(entry, full_key, std::move(*outcome));
-    return entry;
-  }
-  pool_.start_golden(
-      spec, members, entry->golden->fd.get(), "",
-      [this, living = std::weak_ptr(living_), entry, full_key](world::TaskOutcome outcome) {
-        if (!living.expired()) settle(entry, full_key, std::move(outcome));
-      });
   return entry;
 }
 
@@ -146,13 +141,9 @@ int64_t GoldenStore::computing() const {
 void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec,
                                 Members members) {
   const bool measured = members == Members::kMeasured;
-  std::shared_ptr<const PiecesFolder> pieces;
-  try {
-    if (limits_) check_world_limits(reference_case(spec, ""), *limits_);
-    pieces = std::make_shared<const PiecesFolder>(limits_ ? reference_bytes(spec, measured) : 0);
-  } catch (const Error& error) {
-    return settle(entry, "", {.kind = ResultKind::kBadInput, .message = error.what()});
-  }
+  if (limits_) check_world_limits(reference_case(spec, ""), *limits_);
+  const auto pieces =
+      std::make_shared<const PiecesFolder>(limits_ ? reference_bytes(spec, measured) : 0);
   entry->golden->pieces = pieces;
   run_reference(entry, std::make_shared<ReferenceTensors>(spec, pieces->path()), kExactRun,
                 members == Members::kFew ? kFewMembers - 1 : last_reference_run(spec, measured));
@@ -209,8 +200,10 @@ std::shared_ptr<const GoldenStore::Golden> GoldenStore::make(const CaseSpec& spe
                            "remove the reference"};
     return golden;
   }
-  if (auto outcome = too_large(spec)) {
-    golden->outcome = std::move(*outcome);
+  try {
+    if (limits_) check_golden_limits(spec, *limits_);
+  } catch (const Error& error) {
+    golden->outcome = refusal(error);
     return golden;
   }
   golden->fd = make_memory_file();

@@ -64,12 +64,10 @@ class GoldenStore {
               world::TaskOutcome outcome);
   void forget_old();
 
-  // Lets the reference layout of the case run instead of one device.
+  // Lets the reference layout of the case run instead of one device. Throws an Error if it cannot.
   void run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec, Members members);
   void run_reference(const std::shared_ptr<Entry>& entry,
                      const std::shared_ptr<ReferenceTensors>& tensors, int64_t run, int64_t last);
-  // Why the golden of this case cannot be computed here; nothing when it can.
-  std::optional<world::TaskOutcome> too_large(const CaseSpec& spec) const;
 
   world::WorldPool& pool_;
   bool use_cache_;

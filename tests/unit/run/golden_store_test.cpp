@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <optional>
 
+#include "tests/support/small_llama.h"
 #include "tests/unit/world/launch/toy_workers.h"
 
 namespace shardproof::sim::run {
@@ -52,6 +53,24 @@ TEST_CASE("a golden that failed before anybody waited for it is computed again",
   CHECK(waited->outcome.message.find("toy fact") != std::string::npos);
   // A case saw this failure, so that later ones have it at once.
   goldens.get(case_with("bad"), [&](const Golden& golden) { later = golden; });
+  CHECK(later == waited);
+}
+
+TEST_CASE("a golden that is too large is refused once, when somebody waits for it", "[run]") {
+  WorldPool pool(toy_workers());
+  GoldenStore goldens(pool, false, MachineLimits{.memory = 1});
+  const CaseSpec spec = small_llama_case(3);
+  goldens.start(spec);
+  pool.wait_until([&] { return goldens.computing() == 0; });
+  goldens.start(spec);  // nobody waited, so that it was forgotten
+  CHECK(goldens.computing() == 1);
+  Golden waited, later;
+  goldens.get(spec, [&](const Golden& golden) { waited = golden; });
+  CHECK(waited == nullptr);
+  pool.wait_until([&] { return waited != nullptr; });
+  CHECK(waited->outcome.kind == ResultKind::kBadInput);
+  CHECK(waited->outcome.message.find("GiB of memory") != std::string::npos);
+  goldens.get(spec, [&](const Golden& golden) { later = golden; });
   CHECK(later == waited);
 }
 
