@@ -71,15 +71,16 @@ class CountingAllocator final : public c10::Allocator {
 
 }  // namespace
 
-void use_counting_allocator() {
+bool use_counting_allocator() {
   // AddressSanitizer, linked or preloaded, watches the ends of LibTorch's blocks.
-  if (__asan_init != nullptr || ::dlsym(RTLD_DEFAULT, "__asan_init") != nullptr) return;
+  if (__asan_init != nullptr || ::dlsym(RTLD_DEFAULT, "__asan_init") != nullptr) return false;
   // Never deleted: static tensors may be freed after it would be.
   [[maybe_unused]] static const auto* const ours = [] {
     auto* const allocator = new CountingAllocator;
     c10::SetCPUAllocator(allocator);
     return allocator;
   }();
+  return true;
 }
 
 }  // namespace shardproof

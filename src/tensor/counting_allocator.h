@@ -9,8 +9,8 @@
 namespace shardproof {
 
 // Makes tensors from now on come from this allocator, in all threads, but with AddressSanitizer,
-// which could not see reads behind a block of ours. Once is enough; further calls do nothing.
-// Errors: as LibTorch's allocator, when no memory is left.
-void use_counting_allocator();
+// which could not see reads behind a block of ours: then it returns false. Once is enough; further
+// calls do nothing. Errors: as LibTorch's allocator, when no memory is left.
+bool use_counting_allocator();
 
 }  // namespace shardproof

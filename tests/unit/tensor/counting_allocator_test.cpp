@@ -47,9 +47,7 @@ TEST_CASE("a meter counts what is allocated and freed while it listens", "[tenso
   CHECK(memory.current_bytes() == 0);
 }
 
-#ifndef __SANITIZE_ADDRESS__  // which ends a program that asks for so much
 TEST_CASE("more memory than there is gives LibTorch's error", "[tensor]") {
-  use_counting_allocator();
+  if (!use_counting_allocator()) return;  // AddressSanitizer ends a program that asks for so much
   CHECK_THROWS_WITH(bytes_of(int64_t{1} << 60), Catch::Contains("can't allocate memory"));
 }
-#endif
