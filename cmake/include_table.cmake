@@ -72,8 +72,8 @@ shardproof_folder(sim/judge/evidence src/base src/tensor/tensor_view.h
 shardproof_folder(sim/judge/probe src/base src/mesh src/tensor src/observe sim/case sim/case/record
   sim/judge/diff sim/judge/evidence fmt json torch)
 shardproof_group(sim_verdict)
-shardproof_folder(sim/judge/explain src/base/count_of.h src/mesh src/observe/draw_columns.h sim/judge/diff
-  sim/judge/evidence fmt)
+shardproof_folder(sim/judge/explain src/base/count_of.h src/base/description_length.h src/mesh
+  src/observe/draw_columns.h sim/judge/diff sim/judge/evidence fmt)
 shardproof_folder(sim/judge/verdict src/base src/tensor sim/case sim/case/record sim/judge/diff
   sim/judge/evidence sim/judge/probe sim/judge/explain fmt)
 shardproof_group()

@@ -18,7 +18,6 @@
 namespace shardproof::sim::judge {
 namespace {
 
-constexpr double kAsGood = 3;     // nats
 constexpr double kMostLeft = 32;  // allowances that a cause leaves in float64
 
 bool leaves_an_error(const Difference& difference, const Proposal& proposal) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/description_length.h"
 #include "sim/judge/explain/assembled.h"
 #include "sim/judge/explain/diagnose.h"
 
@@ -40,9 +41,7 @@ const Found* evidence_of(const ResultRow& row) {
   return nullptr;
 }
 
-// Description lengths, in nats.
-inline constexpr double kFreeNumber = 14;
-inline constexpr double kAxisNamed = 1;
+inline constexpr double kAxisNamed = 1;  // nats of a description, beside kFreeNumber
 
 // A transformation of the golden that gives the values of the wrong ranks. Its text:
 // "<pattern> on ranks 1, 3 (tp 1)<detail>; explains 99.98% of the difference".

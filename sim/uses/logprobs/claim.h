@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/description_length.h"
 #include "sim/uses/logprobs/pair.h"
 #include "sim/uses/logprobs/throughout.h"
 
@@ -14,8 +15,6 @@ namespace shardproof::sim::logprobs {
 // A claim is made only if chance would fit as well in less than one of 1000 files.
 inline const double kChanceNats = std::log(1000.0);
 inline constexpr double kLeastShare = 0.9;  // of the squared difference, else noise must remain
-inline constexpr double kFreeNumber = 14;   // nats of a real number that a claim names
-inline constexpr double kAsGood = 3;        // nats: claims so near to the best follow after "or"
 
 struct Claim {
   std::string cause;        // "shift"; the name in JSON
