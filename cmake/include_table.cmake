@@ -82,8 +82,8 @@ shardproof_group()
 shardproof_group(sim_world)
 # Calls alone.
 shardproof_folder(sim/world/match src/base sim/case/cbor.h)
-shardproof_folder(sim/world/clock src/base src/observe sim/case json torch)
-shardproof_folder(sim/world/calls src/base src/comm sim/case sim/world/clock fmt json torch)
+shardproof_folder(sim/world/clock src/base src/observe sim/case torch)
+shardproof_folder(sim/world/calls src/base src/comm sim/case sim/world/clock fmt torch)
 shardproof_folder(sim/world/emulated src/base src/comm sim/case sim/world/match sim/world/clock
   torch)
 shardproof_folder(sim/world/process src/base src/comm/store.h sim/case sim/world/match fmt json

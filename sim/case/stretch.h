@@ -1,7 +1,9 @@
-// The kinds of entries in a rank's timeline.
+// The entries of a rank's timeline.
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <string>
 
 #include "base/enum_names.h"
 
@@ -14,5 +16,20 @@ enum class StretchKind { kCommunication, kWait, kCompute, kWaiting, kExposed, kA
 constexpr std::array<const char*, 6> names_of(StretchKind) {
   return {"communication", "wait", "compute", "waiting", "exposed", "action"};
 }
+
+// Times are microseconds after an origin that all ranks of a case share.
+struct Stretch {
+  std::string name;  // of a call, "all_reduce(sum) tp[0,1] [4] float64 'label'", or an action
+  StretchKind kind = StretchKind::kCommunication;
+  bool in_virtual_time = false;
+  double start_us = 0, duration_us = 0;
+  int64_t step = 0;  // of an action
+  // Of a transfer in virtual time (sim/world/clock/rank_clock.h).
+  std::string group = {};
+  double ready_us = 0, blocked_from_us = 0;
+  int64_t last_rank = -1;
+
+  bool operator==(const Stretch&) const = default;
+};
 
 }  // namespace shardproof::sim

@@ -14,39 +14,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Stretch {
-  std::string name, kind, group;
-  bool in_virtual_time = false;
-  double start_us = 0, duration_us = 0;
-};
-
-bool read_stretch(const nlohmann::json& entry, Stretch& out) {
-  const auto number = [&](const char* key, double& value) {
-    const auto it = entry.find(key);
-    if (it == entry.end() || !it->is_number()) return false;
-    value = it->get<double>();
-    return std::isfinite(value);
-  };
-  if (!entry.is_object() || !number("start_us", out.start_us)) return false;
-  if (!number("duration_us", out.duration_us)) return false;
-  const auto text = [&](const char* key) {
-    const auto it = entry.find(key);
-    return it != entry.end() && it->is_string() ? valid_utf8(it->get<std::string>()) : "";
-  };
-  out.name = text("name");
-  out.kind = text("kind");
-  out.group = text("group");
-  const auto in_virtual_time = entry.find("virtual");
-  out.in_virtual_time = in_virtual_time != entry.end() && *in_virtual_time == true;
-  return entry.contains("name") && entry["name"].is_string();
+bool has_time(const Stretch& stretch) {
+  return std::isfinite(stretch.start_us) && std::isfinite(stretch.duration_us);
 }
 
 double first_start(const judge::CaseResult& result) {
   double first = std::numeric_limits<double>::infinity();
-  Stretch stretch;
   for (const auto& report : result.reports) {
-    for (const auto& entry : report.timeline) {
-      if (!read_stretch(entry, stretch)) continue;
+    for (const Stretch& stretch : report.timeline) {
+      if (!has_time(stretch)) continue;
       first = stretch.in_virtual_time ? 0 : std::min(first, stretch.start_us);
     }
   }
@@ -116,21 +92,19 @@ void add_case(EventList& events, size_t pid, const judge::CaseResult& result) {
   events.name("process_name", pid, 0, valid_utf8(result.spec.name));
   const double origin = first_start(result);
   Lanes lanes(events, pid, result);
-  Stretch stretch;
   for (const auto& report : result.reports) {
     events.name("thread_name", pid, report.rank, "rank " + std::to_string(report.rank));
-    for (const auto& entry : report.timeline) {
-      if (!read_stretch(entry, stretch)) continue;
-      const bool transfer =
-          stretch.in_virtual_time && stretch.kind == name_of(StretchKind::kCommunication);
-      const bool action = stretch.kind == name_of(StretchKind::kAction);
+    for (const Stretch& stretch : report.timeline) {
+      if (!has_time(stretch)) continue;
+      const bool transfer = stretch.in_virtual_time && stretch.kind == StretchKind::kCommunication;
+      const bool action = stretch.kind == StretchKind::kAction;
       events.add({{"ph", "X"},
-                  {"name", stretch.name},
-                  {"cat", stretch.kind},
+                  {"name", valid_utf8(stretch.name)},
+                  {"cat", name_of(stretch.kind)},
                   {"ts", stretch.start_us - origin},
                   {"dur", stretch.duration_us},
                   {"pid", pid},
-                  {"tid", transfer ? lanes.transfers(report.rank, stretch.group)
+                  {"tid", transfer ? lanes.transfers(report.rank, valid_utf8(stretch.group))
                           : action ? lanes.actions(report.rank)
                                    : report.rank},
                   {"args", {{"rank", report.rank}}}});

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "sim/case/stretch.h"
@@ -36,51 +35,38 @@ struct RankEntries {
   std::map<int64_t, std::vector<Interval>> actions;  // by step
 };
 
-double number(const nlohmann::json& entry, const char* key) {
-  const auto it = entry.find(key);
-  const double value = it != entry.end() && it->is_number() ? it->get<double>() : 0;
-  return std::isfinite(value) ? value : 0;
-}
-
-std::string text(const nlohmann::json& entry, const char* key) {
-  const auto it = entry.find(key);
-  return it != entry.end() && it->is_string() ? valid_utf8(it->get<std::string>()) : "";
-}
-
-void add_entry(RankEntries& rank, const nlohmann::json& entry) {
-  const auto kind = find_enum<StretchKind>(text(entry, "kind"));
-  const double duration = number(entry, "duration_us");
+void add_entry(RankEntries& rank, const Stretch& entry) {
+  const StretchKind kind = entry.kind;
+  const double start = entry.start_us, duration = entry.duration_us;
   RankTime& time = rank.time;
   if (kind == StretchKind::kCompute) time.compute_us += duration;
   if (kind == StretchKind::kWaiting) time.waiting_us += duration;
   if (kind == StretchKind::kExposed) time.exposed_us += duration;
-  const double start = number(entry, "start_us");
   if (kind == StretchKind::kWaiting || kind == StretchKind::kExposed) {
     rank.blocked.push_back({start, start + duration});
   }
   if (kind == StretchKind::kAction) {
-    rank.actions[static_cast<int64_t>(number(entry, "step"))].push_back({start, start + duration});
+    rank.actions[entry.step].push_back({start, start + duration});
   }
   if (kind != StretchKind::kCommunication) {
     time.total_us = std::max(time.total_us, start + duration);
     return;
   }
   time.communication_us += duration;
-  const auto last = static_cast<int64_t>(number(entry, "last_rank"));
-  rank.calls.push_back({.name = text(entry, "name"),
-                        .group = text(entry, "group"),
+  rank.calls.push_back({.name = valid_utf8(entry.name),
+                        .group = entry.group,
                         .begin_us = start,
                         .end_us = start + duration,
-                        .ready_us = number(entry, "ready_us"),
-                        .blocked_from_us = number(entry, "blocked_from_us"),
-                        .last_rank = last});
+                        .ready_us = entry.ready_us,
+                        .blocked_from_us = entry.blocked_from_us,
+                        .last_rank = entry.last_rank});
 }
 
 std::map<int64_t, RankEntries> entries_of(const judge::CaseResult& result) {
   std::map<int64_t, RankEntries> ranks;
   for (const judge::RankReport& report : result.reports) {
-    for (const nlohmann::json& entry : report.timeline) {
-      if (!entry.is_object() || !entry.value("virtual", false)) continue;
+    for (const Stretch& entry : report.timeline) {
+      if (!entry.in_virtual_time) continue;
       RankEntries& rank = ranks[report.rank];
       rank.time.rank = report.rank;
       add_entry(rank, entry);

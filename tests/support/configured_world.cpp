@@ -10,7 +10,7 @@ ConfiguredRuns run_configured(const sim::WorldSpec& spec, const Mesh& mesh,
   ConfiguredRuns runs{.failure = {},
                       .errors = std::vector<std::string>(size),
                       .times_us = std::vector<double>(size),
-                      .timelines = std::vector<std::vector<nlohmann::json>>(size)};
+                      .timelines = std::vector<std::vector<sim::Stretch>>(size)};
   sim::world::EmulatedWorld world(mesh.world_size());
   world.configure(spec);
   on_threads(mesh.world_size(), [&](int64_t rank) {
@@ -36,10 +36,10 @@ ConfiguredRuns run_configured(const sim::WorldSpec& spec, const Mesh& mesh,
   return runs;
 }
 
-double time_of(const std::vector<nlohmann::json>& timeline, const std::string& kind) {
+double time_of(const std::vector<sim::Stretch>& timeline, sim::StretchKind kind) {
   double total = 0;
-  for (const auto& entry : timeline) {
-    if (entry.at("kind") == kind) total += entry.at("duration_us").get<double>();
+  for (const sim::Stretch& entry : timeline) {
+    if (entry.kind == kind) total += entry.duration_us;
   }
   return total;
 }

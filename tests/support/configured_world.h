@@ -25,7 +25,7 @@ struct ConfiguredRuns {
   std::optional<sim::world::Finding> failure;
   std::vector<std::string> errors;  // per rank, "" where it returned
   std::vector<double> times_us;     // on the virtual clocks
-  std::vector<std::vector<nlohmann::json>> timelines;
+  std::vector<std::vector<sim::Stretch>> timelines;
   std::optional<sim::ScheduleTrace> schedule = {};  // of an exact one
 };
 
@@ -34,6 +34,6 @@ ConfiguredRuns run_configured(const sim::WorldSpec& spec, const Mesh& mesh,
                               const std::function<void(ConfiguredRank&)>& body);
 
 // The sum of the lengths of a timeline's entries of one kind.
-double time_of(const std::vector<nlohmann::json>& timeline, const std::string& kind);
+double time_of(const std::vector<sim::Stretch>& timeline, sim::StretchKind kind);
 
 }  // namespace shardproof::tests

@@ -1,11 +1,11 @@
 // A rank's report as CBOR:
 //
-//   [version, rank, holds, [row ..], [call ..], [axis, op, count, ..], timeline, metrics,
+//   [version, rank, holds, [row ..], [call ..], [axis, op, count, ..], [stretch ..], metrics,
 //    [finding ..], [warning ..], scored tokens, peak bytes, seconds, compare seconds, [piece ..],
 //    [unobserved ..], [[sample ..] ..]]
 //
-// A row that matches has kShortFields fields, any other one kLongFields more. Timeline and metrics
-// are CBOR within a byte string. Dtypes, layouts, calls and lists of replicas are entries of a
+// A row that matches has kShortFields fields, any other one kLongFields more. Metrics are CBOR
+// within a byte string. Dtypes, layouts, calls and lists of replicas are entries of a
 // table: an integer refers to an earlier entry, anything else is a new one.
 #include <algorithm>
 
@@ -17,7 +17,7 @@
 namespace shardproof::sim::judge {
 namespace {
 
-constexpr int64_t kVersion = 9;
+constexpr int64_t kVersion = 10;
 constexpr size_t kShortFields = 22, kLongFields = 16;
 
 bool is_short(const ResultRow& row) {
@@ -201,6 +201,16 @@ void piece_fields(Codec& codec, Part& piece) {
   if constexpr (Codec::kReads) check_piece(piece);
 }
 
+template <class Codec, class Entry>
+void stretch_fields(Codec& codec, Tables& tables, Entry& stretch) {
+  codec.fixed_array(10);
+  tables.texts.field(codec, stretch.name);
+  codec.one_of(stretch.kind, StretchKind::kAction, "kind");
+  codec(stretch.in_virtual_time, stretch.start_us, stretch.duration_us, stretch.step);
+  tables.texts.field(codec, stretch.group);
+  codec(stretch.ready_us, stretch.blocked_from_us, stretch.last_rank);
+}
+
 template <class Codec, class Missing>
 void unobserved_fields(Codec& codec, Missing& missing) {
   codec.fixed_array(8);
@@ -242,7 +252,7 @@ void report_fields(Codec& codec, Report& report) {
       report.rows, [&](auto& row) { row_fields(codec, tables, row); }, blank);
   codec.each(report.calls, [&](auto& call) { tables.texts.field(codec, call); });
   count_fields(codec, report.call_counts);
-  codec.json(report.timeline);
+  codec.each(report.timeline, [&](auto& stretch) { stretch_fields(codec, tables, stretch); });
   codec.json(report.metrics);
   codec(report.warnings, report.scored_tokens, report.peak_tensor_bytes, report.seconds,
         report.compare_seconds);

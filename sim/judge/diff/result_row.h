@@ -11,6 +11,7 @@
 
 #include "observe/observation_kind.h"
 #include "observe/phase.h"
+#include "sim/case/stretch.h"
 #include "sim/judge/diff/evidence.h"
 #include "sim/judge/diff/outcome.h"
 #include "sim/judge/diff/rank_list.h"
@@ -132,7 +133,7 @@ struct RankReport {
   std::vector<std::string> calls;
   // The number of calls by axis (the name of the group) and op: {"tp", "all_reduce"}.
   std::map<std::pair<std::string, std::string>, int64_t> call_counts;
-  std::vector<nlohmann::json> timeline;  // {"name","start_us","duration_us","kind"} in wall time
+  std::vector<Stretch> timeline;
   nlohmann::json metrics = nlohmann::json::object();  // loss, grad_norm, ...
   std::vector<std::string> warnings;                  // sentences that do not affect the verdict
   int64_t scored_tokens = -1;                         // of the golden; -1: it does not say

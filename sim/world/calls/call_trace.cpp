@@ -55,14 +55,14 @@ void CallTrace::act(const std::string& name, int64_t step, bool begins) {
   if (!begins && !actions_.empty()) actions_.back().end = now;
 }
 
-std::vector<nlohmann::json> CallTrace::timeline() const {
-  std::vector<nlohmann::json> out;
+std::vector<Stretch> CallTrace::timeline() const {
+  std::vector<Stretch> out;
   const auto add = [&](const std::string& name, Clock::time_point start, Clock::time_point end,
                        StretchKind kind) {
-    out.push_back({{"name", name},
-                   {"start_us", microseconds(start - origin_)},
-                   {"duration_us", microseconds(end - start)},
-                   {"kind", name_of(kind)}});
+    out.push_back({.name = name,
+                   .kind = kind,
+                   .start_us = microseconds(start - origin_),
+                   .duration_us = microseconds(end - start)});
   };
   for (const Span& span : spans_) {
     if (!span.ended) continue;
@@ -72,7 +72,7 @@ std::vector<nlohmann::json> CallTrace::timeline() const {
   }
   for (const Acted& action : actions_) {
     add(action.name, action.start, action.end, StretchKind::kAction);
-    out.back()["step"] = action.step;
+    out.back().step = action.step;
   }
   return out;
 }

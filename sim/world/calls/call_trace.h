@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "sim/case/stretch.h"
 
 namespace shardproof::sim::world {
 
@@ -35,10 +35,9 @@ class CallTrace : public CallListener {
   int64_t call_count() const { return static_cast<int64_t>(calls_.size()); }
   // Counts by axis and op, {"tp", "all_reduce"}; the axis is the group's name without its ranks.
   const std::map<std::pair<std::string, std::string>, int64_t>& counts() const { return counts_; }
-  // {"name", "start_us", "duration_us", "kind": "communication" | "wait"}, in microseconds after
-  // `origin`. An asynchronous call lasts until its wait() has returned; the wait is an entry too.
-  // Then the actions, of kind "action" and with "step".
-  std::vector<nlohmann::json> timeline() const;
+  // The calls and their waits, after `origin`. An asynchronous call lasts until its wait() has
+  // returned. Then the actions.
+  std::vector<Stretch> timeline() const;
 
  private:
   struct Span {

@@ -73,8 +73,7 @@ void RankClock::advance(double compute_us) {
 
 size_t RankClock::issued(std::string name, std::string group) {
   SHARDPROOF_ASSERT(running_ && paused_ > 0, "a call is noted while the clock is paused");
-  calls_.push_back(
-      {.name = std::move(name), .group = std::move(group), .issued_us = now_us_, .transfer = {}});
+  calls_.push_back({.name = std::move(name), .group = std::move(group), .transfer = {}});
   return calls_.size() - 1;
 }
 
@@ -95,7 +94,7 @@ void RankClock::act(const std::string& name, int64_t step, bool begins) {
   resume();
 }
 
-std::vector<nlohmann::json> RankClock::timeline() const {
+std::vector<Stretch> RankClock::timeline() const {
   std::vector<const TimedCall*> in_order_of_waits;
   for (const TimedCall& call : calls_) {
     if (call.waited && call.transfer.timed) in_order_of_waits.push_back(&call);
@@ -104,15 +103,14 @@ std::vector<nlohmann::json> RankClock::timeline() const {
                    [](const TimedCall* a, const TimedCall* b) {
                      return a->blocked_from_us < b->blocked_from_us;
                    });
-  std::vector<nlohmann::json> entries;
-  const auto add = [&](const std::string& name, StretchKind kind, double from_us, double to_us,
-                       nlohmann::json entry = nlohmann::json::object()) {
-    entry.update({{"name", name},
-                  {"kind", name_of(kind)},
-                  {"start_us", from_us},
-                  {"duration_us", to_us - from_us},
-                  {"virtual", true}});
-    entries.push_back(std::move(entry));
+  std::vector<Stretch> entries;
+  const auto add = [&](const std::string& name, StretchKind kind, double from_us,
+                       double to_us) -> Stretch& {
+    return entries.emplace_back(Stretch{.name = name,
+                                        .kind = kind,
+                                        .in_virtual_time = true,
+                                        .start_us = from_us,
+                                        .duration_us = to_us - from_us});
   };
   double free_since = 0;
   for (const TimedCall* call : in_order_of_waits) {
@@ -123,17 +121,17 @@ std::vector<nlohmann::json> RankClock::timeline() const {
     if (from > free_since) add("compute", StretchKind::kCompute, free_since, from);
     if (ready > from) add(call->name, StretchKind::kWaiting, from, ready);
     if (end > ready) add(call->name, StretchKind::kExposed, ready, end);
-    add(call->name, StretchKind::kCommunication, transfer.begin_us, transfer.end_us,
-        {{"group", call->group},
-         {"issued_us", call->issued_us},
-         {"ready_us", transfer.ready_us},
-         {"blocked_from_us", from},
-         {"last_rank", transfer.last_rank}});
+    Stretch& sent =
+        add(call->name, StretchKind::kCommunication, transfer.begin_us, transfer.end_us);
+    sent.group = call->group;
+    sent.ready_us = transfer.ready_us;
+    sent.blocked_from_us = from;
+    sent.last_rank = transfer.last_rank;
     free_since = end;
   }
   if (now_us_ > free_since) add("compute", StretchKind::kCompute, free_since, now_us_);
   for (const Acted& action : actions_) {
-    add(action.name, StretchKind::kAction, action.from_us, action.to_us, {{"step", action.step}});
+    add(action.name, StretchKind::kAction, action.from_us, action.to_us).step = action.step;
   }
   return entries;
 }

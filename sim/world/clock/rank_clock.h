@@ -13,10 +13,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "sim/case/stretch.h"
 #include "sim/case/world_spec.h"
 #include "sim/world/clock/op_meter.h"
 
@@ -32,7 +32,6 @@ struct TransferTime {
 struct TimedCall {
   std::string name;   // "all_reduce(sum) tp[0,1] [4] float64 'label'"
   std::string group;  // the channel, whose transfers run one after another
-  double issued_us = 0;
   bool waited = false;
   double blocked_from_us = 0;
   TransferTime transfer;
@@ -62,10 +61,9 @@ class RankClock {
   // Begins or ends an action of a stage, "B3.1" (microbatch 3 in chunk 1) of a step.
   void act(const std::string& name, int64_t step, bool begins);
 
-  // Entries of RankReport::timeline: {"name", "start_us", "duration_us", "kind", "virtual": true}.
-  // The kinds are compute, waiting, exposed, and communication, a transfer, with "group",
-  // "issued_us", "ready_us", "blocked_from_us", "last_rank", and action, with "step".
-  std::vector<nlohmann::json> timeline() const;
+  // In virtual time: computing, waiting, exposed time and transfers, in the order in which the rank
+  // waited for the calls. Then the actions.
+  std::vector<Stretch> timeline() const;
 
  private:
   void settle();  // adds the computation since the mark

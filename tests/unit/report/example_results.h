@@ -49,13 +49,10 @@ inline judge::CaseResult example_match() {
     report.rank = rank;
     report.rows = {example_row("grad.b", rank, 1, 0.01), example_row("grad.a", rank, 0, 0.031)};
     report.calls = {"all_reduce(sum) tp[0,1] [4] float64 a", "barrier world[0,1] [] float64 b"};
-    report.timeline = {{{"name", "all_reduce tp"},
-                        {"start_us", 5000.0 + 10 * static_cast<double>(rank)},
-                        {"duration_us", 7.5},
-                        {"kind", "all_reduce"}},
-                       {{"name", "no time"}},
-                       3,
-                       nullptr};
+    report.timeline = {{.name = "all_reduce tp",
+                        .start_us = 5000.0 + 10 * static_cast<double>(rank),
+                        .duration_us = 7.5},
+                       {.name = "no time", .start_us = std::numeric_limits<double>::quiet_NaN()}};
     result.reports.push_back(report);
     result.endings.push_back({.rank = rank, .message = "", .last_call = "", .bytes = ""});
   }

@@ -194,7 +194,7 @@ TEST_CASE("the timeline starts at 0 and leaves out what has no time", "[report]"
   CHECK(stretches[1]["ts"] == 10.0);
   CHECK(stretches[1]["dur"] == 7.5);
   CHECK(stretches[1]["tid"] == 1);
-  CHECK(stretches[1]["cat"] == "all_reduce");
+  CHECK(stretches[1]["cat"] == "communication");
 }
 
 TEST_CASE("a run's folder holds every file that results.json names", "[report]") {

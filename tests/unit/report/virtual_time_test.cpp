@@ -14,22 +14,21 @@ using nlohmann::json;
 using namespace sim;
 using namespace sim::judge;
 
-json stretch(const char* kind, double from, double to, const char* name = "compute") {
-  return {{"name", name},
-          {"kind", kind},
-          {"start_us", from},
-          {"duration_us", to - from},
-          {"virtual", true}};
+Stretch stretch(const char* kind, double from, double to, const char* name = "compute") {
+  return {.name = name,
+          .kind = find_enum<StretchKind>(kind).value(),
+          .in_virtual_time = true,
+          .start_us = from,
+          .duration_us = to - from};
 }
 
-json transfer(const char* name, double ready, double from, double to, int64_t last_rank,
-              double blocked_from) {
-  json entry = stretch("communication", from, to, name);
-  entry["group"] = "tp[0,1]";
-  entry["issued_us"] = std::min(ready, blocked_from);
-  entry["ready_us"] = ready;
-  entry["blocked_from_us"] = blocked_from;
-  entry["last_rank"] = last_rank;
+Stretch transfer(const char* name, double ready, double from, double to, int64_t last_rank,
+                 double blocked_from) {
+  Stretch entry = stretch("communication", from, to, name);
+  entry.group = "tp[0,1]";
+  entry.ready_us = ready;
+  entry.blocked_from_us = blocked_from;
+  entry.last_rank = last_rank;
   return entry;
 }
 
@@ -111,15 +110,14 @@ TEST_CASE("CPU time alone is nothing that the terminal talks about", "[report][c
   CHECK(sim::report::virtual_time(result));  // for results.json
 }
 
-TEST_CASE("wall time and entries that nobody made have no virtual time", "[report][clock]") {
+TEST_CASE("wall time and a rank that is not there have no virtual time", "[report][clock]") {
   CaseResult result = two_ranks();
   result.reports[0].timeline = {
-      {{"name", "x"}, {"kind", "wait"}, {"start_us", 1}, {"duration_us", 2}}};
-  result.reports[1].timeline = {json(3), json::object()};
+      {.name = "x", .kind = StretchKind::kWait, .start_us = 1, .duration_us = 2}};
+  result.reports[1].timeline = {};
   CHECK(!sim::report::virtual_time(result));
   CHECK(sim::report::virtual_time_json(result).is_null());
-  result.reports[1].timeline = {
-      {{"virtual", true}, {"kind", "communication"}, {"start_us", "x"}, {"last_rank", 77}}};
+  result.reports[1].timeline = {{.name = "x", .in_virtual_time = true, .last_rank = 77}};
   CHECK(sim::report::virtual_time(result)->total_us == 0);
 }
 
@@ -136,7 +134,7 @@ TEST_CASE("results.json lists ranks and the longest steps of the path in order",
   CHECK(shown["critical_path_shares"][0]["what"] == "rank 0 compute");
   CHECK(shown["critical_path_shares"][0]["duration_us"] == 40.0);
 
-  std::vector<json> many;
+  std::vector<Stretch> many;
   double at = 0;
   for (int i = 0; i < 60; ++i) {
     many.push_back(stretch("compute", at, at + 1 + i));
@@ -173,9 +171,9 @@ TEST_CASE("a trace shows transfers and the critical path on threads of their own
   CHECK(on_path == 90);
 }
 
-json action(const char* name, double from, double to) {
-  json entry = stretch("action", from, to, name);
-  entry["step"] = 1;
+Stretch action(const char* name, double from, double to) {
+  Stretch entry = stretch("action", from, to, name);
+  entry.step = 1;
   return entry;
 }
 
@@ -185,10 +183,10 @@ TEST_CASE("a bubble is the time of a step in which stages compute no action", "[
   CaseResult result = two_ranks();
   CHECK_FALSE(sim::report::virtual_time(result)->bubble);
   CHECK_FALSE(sim::report::virtual_time_json(result).contains("bubble"));
-  for (const json& entry : {action("F0", 0, 10), action("B0", 50, 85)}) {
+  for (const Stretch& entry : {action("F0", 0, 10), action("B0", 50, 85)}) {
     result.reports[0].timeline.push_back(entry);
   }
-  for (const json& entry : {action("F0", 20, 50), action("B0", 75, 90)}) {
+  for (const Stretch& entry : {action("F0", 20, 50), action("B0", 75, 90)}) {
     result.reports[1].timeline.push_back(entry);
   }
   const auto time = sim::report::virtual_time(result);

@@ -82,7 +82,14 @@ RankReport full_report() {
   report.calls = {"all_reduce(sum) tp[0,1] [4] float64 a", "barrier tp[0,1]",
                   "all_reduce(sum) tp[0,1] [4] float64 a"};
   report.call_counts = {{{"tp", "all_reduce"}, 2}, {{"tp", "barrier"}, 1}};
-  report.timeline = {{{"name", "x"}, {"start_us", 1.5}, {"duration_us", 2}, {"kind", "call"}}};
+  report.timeline = {{.name = "x", .kind = StretchKind::kWait, .start_us = 1.5, .duration_us = 2},
+                     {.name = "F0", .kind = StretchKind::kAction, .step = 3},
+                     {.name = "x",
+                      .in_virtual_time = true,
+                      .group = "tp[0,1]",
+                      .ready_us = 2.5,
+                      .blocked_from_us = 3.5,
+                      .last_rank = 1}};
   report.metrics = {{"loss", std::numeric_limits<double>::quiet_NaN()},
                     {"grad_norm", std::numeric_limits<double>::infinity()},
                     {"tokens", 12}};
@@ -134,7 +141,7 @@ TEST_CASE("a report survives its way to the launcher, NaN and infinities include
   CHECK(back.rows[2].partial_axes == std::vector<std::string>{"dp", "tp"});
   CHECK(back.calls == report.calls);
   CHECK(back.call_counts == report.call_counts);
-  CHECK(back.timeline == report.timeline);
+  CHECK((back.timeline == report.timeline));
   CHECK(std::isnan(back.metrics.at("loss").get<double>()));
   CHECK(std::isinf(back.metrics.at("grad_norm").get<double>()));
   CHECK(back.scored_tokens == 43);

@@ -33,7 +33,7 @@ double exposed_us(Way way) {
     y.backward(grad);
   });
   for (const std::string& error : runs.errors) CHECK(error == "");
-  return time_of(runs.timelines[0], "exposed");
+  return time_of(runs.timelines[0], sim::StretchKind::kExposed);
 }
 
 TEST_CASE("what the weight gradient does not hide is exposed, no more", "[tp][TP-4][clock]") {

@@ -42,10 +42,10 @@ TEST_CASE("a trace holds every call as text, by count, and on the clock", "[comm
 
   const auto timeline = first.timeline();
   REQUIRE(timeline.size() == 4);  // an asynchronous call and its wait are two
-  CHECK(timeline[1]["name"] == "all_gather tp[0,1] [2] float64 'weights'");
-  CHECK(timeline[2]["kind"] == "wait");
-  const auto start = [&](size_t i) { return timeline[i]["start_us"].get<double>(); };
-  const auto end = [&](size_t i) { return start(i) + timeline[i]["duration_us"].get<double>(); };
+  CHECK(timeline[1].name == "all_gather tp[0,1] [2] float64 'weights'");
+  CHECK(timeline[2].kind == sim::StretchKind::kWait);
+  const auto start = [&](size_t i) { return timeline[i].start_us; };
+  const auto end = [&](size_t i) { return start(i) + timeline[i].duration_us; };
   CHECK(start(1) <= start(3));
   CHECK(end(1) >= end(3));  // the gather spans the reduce
 }

@@ -11,6 +11,10 @@
 #include "tests/support/configured_world.h"
 
 namespace shardproof::tests {
+
+using sim::Stretch;
+using sim::StretchKind;
+
 namespace {
 
 // The links of link_cost_test.cpp; computation takes the time that the test passes to advance().
@@ -25,8 +29,9 @@ sim::WorldSpec timed_world() {
 // Its all_reduce over two takes 28 us.
 at::Tensor kilo() { return at::ones({1000}, at::kDouble); }
 
-double total_us(const std::vector<nlohmann::json>& timeline) {
-  return time_of(timeline, "compute") + time_of(timeline, "waiting") + time_of(timeline, "exposed");
+double total_us(const std::vector<Stretch>& timeline) {
+  return time_of(timeline, StretchKind::kCompute) + time_of(timeline, StretchKind::kWaiting) +
+         time_of(timeline, StretchKind::kExposed);
 }
 
 ConfiguredRuns run_two(const std::function<void(ConfiguredRank&, Communicator&)>& body,
@@ -46,11 +51,11 @@ TEST_CASE("an all_reduce hides behind computing exactly as long as both last", "
   });
   for (size_t rank = 0; rank < 2; ++rank) {
     CHECK(runs.times_us[rank] == Approx(std::max(28.0, computing_us)).epsilon(1e-12));
-    const double exposed = time_of(runs.timelines[rank], "exposed");
-    const double communication = time_of(runs.timelines[rank], "communication");
+    const double exposed = time_of(runs.timelines[rank], StretchKind::kExposed);
+    const double communication = time_of(runs.timelines[rank], StretchKind::kCommunication);
     CHECK(communication == Approx(28).epsilon(1e-12));
     CHECK(communication - exposed == Approx(std::min(28.0, computing_us)).epsilon(1e-12));
-    CHECK(time_of(runs.timelines[rank], "waiting") == 0);
+    CHECK(time_of(runs.timelines[rank], StretchKind::kWaiting) == 0);
     CHECK(total_us(runs.timelines[rank]) == Approx(runs.times_us[rank]).epsilon(1e-12));
   }
 }
@@ -65,11 +70,11 @@ TEST_CASE("a rank that computes slowly makes the others wait, and is named", "[c
       },
       world);
   CHECK(runs.times_us == std::vector<double>{58, 58});
-  CHECK(time_of(runs.timelines[0], "waiting") == 20);
-  CHECK(time_of(runs.timelines[1], "waiting") == 0);
+  CHECK(time_of(runs.timelines[0], StretchKind::kWaiting) == 20);
+  CHECK(time_of(runs.timelines[1], StretchKind::kWaiting) == 0);
   for (const auto& timeline : runs.timelines) {
-    CHECK(time_of(timeline, "exposed") == 28);
-    CHECK(timeline.back().at("last_rank") == 1);
+    CHECK(time_of(timeline, StretchKind::kExposed) == 28);
+    CHECK(timeline.back().last_rank == 1);
   }
 }
 
@@ -83,7 +88,7 @@ TEST_CASE("transfers of one group follow each other, those of two groups share t
       first.wait();
     });
     CHECK(runs.times_us == std::vector<double>{56, 56});
-    CHECK(time_of(runs.timelines[0], "exposed") == 56);
+    CHECK(time_of(runs.timelines[0], StretchKind::kExposed) == 56);
   }
   SECTION("two groups") {
     std::vector<double> first_over_us(2);
@@ -133,7 +138,7 @@ TEST_CASE("groups that meet on the links take the same times in every schedule",
   for (int64_t slow = 1; slow < 4; ++slow) {
     const auto again = run(slow);
     CHECK(again.times_us == first.times_us);
-    CHECK(again.timelines == first.timelines);
+    CHECK((again.timelines == first.timelines));
   }
 }
 
@@ -188,7 +193,8 @@ TEST_CASE("measured computing follows the thread's own time", "[clock]") {
       world);
   CHECK(runs.times_us[1] >= runs.times_us[0] * 0.5);  // rank 1 waited for rank 0
   CHECK(runs.times_us[0] > 1000);
-  CHECK(time_of(runs.timelines[1], "waiting") > time_of(runs.timelines[0], "waiting"));
+  CHECK(time_of(runs.timelines[1], StretchKind::kWaiting) >
+        time_of(runs.timelines[0], StretchKind::kWaiting));
 }
 
 }  // namespace
