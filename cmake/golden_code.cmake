@@ -3,8 +3,8 @@
 #
 # Included by CMakeLists.txt it adds the file to a target: shardproof_golden_code(TARGET).
 # As a script (cmake -P) it writes the file: -DROOT= -DSETTINGS= -DOUT=
-set(golden_folders golden src/base src/mesh src/tensor src/observe src/model sim/case sim/case/inputs
-  sim/case/record sim/case/recorder)
+set(golden_folders golden src/base src/mesh src/tensor src/observe src/model src/model/moe sim/case
+  sim/case/inputs sim/case/record sim/case/recorder)
 
 if(CMAKE_SCRIPT_MODE_FILE)
   set(text "${SETTINGS}\n")

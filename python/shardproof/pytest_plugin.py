@@ -147,6 +147,11 @@ class Run:
         self.given_up = given_up  # ("skip" or "xfail", its reason)
 
     @property
+    def is_begun(self) -> bool:
+        """Whether layout.record was called, which makes the folder."""
+        return self.folder.exists()
+
+    @property
     def is_recorded(self) -> bool:
         return (self.folder / "run.json").exists()
 
@@ -229,6 +234,9 @@ class LayoutTests:
 
     def _compare(self, item, layout: Layout, run: Run, golden: Run) -> None:
         if not run.is_recorded and not golden.is_recorded:
+            if run.is_begun or golden.is_begun:
+                pytest.fail("The test called layout.record, and its recorder was not closed, so that nothing was compared. "
+                            "Write `with layout.record(..):`, or call close() at the end.", pytrace=False)
             return
         if not (run.is_recorded and golden.is_recorded):
             sides = [f'layout "{layout}"', "one rank"]

@@ -1,5 +1,6 @@
 // By how much the values of two runs differ.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -7,6 +8,7 @@
 
 #include "base/count_of.h"
 #include "sim/report/compare_runs.h"
+#include "tensor/dtype_name.h"
 #include "tensor/safetensors.h"
 
 namespace shardproof::sim::report {
@@ -27,6 +29,19 @@ Amount amount_of(const at::Tensor& a, const at::Tensor& b) {
     amount.relative = std::max(amount.relative, std::isnan(share) ? kInfinity : share);
   }
   return amount;
+}
+
+std::string difference_of(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes()) {
+    return fmt::format("[{}] in A, [{}] in B", fmt::join(a.sizes(), ", "),
+                       fmt::join(b.sizes(), ", "));
+  }
+  if (a.scalar_type() != b.scalar_type()) {
+    return fmt::format("{} in A, {} in B", dtype_name(a.scalar_type()),
+                       dtype_name(b.scalar_type()));
+  }
+  const Amount amount = amount_of(a.to(at::kDouble), b.to(at::kDouble));
+  return amount.differing == 0 ? "" : amount_text(amount);
 }
 
 }  // namespace
@@ -60,18 +75,24 @@ std::map<std::string, Amount> amounts_of_files(const std::string& a, const std::
 }
 
 std::string dump_differences(const std::string& a, const std::string& b) {
-  const std::map<std::string, Amount> amounts = amounts_of_files(a, b);
-  if (amounts.empty()) {
-    throw_bad_input(
-        fmt::format("nothing to compare: {} and {} have no float64 tensor of one name and shape", a,
-                    b),
-        "name two files that `shardproof run --dump` wrote of one case");
+  const SafetensorsFile of_a = SafetensorsFile::open(a), of_b = SafetensorsFile::open(b);
+  std::map<std::string, std::string> differences;  // "" where all values are equal
+  for (const std::string& name : of_b.names()) differences[name] = "only in B";
+  bool any = false;
+  for (const std::string& name : of_a.names()) {
+    const bool in_both = of_b.contains(name);
+    differences[name] = in_both ? difference_of(of_a.get(name), of_b.get(name)) : "only in A";
+    any = any || in_both;
+  }
+  if (!any) {
+    throw_bad_input(fmt::format("nothing to compare: {} and {} have no tensor of one name", a, b),
+                    "name two files that `shardproof run --dump` wrote of one case");
   }
   std::string text;
   size_t width = 0;
-  for (const auto& [name, amount] : amounts) width = std::max(width, name.size());
-  for (const auto& [name, amount] : amounts) {
-    if (amount.differing > 0) text += fmt::format("{:<{}}  {}\n", name, width, amount_text(amount));
+  for (const auto& [name, difference] : differences) width = std::max(width, name.size());
+  for (const auto& [name, difference] : differences) {
+    if (!difference.empty()) text += fmt::format("{:<{}}  {}\n", name, width, difference);
   }
   return text;
 }

@@ -45,7 +45,8 @@ RunComparison compare_runs(const std::string& folder_a, const std::string& folde
 // Text for people: a line per case, its differences in full, and the totals.
 std::string comparison_text(const RunComparison& comparison);
 
-// The same of two files that `run --dump` wrote: "" when all values are equal, else a table. Throws
+// The same of two files that `run --dump` wrote: "" when both have the same tensors with equal
+// values (as float64), else a table of those that differ, or that one file lacks. Throws
 // Error(kBadInput) for a file that cannot be read, and for two without a tensor in common.
 std::string dump_differences(const std::string& a, const std::string& b);
 

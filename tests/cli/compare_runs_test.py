@@ -6,8 +6,10 @@ Usage: compare_runs_test.py PROGRAM [unittest arguments]
 import json
 import os
 import re
+import struct
 
-import cli_test
+import cli_test  # makes tests/support importable
+import case_maker  # noqa: E402
 
 MODEL = """
 name: t/model
@@ -174,6 +176,23 @@ class CompareRuns(Runs):
         other = self.compare("a.safetensors", "c.safetensors")
         self.assertEqual(other.returncode, 1)
         self.assertRegex(other.stdout, r"(?m)^loss +1 of 1 element differs, at most by \S+, relatively by \S+$")
+
+    def test_a_dump_without_a_tensor_differs(self):
+        doubles = ("F64", [2], struct.pack("<2d", 1, 2))
+        files = {"a": {"same": doubles, "shape": doubles, "dtype": doubles, "lost": doubles,
+                       "single": ("F32", [2], struct.pack("<2f", 1, 2))},
+                 "b": {"same": doubles, "shape": ("F64", [1, 2], doubles[2]), "more": doubles,
+                       "dtype": ("F32", [2], struct.pack("<2f", 1, 2)),
+                       "single": ("F32", [2], struct.pack("<2f", 1, 2.5))}}
+        for name, tensors in files.items():
+            with open(self.path(name + ".safetensors"), "wb") as out:
+                out.write(case_maker.safetensors(tensors))
+        done = self.compare("a.safetensors", "b.safetensors")
+        self.assertEqual((done.returncode, done.stderr), (1, ""))
+        self.assertEqual(dict(re.split(" {2,}", line) for line in done.stdout.splitlines()),
+                         {"dtype": "float64 in A, float32 in B", "lost": "only in A", "more": "only in B",
+                          "single": "1 of 2 elements differ, at most by 0.5, relatively by 0.2",
+                          "shape": "[2] in A, [1, 2] in B"})
 
     def test_cases_without_tensors_are_not_the_same(self):
         refused = MODEL.replace("hidden_size: 16", "hidden_size: 16, num_attention_heads: 3, head_dim: 4") \

@@ -18,7 +18,7 @@ import xml.etree.ElementTree
 HERE = os.path.dirname(os.path.abspath(__file__))
 import cli_test  # noqa: E402
 
-CODES = {"float64": ("F64", "d"), "float32": ("F32", "f"), "int64": ("I64", "q")}
+CODES = {"float64": ("F64", "d"), "float32": ("F32", "f"), "float16": ("F16", "e"), "int64": ("I64", "q")}
 ADAM = {"type": "AdamW", "lr": [0.01], "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
 
 
@@ -590,6 +590,49 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(off(1e-4), golden=measured), 0, "MATCH", "16 repeats of it in float64")
         self.expect(self.judge(off(0.5), golden=measured), 1, "MISMATCH", "grad.w")
 
+    def test_a_rank_below_the_precision_of_the_run(self):
+        """Its dtype must not widen what it is allowed."""
+        def near(values, k):
+            return [value * (1 + 1e-6 * math.sin(k + i)) for i, value in enumerate(values)]
+        golden = self.with_repeats("single", near)
+        for dtype, status, texts in (("float32", 0, ["MATCH"]),
+                                     ("float16", 1, ["grad.w", "it is float16 on this rank, and float32 is the narrowest "
+                                                     "dtype of rank 0"])):
+            run = self.own_steps([("dp", 2)])
+            run.head["precision"] = "float32"
+            for rank, narrow in enumerate(["float32", dtype]):
+                at = next(i for i, line in enumerate(run.lines[rank]) if line["kind"] == "grad")
+                run.lines[rank][at]["dtype"] = narrow
+                key, _, shape, values = run.data[rank][at]
+                run.data[rank][at] = (key, narrow, shape, values)
+            self.expect(self.judge(run, golden=golden), status, *texts)
+
+    def test_what_a_step_or_a_part_lacks_is_said(self):
+        def with_optional(mesh=(), steps=(1, 2), rows=4):
+            run = self.own_steps(mesh)
+            for rank in range(run.world_size):
+                for step in steps:
+                    run.add(rank, "scalar", "grad_norm", [0.5], (), step=step)
+                whole = values_of("m", (4, 2))
+                run.add(rank, "act", "m", whole[:2 * rows], (rows, 2), global_shape=[4, 2])
+            return run
+        golden = with_optional().write(os.path.join(self.scratch, "optional"))
+        full = self.judge(with_optional([("dp", 2)]), golden=golden)
+        self.expect(full, 0, "MATCH", absent=["not compared"])
+        self.expect(self.judge(with_optional([("dp", 2)], steps=[1], rows=2), golden=golden), 0, "MATCH",
+                    "only the reference recorded it: grad_norm of step 2",
+                    "because the ranks recorded a part of it: m.output of step 1 (4 of 8 elements)")
+
+    def test_zeros_are_no_match(self):
+        def zeros():
+            run = recorded([("dp", 2)], change=lambda run, rank, kind, name, values:
+                           [0.0 for _ in values] if kind == "grad" or name == "loss" else values)
+            return run
+        golden = recorded(change=lambda run, rank, kind, name, values:
+                          [0.0 for _ in values] if kind == "grad" or name == "loss" else values)
+        self.expect(self.judge(zeros(), golden=golden.write(os.path.join(self.scratch, "zeros"))), 2,
+                    "the loss and all 5 gradients are 0, so a match would show nothing of them")
+
     def test_a_buffer_that_one_rank_lacks(self):
         def with_buffer(run, ranks):
             for rank in ranks:
@@ -817,7 +860,8 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(broken(line(1, global_shape=[80, 60])), 1, "its global shape is [80, 60]")
         self.expect(broken(head(world_size=3)), 2, "world_size is 3")
         self.expect(broken(head(version=4)), 2, "version")
-        self.expect(broken(head(steps=2, optimizer={**ADAM, "lr": [0.01, 0.01]})), 2, "number of recorded steps")
+        self.expect(broken(head(steps=2, optimizer={**ADAM, "lr": [0.01, 0.01]})), 2,
+                    "steps is 2, and no rank recorded a tensor of step 2")
         for lr, text in (([-0.01], "lr has -0.01; a learning rate is at least 0"),
                          ([0.01, -1], "lr has -1"), (0.01, "lr is not a list")):
             self.expect(broken(head(optimizer={**ADAM, "lr": lr})), 2, text)

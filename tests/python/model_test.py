@@ -19,7 +19,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "python"), str(HERE)]
 
 import torch  # noqa: E402
-from shardproof.model import command, results, tiny, weights  # noqa: E402
+from shardproof.model import command, recipe, results, tiny, weights  # noqa: E402
 
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 
@@ -53,7 +53,7 @@ class OfFunctions(unittest.TestCase):
         done = run("model_cases:cut_for", "--layouts", "tp2")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
-    def test_a_statistic_over_a_shard_is_found_and_kept_and_not_run_again(self):
+    def test_a_statistic_over_a_shard_is_found_and_kept(self):
         arguments = ("model_cases:cut_with_statistic", "--layouts", "tp2", "--out", str(self.folder), "--json",
                      str(self.folder / "all.json"), "--junit", str(self.folder / "all.xml"))
         done = run(*arguments)
@@ -65,9 +65,17 @@ class OfFunctions(unittest.TestCase):
         self.assertEqual(tree.parse(self.folder / "all.xml").getroot().get("failures"), "1")
         self.assertIn("mismatch", (self.folder / "index.html").read_text())
         self.assertTrue(list(self.folder.glob("runs/*/tp2/run/run.json")))
-        stamp = (self.folder / "results.jsonl").read_text()
-        self.assertEqual(run(*arguments).returncode, 1)
-        self.assertEqual((self.folder / "results.jsonl").read_text(), stamp)
+
+    def test_a_function_runs_again_where_results_are_kept(self):
+        arguments = ("changing:build", "--layouts", "tp2", "--out", str(self.folder / "out"))
+        module = self.folder / "changing.py"
+        for function, status in (("cut_for", 0), ("cut_with_statistic", 1)):
+            module.write_text(f"from model_cases import {function} as build\n")
+            done = run(*arguments, path=f":{self.folder}")
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+            self.assertEqual(done.stdout.count("changing:build"), 1, done.stdout)
+        self.assertEqual([recipe.Recipe(name).is_of_packages for name in ("llama", "changing:build", str(self.folder))],
+                         [True, False, False])
 
     def test_a_pass_without_gradients_that_is_wrong_alone(self):
         done = run("model_cases:cut_with_statistic_in_inference", "--layouts", "tp2")

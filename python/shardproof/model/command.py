@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from .. import program as program_file
+from .. import __version__, program as program_file
 from ..error import Error
 from ..pytest_layout import Layout
 from . import families, rank, recipe, results
@@ -108,10 +108,11 @@ class Command:
 
     def run(self) -> int:
         from ..pytest_ranks import Template
-        known = results.read(self._folder, self._versions()) if self._options.out else []
+        kept = {recipe.name for recipe in self._recipes if recipe.is_of_packages}
+        earlier = results.read(self._folder, self._versions()) if self._options.out else []
+        known = [one for one in earlier if one.name in kept]
         done = {(one.name, one.layout) for one in known}
-        self._results += [one for one in known if one.name in {recipe.name for recipe in self._recipes}
-                          and one.layout in ["1", *map(str, self._layouts)]]
+        self._results += [one for one in known if one.layout in ["1", *map(str, self._layouts)]]
         for one in self._results:
             print(one.line(), flush=True)
         todo: queue.SimpleQueue = queue.SimpleQueue()
@@ -136,7 +137,7 @@ class Command:
     def _versions(self) -> dict:
         import torch
         found = sys.modules.get("transformers")
-        return {"torch": str(torch.__version__)} | ({"transformers": found.__version__} if found else {})
+        return {"shardproof": __version__, "torch": str(torch.__version__)} | ({"transformers": found.__version__} if found else {})
 
     def _work(self, todo, template, done) -> None:
         while not self._failure:

@@ -29,6 +29,11 @@ class Recipe:
     def __init__(self, name: str):
         self.name = name
 
+    @property
+    def is_of_packages(self) -> bool:
+        """Whether the versions of the packages say what it builds. The code of a function, or a config.json, may change."""
+        return ":" not in self.name and not Path(self.name).exists()
+
     def load(self, model_class, folder: Path, layout):
         """The model of transformers from a checkpoint, cut for the layout as transformers does it."""
         from transformers.distributed.configuration_utils import DistributedConfig

@@ -233,7 +233,7 @@ void settle_rows(const AddendGroup& group, const ResultRow& sum) {
   for (ResultRow* row : group.rows) {
     row->outcome = sum.outcome;
     row->reason = sum.reason;
-    row->judged = row->count;
+    row->judged = sum.outcome == Outcome::kMatch || sum.is_wrong() ? row->count : 0;
     row->worst_ratio = sum.worst_ratio;
     row->worst_error = sum.worst_error;
     row->allowance = sum.allowance;

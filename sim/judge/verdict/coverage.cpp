@@ -195,16 +195,26 @@ std::string grounds_text(const Grounds& grounds) {
                             grounds.gradients_not_zero, grounds.gradients);
 }
 
+std::string zeros_text(const Grounds& grounds) {
+  if (!grounds.is_empty) return "";
+  return (grounds.gradients > 0
+              ? fmt::format("the loss and all {} gradients are 0", grounds.gradients)
+              : std::string("the loss, or without one all logprobs, are 0")) +
+         ", so a match would show nothing of them";
+}
+
 std::string empty_text(const Grounds& grounds) {
   if (!grounds.is_empty) return "";
-  const std::string zeros =
-      grounds.gradients > 0 ? fmt::format("the loss and all {} gradients are 0", grounds.gradients)
-                            : std::string("the loss, or without one all logprobs, are 0");
-  return (grounds.scored_tokens > 0 ? "" : "no token counts: ") + zeros +
-         ", so a match would show nothing of them; let a token count "
+  return (grounds.scored_tokens > 0 ? "" : "no token counts: ") + zeros_text(grounds) +
+         "; let a token count "
          "(data.token_mask_probability, data.dropped_samples, data.lengths above 1; in a batch "
          "file "
          "token_mask, sample_mask, advantages), or write expect: {nothing_counted: true}";
+}
+
+std::string unresolved_text(const Account& account) {
+  if (account.elements.judged > 0 || account.unresolved.empty()) return "";
+  return "no value could be judged: " + account.unresolved.front().reason;
 }
 
 std::string not_judged_text(const Account& account) {

@@ -117,6 +117,13 @@ std::optional<EndingVerdict> of_account(const CaseResult& result) {
   return EndingVerdict{Verdict::kInternal, ResultKind::kNotJudged, not_judged};
 }
 
+// A match in which every value is unresolved would show nothing at all.
+std::optional<EndingVerdict> of_unresolved(const CaseResult& result) {
+  const std::string unresolved = unresolved_text(result.account);
+  if (unresolved.empty()) return {};
+  return EndingVerdict{Verdict::kRefused, ResultKind::kUnresolved, unresolved};
+}
+
 // A match of zeros with zeros would show nothing of what trains or scores.
 std::optional<EndingVerdict> of_grounds(const CaseResult& result) {
   if (result.spec.expect.nothing_counted) return {};
@@ -144,6 +151,8 @@ constexpr std::optional<EndingVerdict> (*kDetectors[])(Judged& judged) = {
     [](Judged& judged) { return of_schedule(judged.result); },
     // Nothing that was judged is wrong: this detector checks that everything was judged.
     [](Judged& judged) { return of_account(judged.result); },
+    // What was left out of the judgement has a reason. Is anything left in it?
+    [](Judged& judged) { return of_unresolved(judged.result); },
     // Everything was judged and is right: this detector checks that it is not all zeros.
     [](Judged& judged) { return of_grounds(judged.result); },
 };

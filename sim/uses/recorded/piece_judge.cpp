@@ -134,6 +134,11 @@ class PieceJudge {
     plan.replicas = copies_.at(copy_key(run_, piece));
     if (!judge::RowJudge::place(local, golden, plan, row)) return;
     if (is_demanded(golden.kind)) cover(plan, golden, row);
+    if (scattered_ && is_floating(local.dtype()) && is_below_the_run(local)) {
+      row.problem = fmt::format("it is {} on this rank, and {} is the narrowest dtype of rank 0",
+                                row.dtype, run_.precision);
+      return;
+    }
     const std::string narrow = why_not_compared(row, golden, is_floating(local.dtype()));
     if (!narrow.empty() && !all_finite(local)) {
       row.problem = "it is not finite";
@@ -174,8 +179,17 @@ class PieceJudge {
     return reference_.narrow.contains(record_key(golden.phase, golden.step, golden.name));
   }
 
+  static double eps_of(const TensorView& local) {
+    return judge::eps_of_precision(*find_enum<Precision>(dtype_name(local.dtype())));
+  }
+
+  // What a run allows follows from its precision; a rank must not widen it for itself.
+  bool is_below_the_run(const TensorView& local) const {
+    return !run_.is_file && eps_of(local) > judge::eps_of_precision(run_.precision);
+  }
+
   double eps_of(const TensorView& local, const GoldenTensor& golden) const {
-    const double here = judge::eps_of_precision(*find_enum<Precision>(dtype_name(local.dtype())));
+    const double here = eps_of(local);
     return is_narrow_there(golden) ? std::max(here, judge::eps_of_precision(run_.precision)) : here;
   }
 
@@ -341,7 +355,9 @@ void settle_widened_sums(const WidenedSums& widened, std::vector<judge::RankRepo
       const auto& [allowance, reason] = found->second;
       if (!(row.worst_error <= allowance)) continue;
       row.reason = reason;
-      if (reason.empty()) row.outcome = judge::Outcome::kMatch;
+      if (!reason.empty()) continue;
+      row.outcome = judge::Outcome::kMatch;
+      row.judged = row.count;
     }
   }
 }

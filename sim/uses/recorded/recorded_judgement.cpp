@@ -4,12 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <tuple>
 #include <vector>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "sim/case/record/magnitude.h"
 #include "sim/judge/diff/addends.h"
@@ -125,17 +127,25 @@ void mark_means(const RecordedRun& run,
 void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
   if (result.divergence) explain_start(run, *result.divergence);
   judge::conclude(result);
+  const std::string zeros = run.is_file ? "" : judge::zeros_text(result.account.grounds);
   if (result.verdict == Verdict::kMatch && result.account.elements.judged == 0) {
     result.verdict = Verdict::kRefused;
     result.kind = ResultKind::kUnresolved;
+    const std::string unresolved = judge::unresolved_text(result.account);
     result.message =
-        "no value could be judged: " +
-        (result.account.unresolved.empty() ? std::string("the runs have no tensors")
-                                           : result.account.unresolved.front().reason) +
+        (unresolved.empty() ? "no value could be judged: the runs have no tensors" : unresolved) +
         "; copies on several ranks are equal";
+  } else if (result.verdict == Verdict::kMatch && !zeros.empty()) {
+    result.verdict = Verdict::kBadInput;
+    result.kind = ResultKind::kBadInput;
+    result.message = zeros +
+                     "; record steps in which tokens count, and call rec.gradients() before they "
+                     "are set to zero";
   }
   result.as_expected = result.verdict == Verdict::kMatch;
 }
+
+using Name = std::tuple<int64_t, Phase, std::string>;  // with its step
 
 // Names of one kind of omission: "not compared, because ..: a, b and 5 more".
 std::string omission(const char* why, const std::set<std::string>& names) {
@@ -147,17 +157,66 @@ std::string omission(const char* why, const std::set<std::string>& names) {
   return names.size() > shown ? text + fmt::format(" and {} more", names.size() - shown) : text;
 }
 
+// The tensors of a run, by name, with the steps in which it has them.
+using Recorded = std::map<std::string, std::set<std::pair<Phase, int64_t>>>;
+
+// What `some` has and `other` lacks: "loss", or "loss of steps 2, 3" where it has it in others.
+std::set<std::string> lacked(const Recorded& some, const Recorded& other,
+                             const std::function<bool(const std::string&)>& is_known) {
+  std::set<std::string> found;
+  for (const auto& [name, places] : some) {
+    if (is_known(name)) continue;
+    const auto there = other.find(name);
+    if (there == other.end()) {
+      found.insert(name);
+      continue;
+    }
+    std::set<int64_t> steps;
+    for (const auto& place : places) {
+      if (!there->second.contains(place)) steps.insert(place.second);
+    }
+    if (steps.empty()) continue;
+    found.insert(
+        fmt::format("{} of step{} {}", name, steps.size() > 1 ? "s" : "", fmt::join(steps, ", ")));
+  }
+  return found;
+}
+
+// "act.m of step 1 (16 of 32 elements)", for each tensor of which the ranks have a part together.
+std::set<std::string> parts_of(const RecordedRun& run, const Reference& golden) {
+  using Part = std::tuple<int64_t, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
+  std::map<Name, std::map<Part, int64_t>> held;
+  for (const RecordedPiece& piece : run.pieces) {
+    const Place& place = piece.place;
+    held[{piece.step, piece.phase, piece.name}]
+        [{place.begin, place.end, place.offset, piece.shape}] = piece.values.numel();
+  }
+  std::set<std::string> found;
+  for (const GoldenTensor& tensor : golden.record.tensors()) {
+    const auto parts = held.find({tensor.step, tensor.phase, tensor.name});
+    if (parts == held.end()) continue;
+    int64_t elements = 0;
+    for (const auto& [part, count] : parts->second) elements += count;
+    if (elements >= tensor.value.numel()) continue;
+    found.insert(fmt::format("{} of step {} ({} of {})", tensor.name, tensor.step, elements,
+                             count_of(tensor.value.numel(), "element")));
+  }
+  return found;
+}
+
 std::string note_of(const RecordedRun& run, const Reference& golden) {
-  std::set<std::string> here, there, extras, lacking;
-  for (const RecordedPiece& piece : run.pieces) here.insert(piece.name);
-  for (const GoldenTensor& tensor : golden.record.tensors()) there.insert(tensor.name);
-  for (const std::string& name : here) {
-    if (!there.contains(name) && !golden.left_out.contains(name)) extras.insert(name);
+  Recorded here, there;
+  for (const RecordedPiece& piece : run.pieces) {
+    here[piece.name].insert({piece.phase, piece.step});
   }
-  for (const std::string& name : there) {
-    const bool left_out = run.not_compared.contains(name) || name == "lr";
-    if (!here.contains(name) && !left_out) lacking.insert(name);
+  for (const GoldenTensor& tensor : golden.record.tensors()) {
+    there[tensor.name].insert({tensor.phase, tensor.step});
   }
+  const std::set<std::string> extras =
+      lacked(here, there, [&](const std::string& name) { return golden.left_out.contains(name); });
+  const std::set<std::string> lacking = lacked(there, here, [&](const std::string& name) {
+    return run.not_compared.contains(name) || name == "lr";
+  });
   std::string note;
   if (run.from_step > 0) {
     note = fmt::format(
@@ -172,13 +231,12 @@ std::string note_of(const RecordedRun& run, const Reference& golden) {
             "because the reference's pieces do not make it whole, or are of single microbatches",
             golden.left_out),
         omission("because only this run recorded it", extras),
-        omission("because only the reference recorded it", lacking)}) {
+        omission("because only the reference recorded it", lacking),
+        omission("because the ranks recorded a part of it", parts_of(run, golden))}) {
     if (!line.empty()) note += (note.empty() ? "" : "; ") + line;
   }
   return note;
 }
-
-using Name = std::tuple<int64_t, Phase, std::string>;  // with its step
 
 Name name_of(const judge::ResultRow& row) { return {row.step, row.phase, row.name}; }
 

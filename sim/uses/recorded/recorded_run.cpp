@@ -303,6 +303,13 @@ RecordedRun read_run(const std::string& folder) {
   run.folder = folder;
   read_header(fields, run);
   for (int64_t rank = 0; rank < run.world_size; ++rank) read_rank(rank, run);
+  std::set<int64_t> steps;
+  for (const RecordedPiece& piece : run.pieces) steps.insert(piece.step);
+  for (int64_t step = 1; step <= run.steps; ++step) {
+    if (steps.contains(step)) continue;
+    fields.fail("steps", fmt::format("is {}, and no rank recorded a tensor of step {}", run.steps,
+                                     step));
+  }
   return run;
 }
 

@@ -212,6 +212,14 @@ def test_records_only_on_one_rank(layout):
 
 
 @pytest.mark.layouts("tp2")
+def test_leaves_its_recorder_open(layout):
+    model = torch.nn.Linear(2, 2)
+    recorder = layout.record(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model(torch.ones(1, 2)).sum().backward()
+    assert recorder
+
+
+@pytest.mark.layouts("tp2")
 def test_raises(layout):
     if layout.rank == 1:
         print("about to raise")

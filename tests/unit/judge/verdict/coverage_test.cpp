@@ -144,15 +144,31 @@ TEST_CASE("an allowance that is not finite judges nothing", "[coverage]") {
 
 TEST_CASE("state of steps that only some correct runs skip is unresolved", "[coverage]") {
   const CaseSpec spec = spec_of(1, 1, Precision::kFloat16);
-  JudgedWorld world(spec, {seen("exp_avg.a", numbered({6}), Phase::kStep)});
+  const Observation right = seen("grad.a", numbered({6}));
+  JudgedWorld world(spec, {seen("exp_avg.a", numbered({6}), Phase::kStep), right});
   GoldenRecord golden = world.golden();
-  const_cast<GoldenTensor&>(golden.tensors()[0]).scatter = std::numeric_limits<double>::infinity();
-  const RankReport report =
-      observe_all(spec, golden, {seen("exp_avg.a", numbered({6}, 5), Phase::kStep)});
-  const CaseResult result = verdict_of({report}, spec);
+  for (const GoldenTensor& tensor : golden.tensors()) {
+    if (tensor.name == "exp_avg.a") {
+      const_cast<GoldenTensor&>(tensor).scatter = std::numeric_limits<double>::infinity();
+    }
+  }
+  const Observation other = seen("exp_avg.a", numbered({6}, 5), Phase::kStep);
+  const CaseResult result = verdict_of({observe_all(spec, golden, {other, right})}, spec);
   CHECK(result.verdict == Verdict::kMatch);
   REQUIRE(result.account.unresolved.size() == 1);
   CHECK(result.account.unresolved[0].tensor == "exp_avg.a");
+}
+
+TEST_CASE("a case in which nothing can be judged is refused", "[coverage]") {
+  const CaseSpec spec = spec_of(1, 1, Precision::kFloat16);
+  JudgedWorld world(spec, {seen("exp_avg.a", numbered({6}), Phase::kStep)});
+  GoldenRecord golden = world.golden();
+  const_cast<GoldenTensor&>(golden.tensors()[0]).scatter = std::numeric_limits<double>::infinity();
+  const CaseResult result = verdict_of(
+      {observe_all(spec, golden, {seen("exp_avg.a", numbered({6}, 5), Phase::kStep)})}, spec);
+  CHECK(result.verdict == Verdict::kRefused);
+  CHECK(result.kind == ResultKind::kUnresolved);
+  CHECK_THAT(result.message, Catch::Contains("no value could be judged: "));
 }
 
 TEST_CASE("padding and what the case does not record are excused, and counted", "[coverage]") {
