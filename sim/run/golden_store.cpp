@@ -34,8 +34,10 @@ int64_t size_of(int fd) {
 }
 
 // What a golden ends with that cannot be started here.
-world::TaskOutcome refusal(const Error& error) {
-  return {.kind = ResultKind::kBadInput, .message = error.what()};
+world::TaskOutcome refusal(const std::exception& error) {
+  const bool is_input = dynamic_cast<const Error*>(&error) != nullptr;
+  return {.kind = is_input ? ResultKind::kBadInput : ResultKind::kInternal,
+          .message = error.what()};
 }
 
 }  // namespace
@@ -127,7 +129,7 @@ std::shared_ptr<GoldenStore::Entry> GoldenStore::find_or_start(const CaseSpec& s
       if (limits_) check_golden_limits(spec, *limits_);
       pool_.start_golden(spec, members, entry->golden->fd.get(), "", settles);
     }
-  } catch (const Error& error) {  // later, so that whoever asked waits for it
+  } catch (const std::exception& error) {  // later, so that whoever asked waits for it
     pool_.post([settles, outcome = refusal(error)] { settles(outcome); });
   }
   return entry;
@@ -159,10 +161,11 @@ void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry,
                      if (whole && run == last) outcome = tensors->write_index(entry->golden->fd);
                      // Later, so that the next one finds the world idle.
                      pool_.post([this, entry, tensors, run, last, outcome = std::move(outcome)] {
-                       if (outcome.ok && run < last) {
+                       if (!outcome.ok || run == last) return settle(entry, "", outcome);
+                       try {
                          run_reference(entry, tensors, run + 1, last);
-                       } else {
-                         settle(entry, "", outcome);
+                       } catch (const std::exception& error) {
+                         settle(entry, "", refusal(error));
                        }
                      });
                      return whole;

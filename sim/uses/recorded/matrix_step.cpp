@@ -267,6 +267,7 @@ std::vector<Matrix> MatrixSteps::own_parts(const RecordedPiece& piece,
   Matrix all{0, piece.shape[1], {}};
   for (const RecordedPiece* other : pieces_.at({piece.step, piece.name})) {
     if (other->rank != piece.rank) continue;
+    if (other->global_shape != piece.global_shape) return parts;
     if (other->shape.size() != 2 || other->shape[1] != piece.shape[1]) return parts;
     const Values values = part_of(*other, momentum.values);
     all.rows += other->shape[0];

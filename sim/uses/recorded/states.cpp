@@ -53,6 +53,8 @@ double multiple_of(const WrongPart& part, const std::function<double(size_t)>& o
 // Moments begin from 0, and a first step makes them a share of the gradient or of its square.
 std::string began_anew(const WrongPart& part, const GoldenTensor* gradient, int64_t step) {
   if (step < 2 || !gradient || !gradient->value.holds<double>()) return "";
+  const auto size = static_cast<size_t>(gradient->value.numel());
+  if (std::ranges::any_of(part.places, [size](size_t at) { return at >= size; })) return "";
   const double* values = gradient->value.data<double>();
   const double of_gradient = multiple_of(part, [&](size_t at) { return values[at]; });
   const double of_square = multiple_of(part, [&](size_t at) { return values[at] * values[at]; });

@@ -51,8 +51,10 @@ Phase phase_of(const std::string& name) {
   return of_step ? Phase::kStep : Phase::kForward;
 }
 
+// The largest finite magnitude: no allowance follows from one that overflowed.
 double largest(const at::Tensor& values) {
-  return values.numel() == 0 ? 0 : values.abs().max().item<double>();
+  if (values.numel() == 0) return 0;
+  return at::nan_to_num(values, 0, 0, 0).abs().max().item<double>();
 }
 
 std::vector<int64_t> index_of(int64_t offset, const at::Tensor& tensor) {
@@ -64,14 +66,14 @@ std::vector<int64_t> index_of(int64_t offset, const at::Tensor& tensor) {
   return index;
 }
 
-// Nothing when all are equal or within the allowance; NaN is within none. Of tensors that have to
-// be equal to the bit, values that are not finite are equal too.
+// Nothing when all are equal or within the allowance; infinities of one sign are equal, and NaN is
+// within none. Of tensors that have to be equal to the bit, NaN are equal too.
 std::optional<Difference> difference_of(const std::string& name, const at::Tensor& first,
                                         const at::Tensor& second, double allowed) {
   const at::Tensor a = first.reshape(-1), b = second.reshape(-1);
   const at::Tensor error = (a - b).abs();
   const at::Tensor right =
-      allowed > 0 ? error.le(allowed) : a.eq(b).logical_or(a.ne(a).logical_and(b.ne(b)));
+      a.eq(b).logical_or(allowed > 0 ? error.le(allowed) : a.ne(a).logical_and(b.ne(b)));
   const int64_t wrong = right.numel() - right.sum().item<int64_t>();
   if (wrong == 0) return {};
   const int64_t worst = at::nan_to_num(error, HUGE_VAL).argmax().item<int64_t>();
@@ -229,6 +231,7 @@ struct RelationRuns::Job {
   std::shared_ptr<Base> base = {};
   std::optional<RelatedPair> pair = {};
   std::optional<Ran> first = {}, second = {};
+  bool ended = false;  // `done` was called
 };
 
 RelationRuns::~RelationRuns() {
@@ -252,10 +255,12 @@ void RelationRuns::start(const CaseSpec& named, const run::CaseRunner::Done& don
     }
     job->base = base_;
     start_pair(job);
-  } catch (const Error& error) {
-    done(without_values(named, Verdict::kBadInput, error.what()));
   } catch (const std::exception& error) {
-    done(without_values(named, Verdict::kInternal, error.what()));
+    if (job->ended) throw;
+    job->ended = true;
+    base_.reset();  // what waits for it would wait for ever
+    const bool is_input = dynamic_cast<const Error*>(&error) != nullptr;
+    done(without_values(named, is_input ? Verdict::kBadInput : Verdict::kInternal, error.what()));
   }
 }
 
@@ -289,10 +294,10 @@ void RelationRuns::start_pair(const std::shared_ptr<Job>& job) {
 }
 
 void RelationRuns::start_base(const std::shared_ptr<Base>& base) {
-  base->started = true;
   fs::create_directories(base->folder);
   CaseSpec spec = plain_run(base->named);
   spec.dump_file = (fs::path(base->folder) / kValuesFile).string();
+  base->started = true;
   runner_.start(spec, [base, file = spec.dump_file](judge::CaseResult result) {
     base->ran = ran_with(std::move(result), file);
     fs::remove_all(base->folder);
@@ -321,6 +326,7 @@ void RelationRuns::finish(const std::shared_ptr<Job>& job) {
   }
   result.seconds = seconds_since(job->start);
   if (result.as_expected) fs::remove_all(job->folder);
+  job->ended = true;
   job->done(std::move(result));
 }
 

@@ -48,12 +48,12 @@ void GoldenWorker::run(const GoldenTask& task, std::function<void(TaskOutcome)> 
   std::vector<OwnedFd> fds;
   fds.push_back(OwnedFd(::fcntl(task.golden_fd, F_DUPFD_CLOEXEC, 0)));
   if (!fds[0].valid()) throw_shortage("no descriptor is left for the golden", errno);
+  const std::string request = request_text({{"case", to_json(task.spec)},
+                                            {"members", static_cast<int>(task.members)},
+                                            {"dump", task.dump_path}});
   done_ = std::move(done);
   worker_->forget_output();
-  const nlohmann::json request = {{"case", to_json(task.spec)},
-                                  {"members", static_cast<int>(task.members)},
-                                  {"dump", task.dump_path}};
-  worker_->send(FrameType::kRequest, request.dump(), std::move(fds));
+  worker_->send(FrameType::kRequest, request, std::move(fds));
   const double hang_s = task.spec.world.hang_s, deadline_s = task.spec.world.deadline_s;
   Watch watched{.idle = HangRule(hang_s),
                 .deadline = Deadline(deadline_s, 1),  // it computes on one core

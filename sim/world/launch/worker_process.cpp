@@ -1,6 +1,7 @@
 #include "sim/world/launch/worker_process.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -82,6 +83,29 @@ bool WorkerProcess::runnable() const {
 
 bool WorkerProcess::stopped() const { return !remote_ && is_stopped(pid_); }
 
+namespace {
+
+// A rank on another host gets the golden in one frame.
+void check_size_of_frame(int golden_fd, bool same_host) {
+  struct stat status {};
+  constexpr off_t kMost = (off_t{1} << 32) - 4096;
+  if (same_host || ::fstat(golden_fd, &status) != 0 || status.st_size <= kMost) return;
+  throw_bad_input(fmt::format("the golden has {:.1f} GiB, and ranks on other hosts get at most 4",
+                              static_cast<double>(status.st_size) / (1 << 30)),
+                  "run fewer steps or a smaller model, or do not record activations");
+}
+
+}  // namespace
+
+std::string request_text(const nlohmann::json& request) {
+  try {
+    return request.dump();
+  } catch (const nlohmann::json::type_error&) {
+    throw_bad_input("the case has a text that is not UTF-8, such as the name of a file",
+                    "rename the file or folder");
+  }
+}
+
 void WorkerProcess::send_request(const std::string& request, int golden_fd) {
   std::vector<OwnedFd> fds;
   if (golden_fd >= 0 && !remote_) {
@@ -89,6 +113,7 @@ void WorkerProcess::send_request(const std::string& request, int golden_fd) {
     if (!fds[0].valid()) throw_shortage("no descriptor is left for the golden", errno);
   }
   if (golden_fd >= 0 && remote_) {
+    check_size_of_frame(golden_fd, remote_->same_host);
     const std::string path =
         "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(golden_fd);
     send(FrameType::kGolden,

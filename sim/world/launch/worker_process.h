@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -19,6 +20,9 @@
 #include "sim/world/process/wire.h"
 
 namespace shardproof::sim::world {
+
+// A request as text. Throws Error(kBadInput) if a text of it, such as a file's name, is not UTF-8.
+std::string request_text(const nlohmann::json& request);
 
 class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
  public:

@@ -50,6 +50,7 @@ void World::add_worker(std::shared_ptr<WorkerProcess> worker) {
 
 void World::run(const CaseSpec& spec, int golden_fd, std::function<void(WorldRun)> done) {
   SHARDPROOF_ASSERT(!running_ && !broken_, "a world that is busy or broken was given a case");
+  const std::string request = request_text(to_json(spec));
   ++case_number_;
   running_ = true;
   settling_ = false;
@@ -64,14 +65,13 @@ void World::run(const CaseSpec& spec, int golden_fd, std::function<void(WorldRun
   started_ = steady_clock::now();
   deadline_ = Deadline(deadline_s_, usable_cores());
   deadline_.sample(0, cpu_seconds());
-  const std::string request = to_json(spec).dump();
   try {
     for (const auto& worker : workers_) {
       worker->forget_output();
       worker->send_request(request, golden_fd);
     }
-  } catch (const Error& error) {
-    note({.rank = 0, .kind = ResultKind::kBadInput, .message = error.what()});
+  } catch (const Error& error) {  // some worker did not get the case
+    note({.rank = 0, .kind = ResultKind::kBadInput, .message = error.what(), .shortage = true});
   }
   tick();
 }

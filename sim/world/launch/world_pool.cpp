@@ -251,16 +251,21 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
     return end_at_once(ResultKind::kBadInput, error.what());
   }
   impl_->busy_worlds.insert(world);
-  world->run(spec, golden_fd, [this, world, has_faults, done = std::move(done)](WorldRun run) {
+  try {
+    world->run(spec, golden_fd, [this, world, has_faults, done](WorldRun run) {
+      impl_->busy_worlds.erase(world);
+      const bool reusable = run.reusable && !has_faults;
+      const bool keep = done(std::move(run)) && reusable;
+      if (impl_->external_world) {
+        impl_->external_spent = !keep;
+      } else if (keep) {
+        impl_->keep_world(world);
+      }
+    });
+  } catch (const Error& error) {  // no rank has begun
     impl_->busy_worlds.erase(world);
-    const bool reusable = run.reusable && !has_faults;
-    const bool keep = done(std::move(run)) && reusable;
-    if (impl_->external_world) {
-      impl_->external_spent = !keep;
-    } else if (keep) {
-      impl_->keep_world(world);
-    }
-  });
+    return end_at_once(ResultKind::kBadInput, error.what());
+  }
   if (impl_->interrupted) impl_->end_all();
 }
 
