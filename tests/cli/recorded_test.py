@@ -576,6 +576,17 @@ class RecordedRunTest(cli_test.CommandTest):
                     "the repeats of", "have other inputs than it", "they agree with each other to", "away from the golden",
                     "in 3 of 3 tensors", "outside of shardproof.float64()")
 
+    def test_one_repeat_of_another_run(self):
+        def one_far(values, k):
+            return [value * (1 + 1e-6 * math.sin(k + i)) + (0.2 * (-1) ** i if k == 7 else 0)
+                    for i, value in enumerate(values)]
+        low = self.own_steps([("dp", 2)])
+        low.head["precision"] = "float32"
+        golden = self.with_repeats("one_far", one_far)
+        self.expect(self.judge(low, golden=golden), 2, "noise7 repeats another run than the other repeats do: its loss of "
+                    "step 1 lies 0.2 away from the golden, of half of the others at most", "in 3 of 3 tensors",
+                    "record all repeats anew")
+
     def test_repeats_in_float64(self):
         """They measure what is computed from what is unresolved, in later steps too."""
         def near(values, k):

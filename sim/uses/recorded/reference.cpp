@@ -212,6 +212,7 @@ struct Spread {
   TensorView first;
   double apart = 0;                                       // the farthest from the first
   double away = std::numeric_limits<double>::infinity();  // the nearest to the run
+  std::map<std::string, double> distances = {};           // to the run, by the repeat's folder
 };
 
 void add_repeat(const RecordedRun& repeat, std::vector<GoldenTensor>& tensors,
@@ -236,7 +237,9 @@ void add_repeat(const RecordedRun& repeat, std::vector<GoldenTensor>& tensors,
     Spread& spread = spreads[i];
     if (!spread.first.defined()) spread.first = found->second;
     spread.apart = std::max(spread.apart, distance_between(spread.first, found->second).largest);
-    spread.away = std::min(spread.away, distance_between(tensor.value, found->second).largest);
+    const double distance = distance_between(tensor.value, found->second).largest;
+    spread.distances[repeat.folder] = distance;
+    spread.away = std::min(spread.away, distance);
   }
 }
 
@@ -283,6 +286,44 @@ void check_inputs(const RecordedRun& run, const std::vector<GoldenTensor>& tenso
       "other numbers in float64 than in float32");
 }
 
+double median_of_others(const std::map<std::string, double>& distances,
+                        const std::string& left_out) {
+  std::vector<double> others;
+  for (const auto& [folder, distance] : distances) {
+    if (folder != left_out) others.push_back(distance);
+  }
+  const auto middle = others.begin() + std::ssize(others) / 2;
+  std::nth_element(others.begin(), middle, others.end());
+  return *middle;
+}
+
+// A repeat that is far from the run where the others are not, in half of all tensors that no
+// optimizer has touched, has computed something else, and would widen what is allowed.
+void check_repeat(const RecordedRun& repeat, const std::vector<GoldenTensor>& tensors,
+                  const std::vector<Spread>& spreads) {
+  int64_t all = 0, far = 0;
+  std::string example;
+  for (size_t i = 0; i < spreads.size(); ++i) {
+    const double scale = is_before_a_step(tensors[i]) ? largest_magnitude(tensors[i].value) : 0;
+    const auto own = spreads[i].distances.find(repeat.folder);
+    if (scale == 0 || own == spreads[i].distances.end() || spreads[i].distances.size() < 3)
+      continue;
+    ++all;
+    const double others = median_of_others(spreads[i].distances, repeat.folder);
+    if (own->second < kFarAway * scale || own->second <= kFartherThanApart * others) continue;
+    if (++far > 1) continue;
+    example = fmt::format(
+        "{} of step {} lies {:.2g} away from the golden, of half of the others at "
+        "most {:.2g}",
+        tensors[i].name, tensors[i].step, own->second, others);
+  }
+  if (far == 0 || 2 * far < all) return;
+  throw_bad_input(fmt::format("{} repeats another run than the other repeats do: its {}; so it is "
+                              "in {} of {} tensors",
+                              repeat.folder, example, far, all),
+                  "record all repeats anew, with the script and options of the golden");
+}
+
 }  // namespace
 
 Reference make_reference(const RecordedRun& run, Precision judged) {
@@ -317,6 +358,7 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
     ++out.repeats;
   }
   if (out.repeats > 1) check_inputs(run, tensors, spreads);
+  for (const RecordedRun& repeat : run.repeats) check_repeat(repeat, tensors, spreads);
   out.record = GoldenRecord::of(std::move(tensors));
   out.knows_optimizer = run.knows_optimizer;
   out.groups = run.groups;
