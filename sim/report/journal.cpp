@@ -29,9 +29,15 @@ constexpr size_t kCrcDigits = 8;
                   "folder with --out");
 }
 
-std::string record_line(const JournalRecord& record) {
-  const std::string rest = fmt::format("{} {} {}", record.kind, record.number, record.text);
-  return fmt::format("{} {}\n", crc32_text(rest), rest);
+// In place, as the text of a large case has tens of MB.
+void append_line(const JournalRecord& record, std::string& bytes) {
+  const std::string head = fmt::format("{} {} ", record.kind, record.number);
+  constexpr size_t kSum = 8;  // its digits
+  const size_t begin = bytes.size(), summed = begin + kSum + 1;
+  bytes.reserve(summed + head.size() + record.text.size() + 1);
+  bytes.append(kSum, '0').append(" ").append(head).append(record.text);
+  bytes.replace(begin, kSum, crc32_text(std::string_view(bytes).substr(summed)));
+  bytes += '\n';
 }
 
 // Where the text begins in a line, and what it is of; nothing when the line is not whole.
@@ -97,7 +103,7 @@ JournalWriter::~JournalWriter() { ::close(fd_); }
 
 void JournalWriter::add(const std::vector<JournalRecord>& records) {
   std::string bytes = end_of_cut_line();
-  for (const JournalRecord& record : records) bytes += record_line(record);
+  for (const JournalRecord& record : records) append_line(record, bytes);
   write(bytes);
   const auto now = std::chrono::steady_clock::now();
   if (now - flushed_ < kFlushEvery) return;

@@ -232,9 +232,11 @@ void RunFiles::drop_results() {
 void RunFiles::add(size_t index, const judge::CaseResult& result, const RunInfo& info) {
   write_case(folder_, result, case_id(index, result.spec), info);
   const auto events = keeps_all(result, info) ? timeline_events : timeline_name;
-  journal_->add({{"events", index, in_one_line(events(index, result))},
-                 {"junit", index, junit_part(result, info)},
-                 {"case", index, results_entry(index, result, info)}});
+  std::vector<JournalRecord> records;  // no initializer list, which would copy the texts
+  records.push_back({"events", index, in_one_line(events(index, result))});
+  records.push_back({"junit", index, junit_part(result, info)});
+  records.push_back({"case", index, results_entry(index, result, info)});
+  journal_->add(records);
 }
 
 void RunFiles::finish(const std::vector<judge::CaseResult>& results, const RunInfo& info) {

@@ -48,6 +48,22 @@ std::string encode(const std::vector<RankEnding>& endings) {
   return out.take();
 }
 
+void send_endings(std::vector<RankEnding> endings,
+                  const std::function<void(const std::string&)>& send) {
+  constexpr size_t kMostBytes = size_t{4} << 20;
+  std::vector<RankEnding> part;
+  size_t bytes = 0;
+  for (RankEnding& ending : endings) {
+    bytes += ending.bytes.size();
+    part.push_back(std::move(ending));
+    if (bytes < kMostBytes) continue;
+    send(encode(part));
+    part.clear();
+    bytes = 0;
+  }
+  if (!part.empty()) send(encode(part));
+}
+
 std::vector<RankEnding> decode_endings(const std::string& bytes) {
   CborReader in(bytes);
   std::vector<RankEnding> endings;

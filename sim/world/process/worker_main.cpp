@@ -185,7 +185,8 @@ namespace {
     } catch (...) {
       endings = endings_of_exception(setup.rank, setup.world_size);
     }
-    send(FrameType::kEndings, encode(endings));
+    send_endings(std::move(endings),
+                 [&send](const std::string& part) { send(FrameType::kEndings, part); });
   }
 }
 

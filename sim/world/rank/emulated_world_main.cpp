@@ -30,6 +30,7 @@ std::string device_name(DeviceKind device) {
 }
 
 constexpr int64_t kFewRanks = 8;
+constexpr int64_t kKeptOfManyRanks = int64_t{64} << 20;
 
 // Settings of the allocators, before the first thread of a rank: a thread that starts reads the
 // environment, which must not change meanwhile. With many ranks, memory that each thread keeps adds
@@ -176,10 +177,12 @@ std::vector<RankEnding> EmulatedWorldMain::run(const CaseSpec& spec, int golden_
   const auto deadline = std::chrono::steady_clock::now() + kAbortGrace;
   while (!impl.all_ended() && impl.done.wait_until(impl.mutex, deadline)) {
   }
+  // Before the launcher judges, which takes memory of its own.
+  if (std::ssize(impl.endings) > kFewRanks) return_freed_memory(kKeptOfManyRanks);
   std::vector<RankEnding> endings;
   for (size_t rank = 0; rank < impl.endings.size(); ++rank) {
     if (impl.endings[rank]) {
-      endings.push_back(*impl.endings[rank]);
+      endings.push_back(std::move(*impl.endings[rank]));
       continue;
     }
     RankEnding hung;
