@@ -10,6 +10,7 @@ from .error import Error
 
 AXIS = re.compile(r"([a-z_]+)([1-9][0-9]*)")
 FLAG = re.compile(r"[a-z_]+")
+AXES = {"dp", "fsdp", "tp", "cp", "pp", "ep", "etp"}
 CHUNKS = "vpp"  # parts of the model on each rank of pp: a number that is no axis of the ranks
 
 
@@ -38,6 +39,7 @@ class Layout:
             raise Error(f'The layout "{text}" names no axis', 'Write "1" for one rank, or axes such as "dp2 tp2"')
         for word in text.split() if text != "1" else ():
             self._add(word)
+        self._check_flags()
 
     def _add(self, word: str) -> None:
         axis = AXIS.fullmatch(word)
@@ -48,6 +50,16 @@ class Layout:
         else:
             raise Error(f'The layout "{self.text}" has the word "{word}"',
                         'Write each axis once with its size, and each flag once, such as "dp2 tp2 sp"')
+
+    def _check_flags(self) -> None:
+        """A word without a number is a flag, so that a size that was forgotten would leave one rank."""
+        forgotten = sorted(self.flags & AXES)
+        if forgotten:
+            raise Error(f'The layout "{self.text}" has the axis "{forgotten[0]}" without its size',
+                        f'Write it as in "{forgotten[0]}2"')
+        if self.flags and not self.sizes:
+            raise Error(f'The layout "{self.text}" has flags alone, so that it has one rank, as the golden has',
+                        'Write axes with sizes, such as "dp2 tp2 sp"; "dp1 sp" is one rank with a flag')
 
     @property
     def world_size(self) -> int:

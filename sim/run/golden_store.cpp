@@ -129,7 +129,7 @@ std::shared_ptr<GoldenStore::Entry> GoldenStore::find_or_start(const CaseSpec& s
       if (limits_) check_golden_limits(spec, *limits_);
       pool_.start_golden(spec, members, entry->golden->fd.get(), "", settles);
     }
-  } catch (const std::exception& error) {  // later, so that whoever asked waits for it
+  } catch (const std::exception& error) {  // later, so that a case waits for it
     pool_.post([settles, outcome = refusal(error)] { settles(outcome); });
   }
   return entry;

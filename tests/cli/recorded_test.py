@@ -349,6 +349,28 @@ class RecordedRunTest(cli_test.CommandTest):
         run.data[1][place] = (key, dtype, shape, [value + 1 for value in values])
         self.expect(self.judge(run), 1, "replicas", "grad.layers.0.norm.weight")
 
+    def test_counts_of_steps_are_no_result(self):
+        def with_counts(mesh=()):
+            run = recorded(mesh)
+            for lines, data in zip(run.lines, run.data):
+                for i, line in enumerate(lines):
+                    line["dtype"] = "float32"
+                    data[i] = (data[i][0], "float32", *data[i][2:])
+            for rank in range(run.world_size):
+                run.add(rank, "opt", "step.head.weight", [1], (), dtype="int64")
+            return run
+        golden = with_counts().write(os.path.join(self.scratch, "counts"))
+        self.expect(self.judge(with_counts([("dp", 2)]), golden=golden), 4, "REFUSED", "no value could be judged", "float32")
+
+    def test_other_settings_of_the_optimizer(self):
+        def moved(run, rank, kind, name, values):
+            return [value + 1e-3 for value in values] if kind == "param" and "head" in name and \
+                values != start(name) else None
+        other = {**ADAM, "rule": "adamw", "weight_decay": 0.1}
+        golden = recorded(optimizer_of={**ADAM, "rule": "adamw"}).write(os.path.join(self.scratch, "settings"))
+        self.expect(self.judge(recorded([("dp", 2)], moved, optimizer_of=other), golden=golden), 1, "param.head.weight",
+                    "the optimizers have other settings (run.json): weight_decay is 0.1, the golden's 0.0")
+
     def test_one_tensor_below_float64(self):
         run = recorded([("tp", 2)])
         for lines, data in zip(run.lines, run.data):

@@ -2,7 +2,7 @@
 """Holds the pages to the tree: every relative link leads to a file, and every `path` that begins with a folder of the
 tree names one, with or without its ending. A script that a line of a code block runs by its path has its run bit. Each
 row of a table is one line. Of a list of files on a way, the count above it is right, and each file has its function. A
-count in a table of README.md stands on a page that its row links."""
+count in a table of README.md stands on a page that its row links. No flow mapping of an example in YAML is torn over lines."""
 
 import os
 import re
@@ -15,6 +15,8 @@ PAGES = ["README.md", "CONTRIBUTING.md", "SKILL.md", "docs/*.md", "docs/adding/*
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:src|sim|golden|tests|scenarios|docs|cmake|bench|examples|reports)/[\w./-]*\w)`")
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+# What a formatter of C++ makes of {kind: nll} in a page.
+TORN = re.compile(r"^```yaml$(?:(?!^```).)*?\{ *$|(?<!`)`[^`\n]*\{\n[^`]*`", re.MULTILINE | re.DOTALL)
 BROKEN_ROW = re.compile(r"^\|.*[^|\s]\s*$", re.MULTILINE)
 COUNT = re.compile(r"^\|.*\| *(\d+ of \d+) *\|$", re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ )?(?:\w+=\S* )*([\w./-]+)", re.MULTILINE)  # after its variables
@@ -32,6 +34,8 @@ def problems(root, page):
     for path in PATH.findall(text):
         if not any((root / (path + ending)).exists() for ending in ENDINGS):
             yield f"there is no {path}"
+    for torn in TORN.findall(text):
+        yield f"an example in YAML is torn over lines: {torn.splitlines()[-1]}"
     for row in BROKEN_ROW.findall(BLOCK.sub("", text)):
         yield f"a row of a table goes on in the next line: {row}"
     for path in sorted({path for block in BLOCK.findall(text) for path in COMMAND.findall(block)}):

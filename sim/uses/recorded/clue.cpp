@@ -307,6 +307,14 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
   }
   if (found.kind != ResultKind::kValues) return;
   if (explain_experts(run, reference, found) || found.step == 0) return;
+  const judge::ResultRow& worst = found.worst;
+  const std::string settings =
+      is_stepped(worst.kind) ? other_settings(run, reference, parameter_of(worst.kind, worst.name))
+                             : "";
+  if (!settings.empty()) {
+    found.likely = settings;
+    return;
+  }
   for (const auto& clue_of : {clue_of_state, clue_of_norm}) {
     const std::string known = clue_of(run, reference, found);
     if (known.empty()) continue;

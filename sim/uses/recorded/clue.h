@@ -40,6 +40,11 @@ std::string absent_gradients(const RecordedRun& run, const Reference& reference,
 std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
                          const judge::Divergence& found);
 
+// Which settings of the parameter's optimizer differ from the golden's by run.json; "" for none,
+// and where one of the two does not say.
+std::string other_settings(const RecordedRun& run, const Reference& reference,
+                           const std::string& parameter);
+
 // For a state: it is what a first step
 // makes of the gradient or of its square, because the optimizer began from empty states there; or
 // it lies at another place of a flat buffer. For a count of steps: both counts, and what follows

@@ -124,16 +124,30 @@ void mark_means(const RecordedRun& run,
   }
 }
 
+// Counts of steps and learning rates, and of a run with steps its start, do not count as results.
+bool judged_anything(const RecordedRun& run, const judge::CaseResult& result) {
+  for (const judge::RankReport& report : result.reports) {
+    for (const judge::ResultRow& row : report.rows) {
+      const bool is_given = row.kind == ObservationKind::kStepCount ||
+                            row.kind == ObservationKind::kRate ||
+                            (row.phase == Phase::kStep && row.step == 0 && run.steps > 0);
+      if (row.judged > 0 && !is_given) return true;
+    }
+  }
+  return false;
+}
+
 void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
   if (result.divergence) explain_start(run, *result.divergence);
   judge::conclude(result);
   const std::string zeros = run.is_file ? "" : judge::zeros_text(result.account.grounds);
-  if (result.verdict == Verdict::kMatch && result.account.elements.judged == 0) {
+  if (result.verdict == Verdict::kMatch && !judged_anything(run, result)) {
     result.verdict = Verdict::kRefused;
     result.kind = ResultKind::kUnresolved;
-    const std::string unresolved = judge::unresolved_text(result.account);
+    const auto& unresolved = result.account.unresolved;
     result.message =
-        (unresolved.empty() ? "no value could be judged: the runs have no tensors" : unresolved) +
+        "no value could be judged: " +
+        (unresolved.empty() ? std::string("the runs have no tensors") : unresolved.front().reason) +
         "; copies on several ranks are equal";
   } else if (result.verdict == Verdict::kMatch && !zeros.empty()) {
     result.verdict = Verdict::kBadInput;

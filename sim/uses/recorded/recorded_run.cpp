@@ -307,8 +307,8 @@ RecordedRun read_run(const std::string& folder) {
   for (const RecordedPiece& piece : run.pieces) steps.insert(piece.step);
   for (int64_t step = 1; step <= run.steps; ++step) {
     if (steps.contains(step)) continue;
-    fields.fail("steps", fmt::format("is {}, and no rank recorded a tensor of step {}", run.steps,
-                                     step));
+    fields.fail("steps",
+                fmt::format("is {}, and no rank recorded a tensor of step {}", run.steps, step));
   }
   return run;
 }

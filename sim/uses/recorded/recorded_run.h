@@ -61,8 +61,9 @@ struct RecordedHash {
 struct ParameterGroup {
   std::set<std::string> parameters = {};
   OptimizerSpec optimizer = {};
-  bool knows_optimizer = false;  // as in RecordedRun
-  std::vector<double> lr = {};   // of each step, when recorded
+  bool knows_optimizer = false;                      // as in RecordedRun
+  std::vector<double> lr = {};                       // of each step, when recorded
+  std::map<std::string, std::string> settings = {};  // what run.json says of it, as JSON
 };
 
 struct RecordedRun {
@@ -75,8 +76,9 @@ struct RecordedRun {
   OptimizerSpec optimizer = {};
   bool knows_optimizer = false;  // `optimizer` is the run's, and its rule is one that we know
   std::vector<double> lr = {};   // of each step, when recorded
-  std::string only = {};         // the patterns of parameters that were recorded, as JSON
-  std::string rows = {};         // how many first rows of each parameter were recorded, as JSON
+  std::map<std::string, std::string> settings = {};  // of the optimizer, as of a ParameterGroup
+  std::string only = {};  // the patterns of parameters that were recorded, as JSON
+  std::string rows = {};  // how many first rows of each parameter were recorded, as JSON
   std::vector<RecordedPiece> pieces = {};   // by rank, in the order observed
   std::vector<RecordedHash> hashes = {};    // by rank, in the order observed
   std::set<std::string> not_compared = {};  // names that were left out (placement.h)

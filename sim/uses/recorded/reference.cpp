@@ -362,6 +362,7 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
   out.record = GoldenRecord::of(std::move(tensors));
   out.knows_optimizer = run.knows_optimizer;
   out.groups = run.groups;
+  out.settings = run.settings;
   out.matrices = run.matrices;
   for (const GoldenTensor& tensor : out.record.tensors()) {
     double& scale = out.scales[{tensor.phase, tensor.step}];

@@ -18,9 +18,10 @@ struct Reference {
   std::set<std::string> narrow;  // record keys of tensors that were recorded below float64
   // The largest magnitude of the tensors of a phase and step, without scalars.
   std::map<std::pair<Phase, int64_t>, double> scales;
-  bool knows_optimizer = false;                     // RecordedRun::knows_optimizer
-  std::vector<ParameterGroup> groups = {};          // RecordedRun::groups
-  std::map<std::string, MatrixRule> matrices = {};  // RecordedRun::matrices
+  bool knows_optimizer = false;                      // RecordedRun::knows_optimizer
+  std::vector<ParameterGroup> groups = {};           // RecordedRun::groups
+  std::map<std::string, std::string> settings = {};  // RecordedRun::settings
+  std::map<std::string, MatrixRule> matrices = {};   // RecordedRun::matrices
   std::set<std::string> left_out;  // names of forward tensors that its pieces do not make whole
   // The run's repeats in the precision of the judged run. From them the record has its scatters.
   int64_t repeats = 0;

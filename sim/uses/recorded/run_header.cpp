@@ -68,6 +68,9 @@ template <class Target>
 void read_rule(const Fields& given, int64_t steps, Target& target) {
   target.optimizer.max_norm = 0;  // no clipping
   const std::string rule = given.text(given.has("rule") ? "rule" : "type");
+  for (const std::string& key : rule_keys({})) {
+    if (given.has(key)) target.settings[key] = given.value(key).dump();
+  }
   const bool adam = rule == "adam" || rule == "adamw" || rule == "Adam" || rule == "AdamW";
   OptimizerSpec& optimizer = target.optimizer;
   optimizer.kind = adam ? OptimizerKind::kAdamW : OptimizerKind::kSgd;

@@ -178,4 +178,21 @@ std::string clue_of_state(const RecordedRun& run, const Reference& reference,
   return clue;
 }
 
+std::string other_settings(const RecordedRun& run, const Reference& reference,
+                           const std::string& parameter) {
+  const auto settings_of = [&](const auto& one) -> const std::map<std::string, std::string>& {
+    const ParameterGroup* group = group_of(one.groups, parameter);
+    return group ? group->settings : one.settings;
+  };
+  const auto &here = settings_of(run), &there = settings_of(reference);
+  std::vector<std::string> texts;
+  for (const auto& [key, value] : here) {
+    const auto other = there.find(key);
+    if (other == there.end() || other->second == value) continue;
+    texts.push_back(fmt::format("{} is {}, the golden's {}", key, value, other->second));
+  }
+  if (texts.empty()) return "";
+  return fmt::format("the optimizers have other settings (run.json): {}", fmt::join(texts, "; "));
+}
+
 }  // namespace shardproof::sim::recorded

@@ -240,10 +240,12 @@ class SessionTest(unittest.TestCase):
         self.assertIn("2 passed", text)
 
     def test_markers_that_are_wrong(self):
-        test = self.write("import pytest\n@pytest.mark.layouts('tp2 dp')\ndef test_a(layout): pass\n")
+        test = self.write("import pytest\n@pytest.mark.layouts('tp2 sp')\ndef test_a(layout): pass\n")
         self.assertIn("1 passed", run(self.folder, test)[1])  # a flag
         for line, fact in (("@pytest.mark.layouts('tp2 tp4')", 'has the word "tp4"'),
                            ("@pytest.mark.layouts('tp-2')", 'has the word "tp-2"'),
+                           ("@pytest.mark.layouts('dp2 tp')", 'has the axis "tp" without its size'),
+                           ("@pytest.mark.layouts('sp')", "has flags alone, so that it has one rank, as the golden has"),
                            ("@pytest.mark.layouts('dp2 tp3000')", '"dp2 tp3000" has 6000 ranks, each a process'),
                            ("", "takes the fixture layout without the marker layouts")):
             test = self.write(f"import pytest\n{line}\ndef test_a(layout): pass\n")
