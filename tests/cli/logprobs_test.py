@@ -689,6 +689,23 @@ class LogprobsTest(cli_test.CommandTest):
             self.expect(self.pair(**both, metadata_a=of_both, metadata_b=of_both), 1, "the cause is known: factor",
                         "after log_softmax")
 
+    def test_a_mean_by_lengths_where_a_mask_counts_fewer(self):
+        draw = random.Random(f"{SEED} lengths")
+        lengths = [14, 22, 31, 40]
+        mask = [[int(5 <= t < length) for t in range(40)] for length in lengths]
+        a = [[-draw.random() * 5 for _ in range(40)] for _ in lengths]
+        b = [[value / length for value in row] for row, length in zip(a, lengths)]
+        more = {"lengths": ("int64", lengths), "mask": ("int64", mask)}
+        self.expect(self.pair(a={"logprobs": ("float64", a), **more}, b={"logprobs": ("float64", b), **more}), 1,
+                    "the cause is known: mean_of_row", "B is A divided by the number of the row's tokens (lengths)")
+
+    def test_a_temperature_of_both_blames_no_file(self):
+        batch = Batch(random.Random(f"{SEED} twice"))
+        a, b = (batch.tensors(batch.score("float32", temperature=t), "float32") for t in (0.8, 0.64))
+        self.expect(self.pair(a=a, b=b, metadata_a={"temperature": "0.8"}, metadata_b={"temperature": "0.8"}), 1,
+                    "the cause is known: temperature", "A was computed from logits that were not divided by it, or B from "
+                    "logits divided twice", "divide the logits of each file by the temperature once before log_softmax")
+
     def test_files_without_logprobs(self):
         values = [[0.0] + [-1.0 - t / 8 for t in range(15)] for _ in range(4)]
         zeros = [[0.0] * 16 for _ in range(4)]

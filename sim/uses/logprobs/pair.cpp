@@ -157,7 +157,8 @@ void read_dtype(const SafetensorsReader& file, Pair& pair) {
 }
 
 void find_counting_tokens(Pair& pair, const IntegerTensors& integers) {
-  const std::vector<int64_t> lengths = integers.read("lengths", {pair.rows});
+  pair.lengths = integers.read("lengths", {pair.rows});
+  const std::vector<int64_t>& lengths = pair.lengths;
   const std::vector<int64_t> mask = integers.read("mask", {pair.rows, pair.length});
   pair.segment = integers.read("segments", {pair.rows, pair.length});
   pair.has_lengths = !lengths.empty() || !mask.empty();

@@ -36,6 +36,7 @@ struct Pair {
   int64_t rows = 0, length = 0;
   std::vector<double> a, b;         // [B, S]
   std::vector<char> counts;         // [B, S]
+  std::vector<int64_t> lengths;     // [B]; empty without them
   std::vector<int64_t> segment;     // [B, S]; all 0 without segments
   std::vector<Token> tokens;        // with finite values, in the order of the batch
   std::vector<int64_t> non_finite;  // indices into [B, S] of the others that count

@@ -91,16 +91,18 @@ std::vector<Candidate> candidates_of(const Pair& pair) {
         {alpha, fmt::format("the metadata say {:g} in {} and none in {}", *own, name, other),
          "score both files at the same temperature"});
   }
-  const std::string unscaled = " was computed from logits that were not divided by it";
-  if (b && *b != 1) {
+  for (const auto& [name, other, own, alpha] :
+       {std::tuple{"B", "A", b, b.value_or(1)}, {"A", "B", a, 1 / a.value_or(1)}}) {
+    if (!own || *own == 1) continue;
+    const bool of_both = a && b && *a == *b;  // then the ratio does not tell which one is right
     candidates.push_back(
-        {*b, fmt::format("the temperature of the metadata is {:g}, and B{}", *b, unscaled),
-         "divide the logits of B by the temperature before log_softmax"});
-  }
-  if (a && *a != 1) {
-    candidates.push_back(
-        {1 / *a, fmt::format("the temperature of the metadata is {:g}, and A{}", *a, unscaled),
-         "divide the logits of A by the temperature before log_softmax"});
+        {alpha,
+         fmt::format(
+             "the temperature of the metadata is {:g}, and {} was computed from logits that "
+             "were not divided by it{}",
+             *own, name, of_both ? fmt::format(", or {} from logits divided twice", other) : ""),
+         fmt::format("divide the logits of {} by the temperature {}before log_softmax",
+                     of_both ? "each file" : name, of_both ? "once " : "")});
   }
   return candidates;
 }

@@ -184,27 +184,39 @@ std::optional<Claim> propose_factor(const Comparison& comparison) {
        .description = meaning.empty() ? kFreeNumber : std::log(4)});
 }
 
+std::vector<double> plus_one(std::vector<double> counts) {
+  for (double& count : counts) count += 1;
+  return counts;
+}
+
 std::optional<Claim> propose_mean(const Comparison& comparison) {
   constexpr double kFewTokens = 4;  // the mean over fewer is a factor that means something else
   const std::vector<Token>& tokens = comparison.pair.tokens;
   std::vector<double> counts(comparison.pair.rows);
   for (const Token& token : tokens) counts[token.row] += 1;
   if (*std::max_element(counts.begin(), counts.end()) < kFewTokens) return std::nullopt;
+  const std::vector<double> plus_first = plus_one(counts);  // which has no logprob
+  const std::vector<double> lengths(comparison.pair.lengths.begin(), comparison.pair.lengths.end());
+  const std::pair<const std::vector<double>*, const char*> by[] = {
+      {&counts, "the row's scored tokens"},
+      {&plus_first, "the row's scored tokens plus 1"},
+      {&lengths, "the row's tokens (lengths)"}};
   std::optional<Claim> best;
   for (const bool of_b : {true, false}) {
-    for (const int more : {0, 1}) {  // the first token, which has no logprob, may count
+    for (const auto& [divisors, name] : by) {
+      if (divisors->empty()) continue;
       std::vector<double> predicted;
       for (const Token& token : tokens) {
-        const double count = counts[token.row] + more;
+        const double count = (*divisors)[token.row];
         predicted.push_back(of_b ? token.a / count : token.a * count);
       }
       auto claim = judge_prediction(
           comparison, predicted,
           {.cause = "mean_of_row",
-           .text = fmt::format("{} is {} divided by the number of the row's scored tokens{}",
-                               of_b ? "B" : "A", of_b ? "A" : "B", more > 0 ? " plus 1" : ""),
+           .text = fmt::format("{} is {} divided by the number of {}", of_b ? "B" : "A",
+                               of_b ? "A" : "B", name),
            .likely = "a mean over the row was taken of each logprob; save the logprobs themselves",
-           .description = std::log(4)});
+           .description = std::log(6)});
       if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
     }
   }
