@@ -420,6 +420,24 @@ class RecordedRunTest(cli_test.CommandTest):
             self.expect(self.judge(recorded([("tp", 2)], after(how), optimizer_of=muon), golden=golden), 1,
                         "MISMATCH", "param.head.weight")
 
+    def test_a_gradient_of_roundings_moves_by_any_update(self):
+        other = {"type": "Other", "rule": "other", "lr": [0.01]}
+
+        def moved(size, gradient=1e-17, mesh=()):
+            def change(run, rank, kind, name, values):
+                if "norm" not in name:
+                    return None
+                if kind == "grad":
+                    return [gradient * value for value in values]
+                return [value + size * (-1) ** i * (1 + i / 9) for i, value in enumerate(start(name))] \
+                    if kind == "param" and values != start(name) else None
+            return recorded(mesh, change, optimizer_of=other)
+        for gradient, size, status, text in ((1e-17, -3e-4, 0, "its gradient is 0 but for roundings"),
+                                             (1e-17, 5, 1, "param.layers.0.norm.weight"),
+                                             (0.0, -3e-4, 1, "param.layers.0.norm.weight")):
+            golden = moved(1e-4, gradient).write(os.path.join(self.scratch, f"{gradient} {size}"))
+            self.expect(self.judge(moved(size, gradient, [("dp", 2)]), golden=golden), status, text)
+
     def test_the_rule_counts_and_not_the_name_of_the_class(self):
         def near(run, rank, kind, name, values):
             return [value + 1e-4 for value in values] if kind == "param" and "head" in name and \

@@ -192,15 +192,34 @@ bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, c
                         : fmt::format("every element is {:.3g} x golden, or nearly", update.factor);
     return false;
   }
-  const double most = moves        ? kMostOfUpdate * update.size
+  // An optimizer that divides by the gradient's size makes roundings as large as any update. A
+  // gradient that is exactly 0 has none.
+  const bool is_rounding = !has_gradient && grad->scale > 0;
+  const double size = is_rounding ? largest_update(golden.step) : update.size;
+  const double most = moves        ? kMostOfUpdate * size
                       : knows_rule ? 2 * source.allowance(golden.scale, 0)
                                    : golden.scale;
   if (!(update.error <= most) || !all_finite(piece.values)) return false;
   row.outcome = judge::Outcome::kUnresolved;
-  row.reason = source.is_judged() ? "how far rounding goes through an optimizer that is not "
-                                    "Adam, AdamW or SGD is not known"
-                                  : source.reason;
+  row.reason = is_rounding && moves && source.is_judged()
+                   ? "its gradient is 0 but for roundings, which an optimizer that is not Adam, "
+                     "AdamW or SGD may make as large as any update"
+               : source.is_judged() ? "how far rounding goes through an optimizer that is not "
+                                      "Adam, AdamW or SGD is not known"
+                                    : source.reason;
   return true;
+}
+
+double OwnSteps::largest_update(int64_t step) {
+  const auto [at, is_new] = largest_updates_.emplace(step, 0);
+  if (!is_new) return at->second;
+  for (const GoldenTensor& tensor : reference_.record.tensors()) {
+    if (tensor.step != step || tensor.kind != ObservationKind::kParameter) continue;
+    const GoldenTensor* before = reference_.record.find(Phase::kStep, step - 1, tensor.name);
+    if (!before || before->value.sizes() != tensor.value.sizes()) continue;
+    at->second = std::fmax(at->second, distance_between(tensor.value, before->value).largest);
+  }
+  return at->second;
 }
 
 const RecordedPiece* OwnSteps::own(const RecordedPiece& piece, int64_t step,

@@ -73,9 +73,12 @@ class OwnSteps {
   // What the rank had of the same part of a tensor of the optimizer's step; null: nothing.
   const RecordedPiece* own(const RecordedPiece& piece, int64_t step, const std::string& name);
   bool breaks_rule(const RecordedPiece& piece, const GoldenTensor& golden);
+  // The farthest that the golden moved an element of a parameter in the step.
+  double largest_update(int64_t step);
 
   const RecordedRun& run_;
   const Reference& reference_;
+  std::map<int64_t, double> largest_updates_;  // by step
   // By rank, step and name.
   std::map<std::tuple<int64_t, int64_t, std::string>, std::vector<const RecordedPiece*>> stepped_;
 };
