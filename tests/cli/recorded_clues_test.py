@@ -273,11 +273,11 @@ class Clues(JudgedTest):
                     return None
                 return [old + share * (new - old) for old, new in zip(start("head.weight"), values)]
             return of_run
-        self.assertIn("moved by 0.5 of the golden's update: the learning rate, or another setting of the optimizer, is wrong on all ranks; "
+        self.assertIn("moved by 0.5 x the golden's update: the learning rate, or another setting of the optimizer, is wrong on all ranks; "
                       "0.5 is 1 over the size of tp", self.judged(change(0.5)))
         text = self.judged(change(0.25))
         self.assertNotIn("the size of", text)
-        self.assertIn("moved by 0.25 of the golden's update: the learning rate, or another setting of the optimizer", text)
+        self.assertIn("moved by 0.25 x the golden's update: the learning rate, or another setting of the optimizer", text)
         self.assertNotIn("bias correction", text)
 
     def test_gradients_that_are_addends_of_copies(self):

@@ -92,7 +92,7 @@ class ResumeTest(judging.RunsTest):
             saved["optimizer"]["param_groups"][0]["lr"] = 0.1
             saved["schedule"]["_last_lr"] = [0.1]
         self.expect(self.resume(change=forget), 1,
-                    "moved by 8 of the golden's update: the learning rate, or another setting of the optimizer")
+                    "moved by 8 x the golden's update: the learning rate, or another setting of the optimizer")
 
     def test_a_buffer_that_is_not_loaded(self):
         self.expect_patterns(self.resume(change=lambda saved: saved["model"]["1.running_mean"].zero_()), 1,

@@ -24,7 +24,7 @@ std::string words(const SumOfSteps& found) {
 
 std::string words(const ShareOfUpdate& found) {
   return fmt::format(
-      "moved by {:.3g} of the golden's update: the learning rate, or another setting of the "
+      "moved by {:.3g} x the golden's update: the learning rate, or another setting of the "
       "optimizer, is wrong",
       found.share);
 }

@@ -38,7 +38,7 @@ TEST_CASE("a weight that moves by a share of its update is told from rounding", 
       if (observation.step == 2) observation.tensor = first + moved;
     });
   };
-  CHECK_THAT(moves_by(0.64 * update).pattern, Catch::StartsWith("moved by 0.64 of the golden's"));
+  CHECK_THAT(moves_by(0.64 * update).pattern, Catch::StartsWith("moved by 0.64 x the golden's"));
   CHECK_THAT(moves_by(0.64 * update + 1e-5 * numbered({6, 5}, 8)).pattern,
              Catch::StartsWith("moved by 0.6"));
   CHECK_THAT(moves_by(0.64 * update + 2e-4 * numbered({6, 5}, 8)).pattern,
