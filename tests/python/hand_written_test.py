@@ -120,6 +120,7 @@ def messages(rank, golden):
                  lambda: shardproof.load(model, golden, mesh={"tp": 2}),
                  lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(0, "dp", blocks=(4, 1))}),
                  lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(1, "dp")}),
+                 lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(2, "dp")}),
                  lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(0, "rows")}),
                  lambda: shardproof.load(model, golden, layouts={"ab": shardproof.Shard(0, "tp", blocks=(4, 2))}),
                  lambda: shardproof.load(Fused(parts=4), golden, mesh=[("dp", 2)],
@@ -213,6 +214,7 @@ class HandWrittenTest(judging.RunsTest):
                     "nothing says which part this is",
                     "add up to 5, but dim 0 of the local tensor has size 6",
                     '"ab" has a global shape of [6, 8], but the golden run\'s is [12, 4]',
+                    'The layout of "ab" cuts dim 2, but the tensor has shape [6, 4]',
                     'The mesh {dp: 2} has no axis "rows"',
                     '"ab" has a local shape of [4, 4], but the golden run\'s is [12, 4]. Its layout names the axis "tp", and '
                     'the mesh {dp: 2} has no axis tp. Pass mesh={"tp": 2}.',
