@@ -10,7 +10,7 @@ from .error import Error
 
 AXIS = re.compile(r"([a-z_]+)([1-9][0-9]*)")
 FLAG = re.compile(r"[a-z_]+")
-AXES = {"dp", "fsdp", "tp", "cp", "pp", "ep", "etp"}
+AXES = {"dp", "tp", "cp", "pp", "data", "tensor", "context", "pipeline"}  # words that name sizes alone, and no way to cut
 CHUNKS = "vpp"  # parts of the model on each rank of pp: a number that is no axis of the ranks
 
 
@@ -32,6 +32,7 @@ class Layout:
         self.sizes = Sizes()
         self.flags: set[str] = set()
         self.rank = 0
+        self._recorders: list = []
         self.out: Path | None = None     # where this run is recorded
         self.golden: Path | None = None  # the golden's run; None while the golden itself runs
         self.noise: int | None = None    # the number of a repeat of the golden with other roundings
@@ -56,7 +57,7 @@ class Layout:
         forgotten = sorted(self.flags & AXES)
         if forgotten:
             raise Error(f'The layout "{self.text}" has the axis "{forgotten[0]}" without its size',
-                        f'Write it as in "{forgotten[0]}2"')
+                        f'Write it as in "{forgotten[0]}2", or give a flag another name')
         if self.flags and not self.sizes:
             raise Error(f'The layout "{self.text}" has flags alone, so that it has one rank, as the golden has',
                         'Write axes with sizes, such as "dp2 tp2 sp"; "dp1 sp" is one rank with a flag')
@@ -79,7 +80,14 @@ class Layout:
     def record(self, model, optimizer=None, **options):
         """Records what follows, as shardproof.record does, for the comparison with the golden."""
         from .recorder import record
-        return record(model, optimizer, out=self.out, noise=self.noise, **options)
+        self._recorders.append(record(model, optimizer, out=self.out, noise=self.noise, **options))
+        return self._recorders[-1]
+
+    def check_closed(self) -> None:
+        """Called when the test has ended, so that no run is lost without a word."""
+        if any(one.is_open for one in self._recorders):
+            raise Error("The test called layout.record, and the recorder was not closed, so that nothing would be compared",
+                        "Write `with layout.record(..):`, or call close() at the end")
 
     def __str__(self) -> str:
         return self.text

@@ -212,6 +212,11 @@ class Recorder:
         self._stepped.clear()
         self._order.clear()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether neither close() nor an exception within `with` has ended it."""
+        return bool(self._ends)
+
     def close(self) -> None:
         """Writes the run. Calls after the first do nothing."""
         if not self._ends:

@@ -203,7 +203,7 @@ OTHERWISE = {
         "src/model/seeded_batch.cpp": "kMaxTokens", "src/model/seeded_weights.cpp": "kMaxElements",
         "src/tensor/safetensors_header.h": "kMaxSafetensorsHeader"},
     "of messages": {
-        "src/base/call.cpp": "kMaxListed", "src/base/child_answer.cpp": "512", "src/base/failure.cpp": "kMaxMessageLine",
+        "src/base/call.cpp": "kMaxListed", "src/base/description_length.h": "kFreeNumber kAsGood", "src/base/child_answer.cpp": "512", "src/base/failure.cpp": "kMaxMessageLine",
         "src/base/read_text.cpp": "kMaxReason", "src/base/shortage.cpp": "kMiB", "src/model/config.cpp": "kMaxConfigProblems",
         "src/model/config_fields.cpp": "*", "src/model/config_keys.cpp": "kMisspeltBy", "src/parallel/pp/tables.cpp": "kMost",
         "src/tensor/safetensors_header.cpp": "120"},

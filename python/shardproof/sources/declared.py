@@ -53,7 +53,8 @@ class DeclaredSlot(Slot):
 
     def _cut(self, shape: tuple[int, ...]) -> tuple[list[Box], tuple[int, ...]]:
         """The boxes of a local tensor of this shape, and the shape of the global tensor."""
-        beyond = next((one.dim for one in self._shards if shape and not -len(shape) <= one.dim < len(shape)), None)
+        cutting = [one.dim for one in self._shards if self._mesh.known(self._mesh.axes_in(one.axis))]
+        beyond = next((dim for dim in cutting if shape and not -len(shape) <= dim < len(shape)), None)
         if beyond is not None:
             raise Error(f'The layout of "{self.name}" cuts dim {beyond}, but the tensor has shape {list(shape)}',
                         f"Write a dim from 0 to {len(shape) - 1}, or a pattern that leaves this tensor out")

@@ -122,6 +122,7 @@ class Emptiness {
   void put(const CaseSpec& spec, Grounds& grounds) const {
     grounds.gradients = gradients_;
     grounds.gradients_not_zero = gradients_not_zero_;
+    grounds.scores_something = scored_.magnitude > 0;
     const Largest& all = trained_.seen ? trained_ : scored_;
     grounds.is_empty = is_model_workload(spec.workload) && all.seen && all.magnitude == 0;
   }

@@ -101,10 +101,11 @@ std::string describe_judgement(const RecordedJudgement& judgement, bool color) {
   const bool refused = result.verdict == Verdict::kRefused;
   const char* paint = match ? "32" : refused ? "33" : "31;1";
   const bool internal = result.verdict == Verdict::kInternal;
-  const std::string word = match      ? "MATCH"
-                           : refused  ? "REFUSED"
-                           : internal ? "INTERNAL"
-                                      : "MISMATCH";
+  const std::string word = match                                  ? "MATCH"
+                           : refused                              ? "REFUSED"
+                           : internal                             ? "INTERNAL"
+                           : result.verdict == Verdict::kBadInput ? "BAD INPUT"
+                                                                  : "MISMATCH";
   const size_t unresolved = result.account.unresolved.size();
   std::string text = match && unresolved > 0 ? fmt::format("{}, {} of {} not judged  ", word,
                                                            unresolved, result.account.all_tensors)

@@ -194,7 +194,7 @@ bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, c
   }
   // An optimizer that divides by the gradient's size makes roundings as large as any update. A
   // gradient that is exactly 0 has none.
-  const bool is_rounding = !has_gradient && grad->scale > 0;
+  const bool is_rounding = !knows_rule && !has_gradient && grad->scale > 0;
   const double size = is_rounding ? largest_update(golden.step) : update.size;
   const double most = moves        ? kMostOfUpdate * size
                       : knows_rule ? 2 * source.allowance(golden.scale, 0)

@@ -140,7 +140,9 @@ bool judged_anything(const RecordedRun& run, const judge::CaseResult& result) {
 void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
   if (result.divergence) explain_start(run, *result.divergence);
   judge::conclude(result);
-  const std::string zeros = run.is_file ? "" : judge::zeros_text(result.account.grounds);
+  const judge::Grounds& grounds = result.account.grounds;
+  const std::string zeros =
+      run.is_file || grounds.scores_something ? "" : judge::zeros_text(grounds);
   if (result.verdict == Verdict::kMatch && !judged_anything(run, result)) {
     result.verdict = Verdict::kRefused;
     result.kind = ResultKind::kUnresolved;

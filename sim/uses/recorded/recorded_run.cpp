@@ -305,6 +305,7 @@ RecordedRun read_run(const std::string& folder) {
   for (int64_t rank = 0; rank < run.world_size; ++rank) read_rank(rank, run);
   std::set<int64_t> steps;
   for (const RecordedPiece& piece : run.pieces) steps.insert(piece.step);
+  for (const RecordedHash& hash : run.hashes) steps.insert(hash.piece.step);
   for (int64_t step = 1; step <= run.steps; ++step) {
     if (steps.contains(step)) continue;
     fields.fail("steps",

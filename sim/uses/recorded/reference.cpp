@@ -313,7 +313,7 @@ void check_repeat(const RecordedRun& repeat, const std::vector<GoldenTensor>& te
     if (own->second < kFarAway * scale || own->second <= kFartherThanApart * others) continue;
     if (++far > 1) continue;
     example = fmt::format(
-        "{} of step {} lies {:.2g} away from the golden, of half of the others at "
+        "{} of step {} lies {:.2g} away from the golden, and half of the others at "
         "most {:.2g}",
         tensors[i].name, tensors[i].step, own->second, others);
   }

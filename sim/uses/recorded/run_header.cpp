@@ -69,7 +69,10 @@ void read_rule(const Fields& given, int64_t steps, Target& target) {
   target.optimizer.max_norm = 0;  // no clipping
   const std::string rule = given.text(given.has("rule") ? "rule" : "type");
   for (const std::string& key : rule_keys({})) {
-    if (given.has(key)) target.settings[key] = given.value(key).dump();
+    if (!given.has(key) || key == "lr") continue;  // rates are tensors, by their steps
+    const json& value = given.value(key);
+    target.settings[key] =
+        value.is_number() ? fmt::format("{}", value.get<double>()) : value.dump();
   }
   const bool adam = rule == "adam" || rule == "adamw" || rule == "Adam" || rule == "AdamW";
   OptimizerSpec& optimizer = target.optimizer;

@@ -180,11 +180,12 @@ std::string clue_of_state(const RecordedRun& run, const Reference& reference,
 
 std::string other_settings(const RecordedRun& run, const Reference& reference,
                            const std::string& parameter) {
-  const auto settings_of = [&](const auto& one) -> const std::map<std::string, std::string>& {
+  const auto settings_of = [&](const auto& one) {
     const ParameterGroup* group = group_of(one.groups, parameter);
     return group ? group->settings : one.settings;
   };
-  const auto &here = settings_of(run), &there = settings_of(reference);
+  std::map<std::string, std::string> here = settings_of(run), there = settings_of(reference);
+  if (here.contains("rule") && there.contains("rule")) here.erase("type");  // the rule counts
   std::vector<std::string> texts;
   for (const auto& [key, value] : here) {
     const auto other = there.find(key);

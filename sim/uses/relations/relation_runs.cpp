@@ -76,7 +76,8 @@ std::optional<Difference> difference_of(const std::string& name, const at::Tenso
       a.eq(b).logical_or(allowed > 0 ? error.le(allowed) : a.ne(a).logical_and(b.ne(b)));
   const int64_t wrong = right.numel() - right.sum().item<int64_t>();
   if (wrong == 0) return {};
-  const int64_t worst = at::nan_to_num(error, HUGE_VAL).argmax().item<int64_t>();
+  const int64_t worst =
+      at::nan_to_num(error, HUGE_VAL).masked_fill(right, -1).argmax().item<int64_t>();
   return Difference{.tensor = name,
                     .missing = "",
                     .index = index_of(worst, first),
@@ -151,7 +152,8 @@ void take_ending(judge::CaseResult& result, const Ran& ran, const std::string& c
   if (changed.empty()) return;
   result.message = fmt::format("with {}: {}", changed, ran.result.message);
   result.unexpected = "the changed case did not finish";
-  result.as_expected = ran.result.verdict == Verdict::kRefused;
+  result.as_expected =
+      ran.result.verdict == Verdict::kRefused && ran.result.kind != ResultKind::kUnresolved;
 }
 
 }  // namespace

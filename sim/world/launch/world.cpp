@@ -150,7 +150,10 @@ void World::tick() {
   if (deadline_.is_near()) {
     for (const auto& worker : workers_) worker->ask_ops();
   }
-  const auto period = std::chrono::duration<double>(hang_rule_.period_s());
+  // A short deadline is sampled often enough to ask for ops before it has passed.
+  constexpr double kLeastPeriod_s = 0.02;
+  const auto period = std::chrono::duration<double>(
+      std::min(hang_rule_.period_s(), std::max(deadline_s_ / 8, kLeastPeriod_s)));
   after(std::chrono::duration_cast<milliseconds>(period), [this] { tick(); });
 }
 

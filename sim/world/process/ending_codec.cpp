@@ -1,5 +1,7 @@
 #include "sim/world/process/ending_codec.h"
 
+#include <algorithm>
+
 #include "sim/case/cbor.h"
 #include "sim/world/match/call_line.h"
 
@@ -53,6 +55,12 @@ void send_endings(std::vector<RankEnding> endings,
   constexpr size_t kMostBytes = size_t{4} << 20;
   std::vector<RankEnding> part;
   size_t bytes = 0;
+  for (const RankEnding& ending : endings) bytes += ending.bytes.size();
+  if (bytes > kMostBytes) {  // failures, which have no report, come together in the last part
+    std::ranges::stable_partition(
+        endings, [](const RankEnding& ending) { return ending.kind == ResultKind::kFinished; });
+  }
+  bytes = 0;
   for (RankEnding& ending : endings) {
     bytes += ending.bytes.size();
     part.push_back(std::move(ending));
