@@ -32,11 +32,10 @@ constexpr size_t kCrcDigits = 8;
 // In place, as the text of a large case has tens of MB.
 void append_line(const JournalRecord& record, std::string& bytes) {
   const std::string head = fmt::format("{} {} ", record.kind, record.number);
-  constexpr size_t kSum = 8;  // its digits
-  const size_t begin = bytes.size(), summed = begin + kSum + 1;
+  const size_t begin = bytes.size(), summed = begin + kCrcDigits + 1;
   bytes.reserve(summed + head.size() + record.text.size() + 1);
-  bytes.append(kSum, '0').append(" ").append(head).append(record.text);
-  bytes.replace(begin, kSum, crc32_text(std::string_view(bytes).substr(summed)));
+  bytes.append(kCrcDigits, '0').append(" ").append(head).append(record.text);
+  bytes.replace(begin, kCrcDigits, crc32_text(std::string_view(bytes).substr(summed)));
   bytes += '\n';
 }
 

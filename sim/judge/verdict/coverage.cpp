@@ -213,7 +213,7 @@ std::string empty_text(const Grounds& grounds) {
          "token_mask, sample_mask, advantages), or write expect: {nothing_counted: true}";
 }
 
-std::string unresolved_text(const Account& account) {
+std::string nothing_judged_text(const Account& account) {
   if (account.elements.judged > 0 || account.unresolved.empty()) return "";
   return "no value could be judged: " + account.unresolved.front().reason;
 }

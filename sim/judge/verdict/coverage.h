@@ -58,7 +58,7 @@ std::string empty_text(const Grounds& grounds);
 // The same without a fix, for runs that no scenario describes.
 std::string zeros_text(const Grounds& grounds);
 // Why nothing was judged: the reason of the first unresolved tensor. "" if anything was.
-std::string unresolved_text(const Account& account);
+std::string nothing_judged_text(const Account& account);
 // "2 of 412 tensors were not judged; the first: 96 elements of grad.w of step 1, because ..".
 std::string not_judged_text(const Account& account);
 

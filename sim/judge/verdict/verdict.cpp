@@ -119,7 +119,7 @@ std::optional<EndingVerdict> of_account(const CaseResult& result) {
 
 // A match in which every value is unresolved would show nothing at all.
 std::optional<EndingVerdict> of_unresolved(const CaseResult& result) {
-  const std::string unresolved = unresolved_text(result.account);
+  const std::string unresolved = nothing_judged_text(result.account);
   if (unresolved.empty()) return {};
   return EndingVerdict{Verdict::kRefused, ResultKind::kUnresolved, unresolved};
 }

@@ -53,14 +53,14 @@ std::string encode(const std::vector<RankEnding>& endings) {
 void send_endings(std::vector<RankEnding> endings,
                   const std::function<void(const std::string&)>& send) {
   constexpr size_t kMostBytes = size_t{4} << 20;
-  std::vector<RankEnding> part;
-  size_t bytes = 0;
-  for (const RankEnding& ending : endings) bytes += ending.bytes.size();
-  if (bytes > kMostBytes) {  // failures, which have no report, come together in the last part
+  size_t all = 0;
+  for (const RankEnding& ending : endings) all += ending.bytes.size();
+  if (all > kMostBytes) {  // failures, which have no report, come together in the last part
     std::ranges::stable_partition(
         endings, [](const RankEnding& ending) { return ending.kind == ResultKind::kFinished; });
   }
-  bytes = 0;
+  std::vector<RankEnding> part;
+  size_t bytes = 0;
   for (RankEnding& ending : endings) {
     bytes += ending.bytes.size();
     part.push_back(std::move(ending));
