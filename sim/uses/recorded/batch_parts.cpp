@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t kFewestRows = 2;
 constexpr int64_t kFewestColumns = 4;  // a row of fewer is a multiple by chance
 constexpr size_t kMostParts = 8;
+constexpr size_t kFewestThatFit = 3;
 constexpr double kSame = 1e-7;  // relative distance of two factors, and of a row from a multiple
 
 // A row on all ranks together, copies included.
@@ -83,10 +84,31 @@ bool has_new(const Rows& rows) {
   return std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.is_new(); });
 }
 
+// Of an embedding of positions: the rows of all ranks' parts of a sequence but the first are zero.
+std::string positions_begin_anew(const std::string& name, const Rows& rows,
+                                 const std::set<size_t>& zeros, const Mesh& mesh) {
+  size_t due = 0;
+  while (due < rows.size() && rows[due].expected != 0) ++due;
+  const size_t first = *zeros.begin(), last = *zeros.rbegin();
+  if (last + 1 != due || due - first != zeros.size()) return "";
+  for (size_t i = due; i < rows.size(); ++i) {
+    if (rows[i].expected != 0) return "";
+  }
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.size < 2 || first * static_cast<size_t>(axis.size) != due) continue;
+    return fmt::format(
+        "positions begin anew on each rank of {0}: rows {1} to {2} of {3} are zero here and are "
+        "not in the reference, and rows 0 to {4} are not, which are the positions of one rank of "
+        "{0}",
+        axis.name, first, last, name, first - 1);
+  }
+  return "";
+}
+
 // Rows of an embedding are tokens. Those of the weight before an activation are its elements, which
 // are columns of the weight after it too; and where it is zero elsewhere, other rows are not.
 std::string empty_rows(const std::map<std::string, Rows>& tensors,
-                       const std::map<std::string, Rows>& columns) {
+                       const std::map<std::string, Rows>& columns, const Mesh& mesh) {
   for (const auto& [name, rows] : tensors) {
     const int64_t due =
         std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.expected != 0; });
@@ -103,6 +125,10 @@ std::string empty_rows(const std::map<std::string, Rows>& tensors,
           empty, due, name, after);
     }
     if (has_new(rows)) continue;
+    const std::string positions = positions_begin_anew(name, rows, zeros, mesh);
+    if (!positions.empty()) {
+      return positions + "; or the parts of its other ranks do not count";
+    }
     return fmt::format(
         "a part of the batch does not count, such as a microbatch or the rows of a rank: {} of {} "
         "rows of {} are zero here and are not in the reference",
@@ -118,7 +144,7 @@ struct Weight {
   std::set<const RecordedPiece*> pieces = {};
 };
 
-// By factor; those of single rows are left out, because they may come from several parts.
+// By factor.
 std::vector<Weight> weights_of(const Rows& rows) {
   std::vector<Weight> weights;
   std::multimap<double, const Row*> sorted;
@@ -132,7 +158,6 @@ std::vector<Weight> weights_of(const Rows& rows) {
     ++weights.back().rows;
     weights.back().pieces.insert(row->pieces.begin(), row->pieces.end());
   }
-  std::erase_if(weights, [](const Weight& weight) { return weight.rows < kFewestRows; });
   return weights;
 }
 
@@ -148,40 +173,63 @@ bool share_a_piece(const std::vector<Weight>& weights) {
   return false;
 }
 
+double sum_of_inverses(const std::vector<Weight>& weights) {
+  double sum = 0;
+  for (const Weight& weight : weights) sum += 1 / weight.factor;
+  return sum;
+}
+
+// Means over n_i of N tokens have the factors N / n_i, or with k parts N / (k n_i).
+bool are_means(const std::vector<Weight>& weights) {
+  const auto parts = static_cast<double>(weights.size());
+  return std::fabs(sum_of_inverses(weights) - parts) <= kSame * parts;
+}
+
+bool are_added_means(const std::vector<Weight>& weights) {
+  return std::fabs(sum_of_inverses(weights) - 1) <= kSame;
+}
+
 std::string unequal_weights(const std::string& name, const Rows& rows) {
   const auto is_absent = [](const Row& row) { return row.expected == 0; };
   const bool are_tokens = std::any_of(rows.begin(), rows.end(), is_absent) && !has_new(rows);
   if (!are_tokens) return "";
-  const std::vector<Weight> weights = weights_of(rows);
+  std::vector<Weight> weights = weights_of(rows);
+  // A row alone may come from several parts, unless many fit together.
+  const bool fit = are_means(weights) || are_added_means(weights);
+  if (!fit || weights.size() < kFewestThatFit) {
+    std::erase_if(weights, [](const Weight& weight) { return weight.rows < kFewestRows; });
+  }
   if (weights.size() < 2 || weights.size() > kMostParts || !share_a_piece(weights)) return "";
   std::vector<std::string> texts, shares;
-  double inverses = 0;
-  for (const Weight& weight : weights) inverses += 1 / weight.factor;
+  bool is_less = true;
   for (const Weight& weight : weights) {
-    texts.push_back(fmt::format("{} rows are {:.6g} x the reference", weight.rows, weight.factor));
-    shares.push_back(fmt::format("{:.4g}%", 100 / (inverses * weight.factor)));
+    texts.push_back(fmt::format("{} {} {:.6g} x the reference", weight.rows,
+                                weight.rows == 1 ? "row is" : "rows are", weight.factor));
+    shares.push_back(fmt::format("{:.4g}%", 100 / (sum_of_inverses(weights) * weight.factor)));
+    is_less = is_less && weight.factor > 0 && weight.factor < 1;
   }
   const std::string evidence = fmt::format("of {}, {}", name, fmt::join(texts, ", "));
-  const auto parts = static_cast<double>(weights.size());
-  const bool is_mean = std::fabs(inverses - parts) <= kSame * parts;
-  if (is_mean || std::fabs(inverses - 1) <= kSame) {
+  if (are_means(weights) || are_added_means(weights)) {
     return fmt::format(
         "each part of the batch, such as a rank's rows or a microbatch, is a mean over its own "
         "tokens{}, where each token of the whole batch should count equally: {}, as parts with {} "
         "of the tokens give",
-        is_mean ? "" : ", and these means are added", evidence, fmt::join(shares, " and "));
+        are_means(weights) ? "" : ", and these means are added", evidence,
+        fmt::join(shares, " and "));
   }
   return fmt::format(
       "parts of the batch, such as a rank's rows or a microbatch, have other weights than in the "
-      "reference: {}",
+      "reference{}: {}",
+      is_less ? ", each less than 1, as where each rank clips its own gradients before their sum"
+              : "",
       evidence);
 }
 
 }  // namespace
 
-std::string clue_of_batch_parts(const std::vector<Gradient>& gradients) {
+std::string clue_of_batch_parts(const std::vector<Gradient>& gradients, const Mesh& mesh) {
   const std::map<std::string, Rows> tensors = rows_of(gradients);
-  std::string clue = empty_rows(tensors, rows_of(gradients, 1));
+  std::string clue = empty_rows(tensors, rows_of(gradients, 1), mesh);
   for (const auto& [name, rows] : tensors) {
     if (clue.empty()) clue = unequal_weights(name, rows);
   }

@@ -332,7 +332,9 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
   if (clue.empty() && is_no_cause) {
     const std::vector<Gradient> gradients = gradients_of(run, reference, found.step);
     clue = missing_sum(run, gradients);
-    if (clue.empty()) clue = clue_of_batch_parts(gradients);
+    if (clue.empty()) clue = clue_of_edges(run, reference, found);
+    if (clue.empty()) clue = left_from_step_before(run, reference, found.step);
+    if (clue.empty()) clue = clue_of_batch_parts(gradients, run.mesh);
     if (clue.empty() && has_loss(run, reference, found.step)) {
       clue = wrong_router_alone(gradients, found);
     }

@@ -22,8 +22,14 @@ namespace shardproof::sim::recorded {
 // clue holds.
 void add_clue(const RecordedRun& run, const Reference& reference, judge::Divergence& found);
 
-// The clues that have files of their own: absent.cpp, norms.cpp, states.cpp, batch_parts.cpp,
-// experts.cpp.
+// What can be recorded to learn more of a finding: the outputs of modules where a value of the
+// forward or backward pass has no cause, and repeats where the error may be of roundings that grew
+// from step to step. "" for others.
+std::string advice_on(const RecordedRun& run, const Reference& reference,
+                      const judge::Divergence& found);
+
+// The clues that have files of their own: absent.cpp, norms.cpp, states.cpp, sequence_parts.cpp,
+// left_gradients.cpp, batch_parts.cpp, experts.cpp.
 
 // "rank 0 recorded no gradient of c.weight, rank 1 none of b.weight": parts of
 // parameters of which some rank recorded a gradient and no rank recorded these elements. When the
@@ -52,14 +58,25 @@ std::string other_settings(const RecordedRun& run, const Reference& reference,
 std::string clue_of_state(const RecordedRun& run, const Reference& reference,
                           const judge::Divergence& found);
 
+// Logprobs that are wrong only at the first or the last position of ranks' parts of a sequence: the
+// labels were shifted after the cut. "" for others.
+std::string clue_of_edges(const RecordedRun& run, const Reference& reference,
+                          const judge::Divergence& found);
+
+// The wrong gradients of a step are the reference's plus one factor times those that the rank
+// recorded a step before: they were not reset, and what was added to them was scaled, such as by
+// clipping or a sum over ranks. "" for others.
+std::string left_from_step_before(const RecordedRun& run, const Reference& reference, int64_t step);
+
 // A sentence for `likely`, or "". Rows
 // that are zero here alone: a part of the batch does not count; unless the same columns of another
 // gradient are zero too: then an activation is zero there. Rows that are multiples of the
 // reference's, by a few factors that parts of one rank's rows share: parts of the batch (ranks,
 // microbatches) have other weights. Those of k parts of which each is a mean over its own n_i of N
 // tokens are N / (k n_i), so that their inverses add up to k; where the means are added they are N
-// / n_i.
-std::string clue_of_batch_parts(const std::vector<Gradient>& gradients);
+// / n_i. Rows of all positions but the first rank's: an embedding of positions counts them from 0
+// on each rank.
+std::string clue_of_batch_parts(const std::vector<Gradient>& gradients, const Mesh& mesh);
 
 // Experts are rows of a stacked
 // tensor, [.., experts, rows, columns] with "experts" in its name, or tensors of their own, whose

@@ -352,7 +352,8 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
   }
   out.against = fmt::format("{} ({})", reference.folder, ranks);
   out.note = note_of(run, golden);
-  for (const std::string& more : {hashes.note, compare_random_states(run, reference)}) {
+  const std::string advice = result.divergence ? advice_on(run, golden, *result.divergence) : "";
+  for (const std::string& more : {hashes.note, compare_random_states(run, reference), advice}) {
     if (!more.empty()) out.note += (out.note.empty() ? "" : "; ") + more;
   }
   return out;

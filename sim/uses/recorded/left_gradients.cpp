@@ -1,0 +1,72 @@
+// Gradients of a step before that were not reset.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "sim/uses/recorded/clue.h"
+
+namespace shardproof::sim::recorded {
+namespace {
+
+constexpr double kLeastLeft = 1e-6;   // of the difference, what the factor may leave of it
+constexpr int64_t kFewestLeft = 16;   // differing elements
+constexpr double kLeastOther = 1e-9;  // of a gradient, in float64
+
+// What the rank recorded of the same part of this gradient in another step; null for none.
+const RecordedPiece* same_part(const RecordedRun& run, const RecordedPiece& piece, int64_t step) {
+  for (const RecordedPiece& one : run.pieces) {
+    if (one.rank == piece.rank && one.step == step && one.name == piece.name &&
+        one.place == piece.place && one.shape == piece.shape && one.partial_axes.empty() &&
+        one.values.holds<double>()) {
+      return &one;
+    }
+  }
+  return nullptr;
+}
+
+// Sums over the wrong gradients: d is their difference from the reference's, p those of the step
+// before, r the reference's.
+struct LeftOver {
+  double dd = 0, dp = 0, pp = 0, rr = 0, rp = 0;
+  int64_t differing = 0;
+
+  double factor() const { return dp / pp; }
+  bool fits() const { return pp > 0 && dd - factor() * dp <= kLeastLeft * kLeastLeft * dd; }
+  // Where the step before is a multiple of the reference, a factor of this step says as much.
+  bool is_another() const { return rr * pp - rp * rp > kLeastOther * rr * pp; }
+};
+
+}  // namespace
+
+std::string left_from_step_before(const RecordedRun& run, const Reference& reference,
+                                  int64_t step) {
+  if (step < 2) return "";
+  LeftOver sums;
+  for (const Gradient& one : gradients_of(run, reference, step)) {
+    if (one.is_right()) continue;
+    const RecordedPiece* before = same_part(run, *one.piece, step - 1);
+    if (before == nullptr) return "";
+    const double* then = before->values.data<double>();
+    for (size_t i = 0; i < one.actual.size(); ++i) {
+      const double difference = one.actual[i] - one.expected[i];
+      sums.dd += difference * difference;
+      sums.dp += difference * then[i];
+      sums.pp += then[i] * then[i];
+      sums.rr += one.expected[i] * one.expected[i];
+      sums.rp += one.expected[i] * then[i];
+      sums.differing += difference != 0;
+    }
+  }
+  if (sums.differing < kFewestLeft || !sums.fits() || !sums.is_another()) return "";
+  return fmt::format(
+      "{:.6g} x the gradients of step {} are in those of step {}: they were not reset (zero_grad) "
+      "between the steps{}",
+      sums.factor(), step - 1, step,
+      std::fabs(sums.factor() - 1) <= kLeastLeft
+          ? ""
+          : "; a sum over ranks or a clip between them makes a factor other than 1");
+}
+
+}  // namespace shardproof::sim::recorded

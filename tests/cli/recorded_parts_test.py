@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""`judge RUN --golden RUN1`: causes in how ranks share a sequence or a batch, gradients that were left from the step
+before, and what to record where too little is known.
+
+Usage: recorded_parts_test.py PROGRAM [unittest arguments]
+"""
+import cli_test
+from recorded_test import JudgedTest, Run, values_of
+
+ROWS, POSITIONS, WIDE = 3, 8, 6
+WEIGHTS = {"pos.weight": (POSITIONS, WIDE), "emb.weight": (10, WIDE), "head.weight": (10, WIDE)}
+
+
+def other(name, values):
+    return [value + 0.3 * more for value, more in zip(values, values_of("noise " + name, WEIGHTS[name]))]
+
+
+class Parts(JudgedTest):
+    def made(self, axis=None, size=1, steps=1, logprobs=None, gradient=None, outputs=False):
+        """A run of which `axis` cuts the sequence. logprobs(values) and gradient(step, name, values) change what it has."""
+        run = Run([(axis, size)] if axis else [], steps=steps)
+        for rank in range(run.world_size):
+            for step in range(1, steps + 1):
+                values = values_of(f"logprobs {step}", (ROWS, POSITIONS))
+                run.box(rank, "logprobs", "logprobs", logprobs(values) if logprobs else values, (ROWS, POSITIONS), 1,
+                        rank, size, step=step)
+                if outputs:
+                    run.add(rank, "act", "norm.output", [1.0, 2.0], (2,), step)
+                for name, shape in WEIGHTS.items():
+                    values = values_of(f"{name} {step}", shape)
+                    run.add(rank, "grad", name, gradient(step, name, values) if gradient else values, shape, step)
+        return run
+
+    def judged(self, golden=None, mesh=("cp", 2), steps=1, golden_outputs=False, **changes):
+        text = self.judged_pair(self.made(steps=steps, gradient=golden, outputs=golden_outputs),
+                                self.made(*mesh, steps=steps, **changes)).stdout
+        lines = {line.split()[0]: line.strip() for line in text.splitlines() if line.startswith("  ")}
+        return lines.get("likely", "") + lines.get("note", "")
+
+    # --- Parts of a sequence
+
+    def wrong_at(self, positions):
+        return lambda values: [value + 0.25 * (i % POSITIONS in positions) for i, value in enumerate(values)]
+
+    def test_labels_that_were_shifted_after_the_cut(self):
+        for size, last in ((2, (3, 7)), (4, (1, 3, 5))):
+            with self.subTest(size=size):
+                said = self.judged(mesh=("cp", size), logprobs=self.wrong_at(last))
+                self.assertIn("the labels were shifted after the sequence was cut: only the last position along dim 1 of a "
+                              "rank's part is wrong, and its label is the first token of the part after it", said)
+        self.assertIn("only the first position", self.judged(logprobs=self.wrong_at((4,))))
+
+    def test_other_positions_are_no_edges(self):
+        for positions in ((7,), (0,), (3, 4), (3, 5), (2,)):
+            with self.subTest(positions=positions):
+                self.assertNotIn("shifted", self.judged(logprobs=self.wrong_at(positions)))
+
+    def anew(self, first):
+        """Rows of pos.weight from `first` on are zero; other values differ."""
+        def gradient(step, name, values):
+            return [0.0 if name == "pos.weight" and i // WIDE >= first else value
+                    for i, value in enumerate(other(name, values))]
+        return gradient
+
+    def test_positions_that_begin_anew_on_each_rank(self):
+        for size, first in ((2, 4), (4, 2)):
+            with self.subTest(size=size):
+                said = self.judged(mesh=("cp", size), logprobs=self.wrong_at(range(first, 8)), gradient=self.anew(first))
+                self.assertIn(f"positions begin anew on each rank of cp: rows {first} to 7 of grad.pos.weight are zero", said)
+
+    def test_other_rows_are_no_positions(self):
+        said = self.judged(logprobs=self.wrong_at(range(4, 8)), gradient=self.anew(5))
+        self.assertNotIn("anew", said)
+        self.assertIn("3 of 8 rows of grad.pos.weight", said)
+
+    # --- Parts of a batch
+
+    def tokens(self, factors):
+        """Rows of emb.weight are multiples of the reference's, or other values; tokens 0 and 9 do not occur."""
+        def gradient(step, name, values):
+            if name != "emb.weight":
+                return other(name, values) if factors else values
+            whole = other(name, values) if factors else values
+            return [0.0 if i // WIDE in (0, 9) else values[i] * factors[i // WIDE] if i // WIDE in factors else whole[i]
+                    for i in range(len(values))]
+        return gradient
+
+    def judged_tokens(self, factors):
+        return self.judged(self.tokens({}), ("dp", 4), gradient=self.tokens(factors))
+
+    def test_single_rows_count_where_all_parts_fit_together(self):
+        """Parts with 10%, 20%, 30% and 40% of the tokens, of which each is a mean over its own."""
+        said = self.judged_tokens({1: 2.5, 2: 1.25, 4: 2.5 / 3, 5: 0.625})
+        self.assertIn("is a mean over its own tokens, where each", said)
+        self.assertIn("1 row is 0.625 x the reference", said)
+        self.assertIn("40% and 30% and 20% and 10% of the tokens", said)
+        self.assertNotIn("batch", self.judged_tokens({1: 2.5, 2: 1.25, 4: 2.6 / 3, 5: 0.625}))
+
+    def test_parts_that_were_clipped_before_the_sum(self):
+        clipped = "each less than 1, as where each rank clips its own gradients before their sum"
+        self.assertIn(clipped, self.judged_tokens({1: 0.35, 2: 0.35, 4: 0.5, 5: 0.5}))
+        self.assertNotIn(clipped, self.judged_tokens({1: 0.35, 2: 0.35, 4: 1.5, 5: 1.5}))
+
+    # --- The step before
+
+    def test_gradients_that_were_left_and_scaled(self):
+        def left(factor, of=lambda name: 1):
+            def gradient(step, name, values):
+                before = values_of(f"{name} 1", WEIGHTS[name])
+                return [value + (step > 1) * factor * of(name) * old for value, old in zip(values, before)]
+            return gradient
+        said = self.judged(mesh=("dp", 2), steps=2, gradient=left(0.75))
+        self.assertIn("0.75 x the gradients of step 1 are in those of step 2: they were not reset (zero_grad)", said)
+        self.assertNotIn("reset", self.judged(mesh=("dp", 2), steps=2, gradient=left(0.75, len)))
+
+    # --- What to record
+
+    def test_outputs_are_to_be_recorded_where_no_cause_is_known(self):
+        advice = 'record the outputs of modules in both runs (activations="*")'
+        wrong = self.wrong_at((0, 1, 2, 3, 4, 5, 6))
+        self.assertIn(advice, self.judged(logprobs=wrong))
+        self.assertNotIn(advice, self.judged(logprobs=wrong, outputs=True, golden_outputs=True))
+        self.assertNotIn(advice, self.judged(logprobs=self.wrong_at((3, 7))))
+
+    def test_repeats_are_to_be_recorded_where_roundings_may_have_grown(self):
+        def near(by):
+            return lambda step, name, values: [value * (1 + by * (i % 3)) for i, value in enumerate(values)]
+        self.assertIn("repeats of the one-rank run (noise=16)", self.judged(gradient=near(1e-10)))
+        self.assertNotIn("noise=16", self.judged(gradient=near(1e-4)))
+
+
+if __name__ == "__main__":
+    cli_test.main()
