@@ -470,6 +470,18 @@ class LogprobsTest(cli_test.CommandTest):
             self.assertIn(one, text)
         self.assertEqual(done.stderr.count("\n"), 1 if status == 2 else 0, done.stderr)
 
+    def test_a_pair_that_cannot_be_compared_leaves_the_others(self):
+        self.folders()
+        values = {"logprobs": ("float32", [[0.0, -1.0, -2.0]])}
+        longer = {"logprobs": ("float32", [[0.0, -1.0, -2.0, -3.0]])}
+        for name, a, b in (("first", values, longer), ("second", values, values)):
+            self.write("a", name, a)
+            self.write("b", name, b)
+        text, findings = self.findings(2)
+        self.assertIn("NOT COMPARED logprobs is [1, 3] in a/first.safetensors and [1, 4] in b/first.safetensors", text)
+        self.assertIn("EQUAL     a/second", text)
+        self.assertEqual([one["verdict"] for one in findings], ["not_compared", "equal"])
+
     def test_other_weights_are_no_named_cause(self):
         self.folders()
         for i in range(20):

@@ -66,6 +66,20 @@ std::string findings_file(const LogprobsArguments& arguments,
   return output_file("--json", arguments.json, inputs, arguments.force, kOwnFindings);
 }
 
+// Of several pairs, one that cannot be compared does not keep the others from it.
+Finding finding_of(const std::string& a, const std::string& b, bool is_alone) {
+  try {
+    return logprobs::compare(logprobs::read_pair(a, b));
+  } catch (const Error& error) {
+    if (is_alone || error.kind() != ErrorKind::kBadInput) throw;
+    Finding finding;
+    finding.name = a + " and " + b;
+    finding.verdict = logprobs::Verdict::kNotCompared;
+    finding.problem = error.what();
+    return finding;
+  }
+}
+
 }  // namespace
 
 int logprobs_command(const LogprobsArguments& arguments) {
@@ -77,7 +91,7 @@ int logprobs_command(const LogprobsArguments& arguments) {
   const std::string json = prints_json ? "" : findings_file(arguments, pairs);
   std::ostream& text = prints_json ? std::cerr : std::cout;
   for (const auto& [a, b] : pairs) {
-    findings.push_back(logprobs::compare(logprobs::read_pair(a, b)));
+    findings.push_back(finding_of(a, b, pairs.size() == 1));
     status = std::max(status, findings.back().exit_status());
     text << logprobs::describe(findings.back(), report::wants_color() && !prints_json) << '\n';
   }

@@ -8,13 +8,13 @@
 
 namespace shardproof::sim::logprobs {
 
-enum class Verdict { kEqual, kNoise, kDifferent };
+enum class Verdict { kEqual, kNoise, kDifferent, kNotCompared };
 
 struct Finding {
   std::string name;  // "a.safetensors and b.safetensors"
   Verdict verdict = Verdict::kEqual;
   int64_t compared = 0;
-  std::string dtype;
+  std::string dtype = {};
   double median = 0;  // of |b - a|
   Token largest{};    // the token that differs most; valid when compared > 0
   int64_t above_noise = 0;
@@ -26,13 +26,17 @@ struct Finding {
   double wrong_above = 0;
   std::optional<Routes> routes = std::nullopt;
   std::optional<RouteSplit> split = std::nullopt;  // where routes differ
-  std::string values;         // a fact: one file holds no logprobs, but other values; ""
-  std::string non_finite;     // a fact: how many values are not finite, and where; ""
-  std::vector<Claim> claims;  // the best first, then those that are as good
-  std::string without_cause;  // what is known of a difference without a cause; ""
-  std::string possible;       // the causes that its values cannot tell apart; ""
+  std::string values = {};         // a fact: one file holds no logprobs, but other values; ""
+  std::string non_finite = {};     // a fact: how many values are not finite, and where; ""
+  std::vector<Claim> claims = {};  // the best first, then those that are as good
+  std::string without_cause = {};  // what is known of a difference without a cause; ""
+  std::string possible = {};       // the causes that its values cannot tell apart; ""
+  std::string problem = {};        // of files that cannot be compared: why; "" for others
 
-  int exit_status() const { return verdict == Verdict::kDifferent ? 1 : 0; }
+  int exit_status() const {
+    if (verdict == Verdict::kNotCompared) return 2;
+    return verdict == Verdict::kDifferent ? 1 : 0;
+  }
 };
 
 Finding compare(const Pair& pair);

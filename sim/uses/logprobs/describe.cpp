@@ -19,6 +19,8 @@ Words words_of(Verdict verdict) {
       return {"EQUAL", "32", "equal"};
     case Verdict::kNoise:
       return {"NOISE", "32", "noise"};
+    case Verdict::kNotCompared:
+      return {"NOT COMPARED", "33", "not_compared"};
     default:
       return {"DIFFERENT", "31;1", "different"};
   }
@@ -129,8 +131,12 @@ nlohmann::ordered_json json_of(const Routes& routes, const std::optional<RouteSp
 }
 
 nlohmann::ordered_json json_of(const Finding& finding) {
+  const char* verdict = words_of(finding.verdict).name;
+  if (finding.verdict == Verdict::kNotCompared) {
+    return {{"files", finding.name}, {"verdict", verdict}, {"problem", finding.problem}};
+  }
   nlohmann::ordered_json json{{"files", finding.name},
-                              {"verdict", words_of(finding.verdict).name},
+                              {"verdict", verdict},
                               {"tokens", finding.compared},
                               {"dtype", finding.dtype},
                               {"above_noise", finding.above_noise}};
@@ -161,6 +167,7 @@ std::string describe(const Finding& finding, bool color) {
   const Words words = words_of(finding.verdict);
   std::string text = fmt::format("{:<9}", words.word);
   if (color) text = fmt::format("\033[{}m{}\033[0m", words.paint, text);
+  if (finding.verdict == Verdict::kNotCompared) return text + " " + finding.problem;
   text += fmt::format(" {}: {} compared, {}", finding.name, count_of(finding.compared, "token"),
                       headline(finding));
   text += line("size", size_text(finding));
