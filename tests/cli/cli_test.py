@@ -290,6 +290,9 @@ class Check(CommandTest):
         self.assertFalse(os.path.exists(self.path("out")))
 
 
+WIDTHS, CODES = {"F64": 8, "F32": 4}, {"F64": "d", "F32": "f"}
+
+
 class Judge(CommandTest):
     def test_a_result_file_is_judged_whole_or_in_part(self):
         self.make_case()
@@ -307,6 +310,28 @@ class Judge(CommandTest):
         self.assertRegex(text.splitlines()[-1], "^1 of 27 tensors were judged: ")
         shutil.copy(self.path("part"), os.path.join(self.case, "expected.safetensors"))
         self.assertIn("1 of 27 tensors were judged", self.call("check", self.case))
+
+    def test_parameters_of_a_file_that_roundings_may_have_moved_are_unresolved(self):
+        """No rank has stepped them, and below float64 an optimizer's roundings are as large as its updates."""
+        case = os.path.join(HERE, "..", "..", "golden", "hf", "llama_untied")
+        weights = read_safetensors(os.path.join(case, "model.safetensors"))
+        for precision, status in (("float32", 1), ("bfloat16", 0)):
+            with self.subTest(precision=precision):
+                file = self.path(precision)
+                self.call("golden", case, "--precision", precision, "--dump", file)
+                tensors = {name: parts[:3] for name, parts in read_safetensors(file).items()}
+                stepped = [name for name in tensors if ".param." in name]
+                self.assertTrue(stepped)
+                for name in stepped:  # as though no step had been made
+                    dtype, shape, raw = weights[name.split(".param.")[1]][:3]
+                    self.assertEqual(shape, tensors[name][1])
+                    values = struct.unpack(f"<{len(raw) // WIDTHS[dtype]}{CODES[dtype]}", raw)
+                    tensors[name] = ("F64", shape, struct.pack(f"<{len(values)}d", *values))
+                with open(file, "wb") as out:
+                    out.write(case_maker.safetensors(tensors))
+                text = self.call("judge", case, file, "--precision", precision, status=status)
+                if status == 0:
+                    self.assertIn(f"{len(stepped)} of 49 tensors not resolvable in bfloat16", text)
 
 
 class Run(CommandTest):

@@ -53,7 +53,7 @@ class Tolerance {
   double allowance(const GoldenTensor& golden) const;
   // Whether the allowance is at most half of the tensor's scale. A factor of 2 or the loss of half
   // of a sum could pass otherwise. True for all parameters and optimizer state, which
-  // own_optimizer.h judges.
+  // own_optimizer.h judges, or in files result_file.cpp.
   bool resolves(const GoldenTensor& golden) const;
   // The allowance for an optimizer step that was fed with the golden's gradients and state.
   double fed_allowance(const GoldenTensor& golden) const;

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "sim/case/record/expected_names.h"
 #include "sim/case/record/golden_record.h"
+#include "sim/case/record/magnitude.h"
 #include "sim/case/record/sampled_rows.h"
 #include "sim/judge/diff/tensor_diff.h"
+#include "sim/judge/diff/tolerance.h"
 #include "sim/judge/probe/rank_recorder.h"
 #include "sim/judge/verdict/replay.h"
 #include "sim/judge/verdict/verdict.h"
@@ -79,6 +82,43 @@ CaseSpec as_one_rank(CaseSpec spec) {
   return spec;
 }
 
+// How far a parameter went, of which the golden has no start: since its first step, or what AdamW
+// makes of one step; otherwise its largest element, for a state. Unset where nothing says.
+std::optional<double> way_of(const CaseSpec& spec, const GoldenRecord& golden,
+                             const GoldenTensor& tensor) {
+  if (tensor.kind != ObservationKind::kParameter) return tensor.scale;
+  const GoldenTensor* first = golden.find(tensor.phase, 1, tensor.name);
+  if (first != nullptr && first != &tensor && first->value.sizes() == tensor.value.sizes()) {
+    return distance_between(first->value, tensor.value).largest;
+  }
+  if (spec.optimizer.kind != OptimizerKind::kAdamW) return std::nullopt;
+  const GoldenTensor* rate = golden.find(Phase::kStep, tensor.step, "lr");
+  return rate != nullptr ? *rate->value.data<double>() : spec.optimizer.lr;
+}
+
+// Below float64 a rank's own optimizer judges what it has stepped (own_optimizer.h). Of a file
+// nothing is stepped, and roundings alone may be as large as the updates.
+void leave_unresolved(const CaseSpec& spec, const GoldenRecord& golden, ResultRow& row) {
+  if (spec.precision == Precision::kFloat64 || row.outcome != Outcome::kMatch) return;
+  const GoldenTensor* tensor = golden.find(row.phase, row.step, row.name);
+  if (tensor == nullptr || !is_stepped(row.kind)) return;
+  const std::optional<double> way = way_of(spec, golden, *tensor);
+  const double most = way ? *way / 2 : 0, allowed = Tolerance(spec).allowance(*tensor);
+  const auto added = FreeRunningAllowance::of(spec, golden, *tensor);
+  const int64_t size = tensor->value.numel();
+  int64_t wide = 0;
+  for (int64_t i = 0; i < size; ++i) wide += allowed + (added ? added->at(i) : 0) > most;
+  if (2 * wide <= size) return;
+  row.outcome = Outcome::kUnresolved;
+  row.judged = 0;
+  row.reason =
+      way ? fmt::format(
+                "rounding in {} may move {} of its {} elements by more than half of the "
+                "{:.2g} that it went",
+                name_of(spec.precision), wide, size, *way)
+          : "how far it went in this step is not known, and rounding may have moved it as far";
+}
+
 RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec,
                         const GoldenRecord& golden) {
   const auto known = known_names(golden, spec.steps);
@@ -106,6 +146,7 @@ RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec,
          .tensor = file.get(place.second).view(full_shape(*tensor, tensor->value.sizes()))});
   }
   RankReport report = recorder.finish();
+  for (ResultRow& row : report.rows) leave_unresolved(spec, golden, row);
   for (Unobserved& missing : report.unobserved) {  // the message gives the names of the file
     if (!missing.excuse) missing.excuse = Excuse::kNotInFile;
   }
