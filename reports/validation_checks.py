@@ -2,7 +2,7 @@
 
 import run_data
 
-OK, FOUND = "ok", "findings"
+OK, FOUND, NOTHING = "ok", "findings", "nothing"
 STATUS_OF = {"bad_input": 2, "died": 3, "hung": 3, "threw": 3, "slow": 3, "clock": 3, "values": 1, "digest": 1}
 INTERRUPTED = 130
 
@@ -59,8 +59,10 @@ def _of_stages(validation):
         stages[name, number] = stage
         rounds = listed.get(name, [])
         own, until = rounds.count(number), sum(one <= number for one in rounds)
-        if verdict not in (OK, FOUND):
-            yield f"the verdict of {here} is {verdict[:40]!r}, which is not {OK} or {FOUND}"
+        if verdict not in (OK, FOUND, NOTHING):
+            yield f"the verdict of {here} is {verdict[:40]!r}, which is not {OK}, {FOUND} or {NOTHING}"
+        elif verdict == NOTHING and stage.get("checks", 0) > 0:
+            yield f"the verdict of {here} is {NOTHING}, but it says that it made {_plural(stage['checks'], 'check')}"
         elif (verdict == FOUND) != (counted > 0):
             yield f"the verdict of {here} is {verdict}, but it says that it has {_plural(counted, 'finding')}"
         if not own <= counted <= until:

@@ -335,6 +335,21 @@ class Judge(CommandTest):
 
 
 class Run(CommandTest):
+    def test_a_call_after_the_first_wrong_tensor_is_not_its_cause(self):
+        twice = self.write("twice.yaml", """
+name: t/twice
+workload: train
+model: {vocab_size: 40, hidden_size: 24, intermediate_size: 40, num_attention_heads: 4, num_hidden_layers: 1}
+data: {lengths: [6, 4, 5, 7]}
+parallel: {tensor_parallel_size: 2, data_parallel_size: 2}
+faults:
+  - {kind: duplicate, rank: 1, axis: tp, op: all_reduce, label: o_proj forward}
+  - {kind: corrupt, rank: 2, axis: dp, label: grad., side: output, bit: 0}
+""")
+        text = self.call("run", twice, "--out", self.path("twice"), status=1)
+        self.assertRegex(text, r"tensor    model.layers.0.self_attn.o_proj.output .*\n(.*\n)*?  likely .*later, rank 2 holds "
+                               r"another result of all_reduce")
+
     def test_a_warning_changes_no_verdict_and_is_on_the_terminal_in_the_results_and_in_the_log(self):
         stray = self.write("stray.yaml", """
 name: t/stray

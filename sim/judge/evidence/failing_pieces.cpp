@@ -39,6 +39,7 @@ GoldenPosition position_of(const Piece& piece) {
 }  // namespace
 
 bool FailingPieces::wants(const GoldenPosition& position) const {
+  if (too_large_ && position >= *too_large_) return false;
   std::set<GoldenPosition> kept;
   for (const Piece& piece : pieces_) kept.insert(position_of(piece));
   return kept.size() < kTensors || kept.count(position) != 0 || position < *kept.rbegin();
@@ -55,6 +56,7 @@ void FailingPieces::keep(Piece piece) {
     }
     if (positions.empty() || (positions.size() <= kTensors && bytes <= kBytes)) return;
     const GoldenPosition latest = *positions.rbegin();
+    if (bytes > kBytes) too_large_ = latest;
     std::erase_if(pieces_, [&](const Piece& one) { return position_of(one) == latest; });
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,7 @@ class FailingPieces {
 
  private:
   std::vector<Piece> pieces_;
+  std::optional<GoldenPosition> too_large_;  // the first position that was given up for its bytes
 };
 
 }  // namespace shardproof::sim::judge

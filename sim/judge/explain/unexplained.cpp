@@ -16,7 +16,8 @@ namespace shardproof::sim::judge {
 namespace {
 
 constexpr const char* kThroughFloat32 = "computed or stored in float32 somewhere on the way";
-constexpr int64_t kFewestOfShare = 8;    // elements; roundings of fewer may look like one share
+constexpr int64_t kFewestOfShare = 8;  // elements; roundings of fewer may look like one share
+constexpr double kLeastOfFloat32 = 0x1p-28, kMostOfFloat32 = 1e-5;  // of a tensor's size
 constexpr double kLargestRounding = 20;  // in allowances; a lower precision rounds by less
 
 // "3", "2..5", "1, 4, 6"
@@ -31,9 +32,39 @@ std::string index_text(const std::set<int64_t>& indices) {
                      shown < std::ssize(indices) ? " .." : "");
 }
 
+// How far wrong elements are off, and in which direction.
+struct Errors {
+  double largest = 0;
+  int64_t above = 0, below = 0;
+
+  void add(double error) {
+    largest = std::max(largest, std::fabs(error));
+    (error > 0 ? above : below) += 1;
+  }
+  // Whether they may be roundings to float32: neither less nor much more than these, and both ways
+  // if they are many.
+  bool may_be_of_float32(double size) const {
+    const bool both = above > 0 && below > 0;
+    return largest > kLeastOfFloat32 * size && largest < kMostOfFloat32 * size &&
+           (both || above + below < kFewestOfShare);
+  }
+};
+
+Errors errors_of(const Symptoms& symptoms) {
+  Errors errors;
+  for (const Piece* piece : symptoms.pieces) {
+    for (size_t i = 0; i < piece->actual.size(); ++i) {
+      const double error = piece->actual[i] - piece->golden[i];
+      if (std::fabs(error) > piece->allowance) errors.add(error);
+    }
+  }
+  return errors;
+}
+
 // The wrong elements of a tensor and their indices.
 struct Wrong {
   std::vector<std::set<int64_t>> at, seen;  // per dim
+  Errors errors;
   bool zeros = true, golden_zeros = true;
   FactorSums sums;
   FactorSums off;  // of the differences: they are one share of the golden, or not
@@ -52,6 +83,7 @@ Wrong wrong_elements(const Assembled& tensor) {
       if (bad) wrong.at[d].insert(index[d]);
     }
     if (!bad) continue;
+    wrong.errors.add(tensor.actual[e] - tensor.golden[e]);
     wrong.zeros = wrong.zeros && tensor.actual[e] == 0;
     wrong.golden_zeros = wrong.golden_zeros && tensor.golden[e] == 0;
     wrong.sums.add(tensor.actual[e], tensor.golden[e]);
@@ -107,15 +139,8 @@ bool looks_rounded(const Symptoms& symptoms, double relative_error) {
     return false;
   const double eps = eps_of_precision(symptoms.precision);
   if (!(relative_error < eps / 2 && relative_error > eps / 64)) return false;
-  bool above = false, below = false;
-  for (const Piece* piece : symptoms.pieces) {
-    for (size_t i = 0; i < piece->actual.size(); ++i) {
-      const double error = piece->actual[i] - piece->golden[i];
-      above = above || error > piece->allowance;
-      below = below || error < -piece->allowance;
-    }
-  }
-  return above && below;
+  const Errors errors = errors_of(symptoms);
+  return errors.above > 0 && errors.below > 0;
 }
 
 // "0.9 x golden on all ranks", or where ranks have other values "0.9 x golden on rank 0, 1.1 x
@@ -199,7 +224,8 @@ std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh)
     const std::string times =
         is_near_one(factor) ? times_nearly_one(factor) : fmt::format("{:.6g}", factor);
     if (!is_rounding) append("are " + times + " x golden");
-    if (is_rounding && is_float64) out.likely = kThroughFloat32;
+    const bool is_float32 = wrong.errors.may_be_of_float32(tensor.golden_size);
+    if (is_rounding && is_float64 && is_float32) out.likely = kThroughFloat32;
   }
   if (out.pattern.empty()) return std::nullopt;
   for (const std::set<int64_t>& at : wrong.at) {
@@ -234,9 +260,12 @@ Explanation words_by_size(const Difference& difference) {
   const bool small = std::all_of(wrong.begin(), wrong.end(),
                                  [](const ResultRow* row) { return may_be_rounding(*row); });
   if (out.is_of_counts) return out;
+  Errors errors = errors_of(symptoms);
+  errors.largest = largest;  // pieces of large tensors are not kept
+  const bool may_be_float32 = scale > 0 && errors.may_be_of_float32(scale);
   if (small) {
     out.likely = "rounding, if the float64 case matches: the allowance is exceeded by less than 20";
-  } else if (symptoms.precision == Precision::kFloat64 && scale > 0 && largest / scale < 1e-5) {
+  } else if (symptoms.precision == Precision::kFloat64 && may_be_float32) {
     out.likely = kThroughFloat32;
   } else if (scale > 0 && looks_rounded(symptoms, largest / scale)) {
     out.likely = fmt::format(

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/digest.h"
 #include "base/error.h"
@@ -179,7 +180,8 @@ void ReferenceProbe::put(const TensorView& local, const IndexPlan& plan, double 
         for (int64_t i = 0; i < length; ++i) {
           const double value = static_cast<double>(from[start + i]) / scale;
           to[i] = addend ? to[i] + value : value;
-          givers[i] = addend ? static_cast<uint8_t>(givers[i] + 1) : 1;
+          if (!addend) givers[i] = 1;
+          if (addend && givers[i] < std::numeric_limits<uint8_t>::max()) ++givers[i];
         }
       });
     });

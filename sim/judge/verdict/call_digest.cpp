@@ -39,7 +39,8 @@ DigestFinding finding_of(const CallDigest& call, std::vector<int64_t> ranks, std
   return {.step = call.step,
           .call = describe(call.call),
           .message = std::move(message),
-          .ranks = std::move(ranks)};
+          .ranks = std::move(ranks),
+          .made = call.call};
 }
 
 // The results that the fewest members hold are wrong; when two are held equally often, one of them.
@@ -97,6 +98,8 @@ std::optional<DigestFinding> altered_copies(const Met& met) {
 }
 
 }  // namespace
+
+bool is_same_call(const Call& a, const Call& b) { return key_of_digest(a) == key_of_digest(b); }
 
 std::vector<DigestFinding> digest_findings(const std::vector<std::vector<CallDigest>>& calls) {
   std::map<CallKey, Met> all;

@@ -183,12 +183,13 @@ class Judge {
     return found;
   }
 
-  // A scalar loss fits any algebra, so the first wrong tensor after it says more.
+  // A scalar loss fits any algebra, so the first wrong tensor after it in its step says more.
   void add_next_tensor(Divergence& found) const {
     const Place here = place_of(found.worst);
     Rows rows;
     for (const auto& [place, row] : placed_) {
       if (place <= here) continue;
+      if (row->step != found.step) break;
       if (!rows.empty() && place_of(*rows.front()) != place) {
         if (std::any_of(rows.begin(), rows.end(), [](auto* r) { return r->is_wrong(); })) break;
         rows.clear();

@@ -70,6 +70,18 @@ std::string digests_message(const std::vector<DigestFinding>& digests) {
   return digests.front().message + (more > 0 ? fmt::format("; so in {} calls after it", more) : "");
 }
 
+// Whether the rank of the finding had made this call before it. Of a rank that took no part in the
+// call only the step tells.
+bool is_before(const DigestFinding& digest, const Divergence& found,
+               const std::vector<RankEnding>& endings) {
+  if (digest.step != found.step) return digest.step < found.step;
+  const std::vector<CallDigest>& calls = endings[static_cast<size_t>(found.worst.rank)].digests;
+  const auto made = std::find_if(calls.begin(), calls.end(), [&](const CallDigest& call) {
+    return is_same_call(call.call, digest.made);
+  });
+  return made == calls.end() || made - calls.begin() < found.worst.calls_before;
+}
+
 struct Judged {
   const std::vector<RankEnding>& endings;
   std::optional<EndingVerdict> unreadable;  // result of read_reports()
@@ -86,16 +98,21 @@ std::optional<EndingVerdict> of_divergence(const CaseResult& result) {
                        values_message(found, result.spec)};
 }
 
-std::optional<EndingVerdict> of_values(CaseResult& result,
+std::optional<EndingVerdict> of_values(CaseResult& result, const std::vector<RankEnding>& endings,
                                        const std::vector<MicrobatchGolden>& microbatches) {
   const StepMeshes meshes(result.spec);
   const auto addends = settle_addends(meshes, result.reports);
   add_totals(result);
   result.divergence = first_divergence(result.spec, meshes, result.reports, addends, microbatches);
   if (!result.divergence) return {};
-  // A call that delivered wrong data is a fact, which outranks hypotheses.
-  if (!result.digests.empty() && result.digests.front().step <= result.divergence->step) {
-    result.divergence->likely = digests_message(result.digests);
+  // A call that delivered wrong data is a fact, which outranks hypotheses, if it came first.
+  if (!result.digests.empty()) {
+    std::string& likely = result.divergence->likely;
+    if (is_before(result.digests.front(), *result.divergence, endings)) {
+      likely = digests_message(result.digests);
+    } else {
+      likely += (likely.empty() ? "later, " : "; later, ") + digests_message(result.digests);
+    }
   }
   return of_divergence(result);
 }
@@ -143,7 +160,7 @@ constexpr std::optional<EndingVerdict> (*kDetectors[])(Judged& judged) = {
     // A wrong tensor names its position in the computation and the call that altered it.
     [](Judged& judged) {
       judged.compares_values = true;
-      return of_values(judged.result, judged.microbatches);
+      return of_values(judged.result, judged.endings, judged.microbatches);
     },
     // All values are right: a call altered data that is not compared.
     [](Judged& judged) { return of_digests(judged.result); },

@@ -34,12 +34,16 @@ std::string counts_text(const ValidationResult& result) {
                      what, result.seconds, result.exit_status);
 }
 
+const char* verdict_of(const StageResult& stage) {
+  return stage.is_empty() ? "nothing" : stage.findings == 0 ? "ok" : "findings";
+}
+
 nlohmann::ordered_json stages_json(const ValidationResult& result) {
   nlohmann::ordered_json stages = nlohmann::ordered_json::array();
   for (const StageResult& stage : result.stages) {
     stages.push_back({{"stage", name_of(stage.stage)},
                       {"round", stage.round},
-                      {"verdict", stage.findings == 0 ? "ok" : "findings"},
+                      {"verdict", verdict_of(stage)},
                       {"seconds", stage.seconds},
                       {"checks", stage.checks},
                       {"elements", stage.elements},
@@ -81,22 +85,27 @@ nlohmann::ordered_json validation_json(const ValidationResult& result, const Val
 
 std::string validation_junit(const ValidationResult& result, const ValidateRun& run) {
   std::string body;
-  int64_t failures = 0;
+  int64_t failures = 0, skipped = 0;
   for (const StageResult& stage : result.stages) {
     body += fmt::format("    <testcase classname=\"validate\" name=\"{} round {}\" time=\"{:.3f}\"",
                         stage.stage, stage.round, stage.seconds);
     std::string inside;
     for (const ValidationFinding& finding : result.findings) {
-      if (finding.stage != stage.stage || finding.round != stage.round) continue;
-      inside += fmt::format("      <failure type=\"{}\" message=\"{}\"/>\n", finding.kind,
-                            report::xml_text(finding.message));
+      // Equal findings of later rounds are left out of the list.
+      const bool is_earlier = finding.round < stage.round && stage.findings > 0;
+      if (finding.stage != stage.stage || (finding.round != stage.round && !is_earlier)) continue;
+      const std::string since = is_earlier ? fmt::format(" (round {})", finding.round) : "";
+      inside += fmt::format("      <failure type=\"{}\" message=\"{}{}\"/>\n", finding.kind,
+                            report::xml_text(finding.message), since);
     }
     failures += inside.empty() ? 0 : 1;
+    skipped += stage.is_empty();
+    if (stage.is_empty()) inside = "      <skipped message=\"nothing was compared\"/>\n";
     body += inside.empty() ? "/>\n" : ">\n" + inside + "    </testcase>\n";
   }
   const std::string counts =
-      fmt::format("tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"0\" time=\"{:.3f}\"",
-                  result.stages.size(), failures, result.seconds);
+      fmt::format("tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\" time=\"{:.3f}\"",
+                  result.stages.size(), failures, skipped, result.seconds);
   return fmt::format(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"shardproof\" {0}>\n"
       "  <testsuite name=\"validate\" {0} timestamp=\"{1}\">\n{2}  </testsuite>\n</testsuites>\n",
@@ -106,7 +115,7 @@ std::string validation_junit(const ValidationResult& result, const ValidateRun& 
 std::string stage_text(const StageResult& stage, const std::vector<ValidationFinding>& findings) {
   std::string text =
       fmt::format("{:<12} round {:<3} {:<8} {:>7.2f} s   {}\n", name_of(stage.stage), stage.round,
-                  stage.findings == 0 ? "ok" : "FINDINGS", stage.seconds, stage.note);
+                  stage.findings == 0 ? verdict_of(stage) : "FINDINGS", stage.seconds, stage.note);
   if (!stage.without.empty()) {
     text += fmt::format("  went on without {}\n", fmt::join(stage.without, ", "));
   }

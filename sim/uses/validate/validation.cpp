@@ -60,12 +60,33 @@ class Validation {
     run_stage(Stage::kEnvironment, 0, [this](StageResult& stage) { environment(stage); });
     for (int64_t round = 0; goes_on(round); ++round) one_round(round);
     result_.interrupted = pool_.interrupted();
+    if (!result_.interrupted && result_.findings.empty()) require_checks();
     result_.seconds = seconds_since(start_);
     result_.exit_status = result_.interrupted ? 130 : exit_status_of(result_.findings);
     return std::move(result_);
   }
 
  private:
+  // Stages that were wished for and had nothing to compare show nothing.
+  void require_checks() {
+    std::set<std::string> empty;
+    for (const StageResult& stage : result_.stages) {
+      if (stage.checks > 0) return;
+      if (stage.is_empty()) empty.insert(name_of(stage.stage));
+    }
+    if (empty.empty()) return;
+    StageResult& last = result_.stages.back();
+    ++last.findings;
+    result_.findings.push_back(
+        {.stage = last.stage,
+         .kind = FindingKind::kBadInput,
+         .round = last.round,
+         .message = fmt::format("nothing was compared: {} had nothing to do on {}; start more "
+                                "ranks, or name other ops",
+                                fmt::join(empty, ", "), count_of(result_.world_size, "rank"))});
+    on_stage_(last, result_.findings);
+  }
+
   bool goes_on(int64_t round) const {
     if (lost_ || pool_.interrupted()) return false;
     if (settings_.minutes > 0) return round == 0 || seconds_since(start_) < 60 * settings_.minutes;

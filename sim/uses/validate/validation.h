@@ -45,6 +45,11 @@ struct StageResult {
   int64_t elements = 0;   // compared
   std::string note = {};  // "latency 43 us, 1.2 GB/s between hosts"
   std::vector<std::string> without = {};  // hosts that died or hung, so that the others went on
+
+  // Whether it had nothing to compare, as an op that one rank alone does not make.
+  bool is_empty() const {
+    return stage != Stage::kEnvironment && checks == 0 && findings == 0 && without.empty();
+  }
 };
 
 struct ValidationResult {
