@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "base/digest.h"
@@ -14,6 +15,7 @@
 #include "sim/cli/machine.h"
 #include "sim/cli/outputs.h"
 #include "sim/cli/version.h"
+#include "sim/judge/verdict/schedules.h"
 #include "sim/report/color.h"
 #include "sim/report/results_json.h"
 #include "sim/report/run_folder.h"
@@ -92,6 +94,25 @@ void require_same_cases(const report::EarlierRun& earlier, const std::string& pr
   }
 }
 
+// The cases that need not run again. The schedules of a case are compared with each other while all
+// of them run, so where one is left all run again.
+std::vector<size_t> finished_of(const report::EarlierRun& earlier) {
+  std::set<std::string> again;
+  for (size_t place = 0; place < earlier.selected.size(); ++place) {
+    const std::string& name = earlier.selected[place].name;
+    if (earlier.finished.contains(place) || judge::schedule_of_name(name) == 0) continue;
+    again.insert(judge::name_without_schedule(name));
+  }
+  std::vector<size_t> finished;
+  for (const auto& [place, result] : earlier.finished) {
+    const std::string& name = earlier.selected[place].name;
+    const bool is_one_of = judge::schedule_of_name(name) > 0;
+    if (is_one_of && again.contains(judge::name_without_schedule(name))) continue;
+    finished.push_back(place);
+  }
+  return finished;
+}
+
 }  // namespace
 
 int run_cases(const RunArguments& arguments, const CommandLine& command, Selection selection,
@@ -124,7 +145,9 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
                        return with_replay_flags(replay, arguments, schedules);
                      });
   if (earlier) {
-    for (const auto& [place, result] : earlier->run.finished) run.set_finished(place, result);
+    for (const size_t place : finished_of(earlier->run)) {
+      run.set_finished(place, earlier->run.finished.at(place));
+    }
   }
   run.info.skipped = std::move(selection.skipped);
   run.info.started = report::utc_now();

@@ -193,6 +193,13 @@ class EndedRun(cli_test.CommandTest):
         text = self.call("run", "--resume", "runs/latest", status=1)
         self.assertIn(f"{CASES} cases: {CASES} match", text)
 
+    def test_schedules_of_a_case_are_compared_with_those_that_had_run(self):
+        one = self.write("one.yaml", "name: t/one\nworkload: train\nparallel: {tensor_parallel_size: 2}\n"
+                                     "expect: {verdict: mismatch}\n")
+        out = self.path("schedules")
+        self.call("run", one, "--schedules", "4", "--maxfail", "2", "--jobs", "1", "--out", out, status=1)
+        self.assertIn("t/one: the values of 4 schedules are equal to the bit", self.call("run", "--resume", out, status=1))
+
     def test_a_resumed_run_keeps_its_own_options(self):
         out = self.path("ended")
         self.end_early(out, signal.SIGKILL)
