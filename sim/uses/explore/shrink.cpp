@@ -178,6 +178,19 @@ std::string without_speakers(const std::string& text) {
   return std::regex_replace(std::regex_replace(text, speakers, ""), label, "]");
 }
 
+// Of ranks that disagree about a call: its axis, and what differs. Of data that was altered: the op
+// and the axis of the call. "" for other messages.
+std::string call_of(const std::string& message) {
+  static const std::regex disagreement(R"(disagree on call [0-9]+ of (\w+)\[[^\]]*\]: ([a-z ]+))");
+  static const std::regex altered(R"( (in|of) (\w+)(\([a-z]+\))? (\w+)\[)");
+  std::smatch found;
+  if (std::regex_search(message, found, disagreement)) {
+    return fmt::format(" {} {}", found.str(1), found.str(2));
+  }
+  if (!std::regex_search(message, found, altered)) return "";
+  return fmt::format(" {} {}", found.str(2), found.str(4));
+}
+
 // The sentence up to its first detail.
 std::string first_clause(const std::string& text) {
   return text.substr(0, text.find_first_of(":;(\n"));
@@ -197,8 +210,12 @@ std::string failure_signature(const judge::CaseResult& result) {
   // The message of another verdict names ranks and calls; of an exception it is what was thrown.
   const bool says = result.kind == ResultKind::kThrew || result.kind == ResultKind::kInternal ||
                     result.verdict == Verdict::kRefused || result.verdict == Verdict::kBadInput;
-  return says ? signature + " " + without_numbers(first_clause(without_speakers(result.message)))
-              : signature;
+  if (says) {
+    return signature + " " + without_numbers(first_clause(without_speakers(result.message)));
+  }
+  const bool is_of_call =
+      result.kind == ResultKind::kDisagreement || result.kind == ResultKind::kDigest;
+  return is_of_call ? signature + call_of(result.message) : signature;
 }
 
 std::string without_cause(const std::string& signature) {

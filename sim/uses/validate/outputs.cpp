@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <set>
+
 #include "base/count_of.h"
 #include "sim/report/escape.h"
 #include "sim/report/summary.h"
@@ -55,6 +57,23 @@ nlohmann::ordered_json stages_json(const ValidationResult& result) {
 }
 
 }  // namespace
+
+std::optional<ValidationFinding> nothing_compared(const ValidationResult& result) {
+  std::set<std::string> empty;
+  for (const StageResult& stage : result.stages) {
+    if (stage.checks > 0) return std::nullopt;
+    if (stage.is_empty()) empty.insert(name_of(stage.stage));
+  }
+  if (empty.empty()) return std::nullopt;
+  return ValidationFinding{
+      .stage = result.stages.back().stage,
+      .kind = FindingKind::kBadInput,
+      .round = result.stages.back().round,
+      .message =
+          fmt::format("nothing was compared: {} had nothing to do on {}; start more ranks, or "
+                      "name other ops",
+                      fmt::join(empty, ", "), count_of(result.world_size, "rank"))};
+}
 
 nlohmann::ordered_json validation_json(const ValidationResult& result, const ValidateRun& run) {
   nlohmann::ordered_json hosts = nlohmann::ordered_json::array();

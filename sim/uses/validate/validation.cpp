@@ -67,24 +67,12 @@ class Validation {
   }
 
  private:
-  // Stages that were wished for and had nothing to compare show nothing.
   void require_checks() {
-    std::set<std::string> empty;
-    for (const StageResult& stage : result_.stages) {
-      if (stage.checks > 0) return;
-      if (stage.is_empty()) empty.insert(name_of(stage.stage));
-    }
-    if (empty.empty()) return;
-    StageResult& last = result_.stages.back();
-    ++last.findings;
-    result_.findings.push_back(
-        {.stage = last.stage,
-         .kind = FindingKind::kBadInput,
-         .round = last.round,
-         .message = fmt::format("nothing was compared: {} had nothing to do on {}; start more "
-                                "ranks, or name other ops",
-                                fmt::join(empty, ", "), count_of(result_.world_size, "rank"))});
-    on_stage_(last, result_.findings);
+    auto finding = nothing_compared(result_);
+    if (!finding) return;
+    result_.findings.push_back(std::move(*finding));
+    ++result_.stages.back().findings;
+    on_stage_(result_.stages.back(), result_.findings);
   }
 
   bool goes_on(int64_t round) const {

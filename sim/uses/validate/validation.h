@@ -66,6 +66,10 @@ struct ValidationResult {
   int exit_status = 0;
 };
 
+// Of the last stage, where none had anything to compare and none has a finding; the environment
+// alone is no such stage. A run that compared nothing shows nothing.
+std::optional<ValidationFinding> nothing_compared(const ValidationResult& result);
+
 // `on_stage` gets each stage when it has ended, with its findings. Throws Error(kBadInput) for a
 // mesh that the ranks do not fill, and for what this machine lacks.
 ValidationResult validate(

@@ -328,4 +328,30 @@ TEST_CASE("what ranks say is the same in a smaller world, where all of them say 
   CHECK(says("ranks 0, 1: cannot reshape") != all);
 }
 
+TEST_CASE("a failure of calls is told from another one by its axis and what is wrong there") {
+  const auto said = [](ResultKind kind, const std::string& message) {
+    CaseResult result;
+    result.verdict = Verdict::kFailed;
+    result.kind = kind;
+    result.message = message;
+    return failure_signature(result);
+  };
+  const auto of_call = [&](const std::string& call, const std::string& what) {
+    return said(ResultKind::kDisagreement, "rank 4: ranks 4 and 5 disagree on " + call + ": " +
+                                               what + ". Rank 4: all_reduce(sum) tp[4,5] ..");
+  };
+  const std::string label = of_call("call 4 of tp[4,5]", "label 'a forward' against 'b forward'");
+  CHECK(of_call("call 1 of tp[0,1]", "label 'c forward' against 'a forward'") == label);
+  CHECK(of_call("call 1 of dp[0,1]", "label 'c forward' against 'a forward'") != label);
+  const std::string ops = of_call("call 1 of tp[0,1]", "reduce op avg against sum");
+  CHECK(ops != label);
+  CHECK(of_call("call 7 of tp[2,3]", "reduce op avg against sum") == ops);
+  const auto digest = [&](const std::string& call) {
+    return said(ResultKind::kDigest, "rank 2 holds another result of " + call + " than rank 0");
+  };
+  const std::string sum = digest("all_reduce(avg) dp[0,2] [3624] float64 'grad.w' (call 1 of dp)");
+  CHECK(digest("all_reduce(avg) dp[1,3] [24] float64 'grad.v' (call 3 of dp)") == sum);
+  CHECK(digest("all_reduce(sum) tp[0,1] [24] float64 'grad.v' (call 3 of tp)") != sum);
+}
+
 }  // namespace shardproof::sim::explore
