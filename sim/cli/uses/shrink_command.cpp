@@ -98,8 +98,9 @@ class Shrink {
     const judge::CaseResult before = tried.run(settings);
     const std::string signature = explore::failure_signature(before);
     if (signature.empty()) {
-      std::cerr << "shardproof: run once and without its expect block the case matches, so there is "
-                   "nothing to shrink; a race, or expect.collectives, is not shrunk\n";
+      std::cerr
+          << "shardproof: run once and without its expect block the case matches, so there is "
+             "nothing to shrink; a race, or expect.collectives, is not shrunk\n";
       return 2;
     }
     std::cout << "the case fails: " << printable(explore::failure_text(before), kShownLine)

@@ -22,6 +22,7 @@ double factor_slack(const Symptoms& symptoms) {
 
 namespace {
 
+constexpr double kBetterByMany = 4;
 constexpr int64_t kFewestForFactor = 8;  // for a factor that is only approximately right
 // A quotient of counts up to kLargestCount, or of neighbors up to kLargestNeighbor: they lie
 // further apart than kOfCounts, a relative distance.
@@ -322,7 +323,8 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
   double near = 1e-12;
   if (const auto factor = exact_factor(wrong, slack)) {
     found = {*factor, 1, true};
-    near = std::max(slack, 1e-4);
+    // The factor of many elements is known better than each of them.
+    near = std::max(all_scalar ? slack : slack / kBetterByMany, 1e-4);
   } else if (!all_scalar) {
     found = nearly_fitting(wrong, meanings);
   }

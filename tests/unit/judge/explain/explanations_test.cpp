@@ -44,6 +44,9 @@ TEST_CASE("a factor that is nearly right is claimed with its share, a rough one 
                                Catch::Contains("; explains 99.9"));
   CHECK_THAT(near.likely, Catch::Contains("summed once too often"));
   CHECK_THAT(planted(1.0 / 3, 1e-3).pattern, Catch::Contains("3 is the size of tp"));
+  precision = Precision::kBFloat16;
+  CHECK_THAT(planted(2, 0).pattern, Catch::Contains("2 is the size of dp"));
+  CHECK(planted(2.1, 0).likely.empty());  // roundings of many elements do not move their factor
   precision = Precision::kFloat64;  // where the rest is not a rounding
   const Divergence rest = planted(2, 1e-2);
   CHECK_THAT(rest.pattern, Catch::StartsWith("every element is about 2.00 x golden") &&
