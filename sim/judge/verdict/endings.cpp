@@ -53,8 +53,8 @@ EndingVerdict judge_refusal(const std::vector<RankEnding>& endings, int64_t mesh
       endings.begin(), endings.end(),
       [&](const RankEnding& ending) { return ending.rank >= mesh_ranks || is_refusal(ending); });
   for (const RankEnding& ending : endings) {
-    const bool went_on =
-        !is_refusal(ending) && (ending.kind == ResultKind::kFinished || !ending.last_call.empty());
+    const bool is_alone = ending.kind == ResultKind::kFinished || ending.kind == ResultKind::kHung;
+    const bool went_on = !is_refusal(ending) && (is_alone || !ending.last_call.empty());
     if (!went_on || (mesh_refused && ending.rank >= mesh_ranks)) continue;
     return {Verdict::kFailed, ResultKind::kDisagreement,
             fmt::format("rank {} refused while rank {} went on{}\nrank {}: {}", refusal->rank,

@@ -49,7 +49,8 @@ class Copies {
  public:
   void add(const ResultRow& row) {
     if (!row.compares_replicas || row.replicas.size() < 2 || !row.problem.empty()) return;
-    const int64_t time = times_[{row_place(row), row.rank, row.microbatch, row.tokens}]++;
+    const int64_t time =
+        times_[{row_place(row), row.rank, row.microbatch, row.tokens, row.partial}]++;
     const auto [copy, is_new] = digests_.try_emplace(
         {row_place(row), row.microbatch, row.tokens, row.replicas, row.partial, time}, row.digest);
     if (is_new || copy->second == row.digest) return;
@@ -58,7 +59,7 @@ class Copies {
   const ResultRow* first() const { return first_; }
 
  private:
-  std::map<std::tuple<RowPlace, int64_t, int64_t, uint64_t>, int64_t> times_;
+  std::map<std::tuple<RowPlace, int64_t, int64_t, uint64_t, bool>, int64_t> times_;
   std::map<std::tuple<RowPlace, int64_t, uint64_t, RankList, bool, int64_t>, uint64_t> digests_;
   const ResultRow* first_ = nullptr;
 };

@@ -87,6 +87,13 @@ TEST_CASE("what the machine lacks for one rank is bad input, whatever the others
   }
 }
 
+TEST_CASE("a rank that hung before its first call had gone on", "[verdict]") {
+  const CaseResult result =
+      judge::judge(spec_of(1, 2), {ended(0, "hung"), ended(1, "refused", "no")});
+  CHECK(result.verdict == Verdict::kFailed);
+  CHECK_THAT(result.message, Catch::Contains("rank 1 refused while rank 0 went on"));
+}
+
 TEST_CASE("a rank that refuses alone while others communicate is a disagreement", "[verdict]") {
   for (const std::string kind : {"aborted", "deadlock", "hung"}) {
     const CaseResult result = judge::judge(
