@@ -436,11 +436,13 @@ class RecordedRunTest(cli_test.CommandTest):
                 return [value + size * (-1) ** i * (1 + i / 9) for i, value in enumerate(start(name))] \
                     if kind == "param" and values != start(name) else None
             return recorded(mesh, change, optimizer_of=other)
-        for gradient, size, status, text in ((1e-17, -3e-4, 0, "its gradient is 0 but for roundings"),
-                                             (1e-17, 5, 1, "param.layers.0.norm.weight"),
-                                             (0.0, -3e-4, 1, "param.layers.0.norm.weight")):
-            golden = moved(1e-4, gradient).write(os.path.join(self.scratch, f"{gradient} {size}"))
-            self.expect(self.judge(moved(size, gradient, [("dp", 2)]), golden=golden), status, text)
+        unresolved, wrong = "its gradient is 0 but for roundings", "param.layers.0.norm.weight"
+        for golden_gradient, gradient, size, status, text in (
+                (1e-17, 1e-17, -3e-4, 0, unresolved), (0.0, 1e-17, -3e-4, 0, unresolved),
+                (1e-17, 1e-17, 5, 1, wrong), (0.0, 0.0, -3e-4, 1, wrong), (0.0, 1e-3, -3e-4, 1, "grad.layers.0.norm.weight")):
+            with self.subTest(golden=golden_gradient, gradient=gradient, size=size):
+                golden = moved(1e-4, golden_gradient).write(os.path.join(self.scratch, f"{golden_gradient} {gradient} {size}"))
+                self.expect(self.judge(moved(size, gradient, [("dp", 2)]), golden=golden), status, text)
 
     def test_the_rule_counts_and_not_the_name_of_the_class(self):
         def near(run, rank, kind, name, values):

@@ -56,6 +56,13 @@ bool Update::has_other_factor(const Source& source) const {
   return count >= kFewestOfUpdate && off > least && unlike <= kUnlike * off * expected;
 }
 
+double largest_of(const TensorView& values) {
+  double largest = 0;
+  for (const double value : values_as<double>(values))
+    largest = std::fmax(largest, std::fabs(value));
+  return largest;
+}
+
 // `before` and `golden_before` are null for a state, which counts from 0.
 Update update_of(const RecordedPiece& now, const RecordedPiece* before, const GoldenTensor& golden,
                  const GoldenTensor* golden_before) {
@@ -192,9 +199,13 @@ bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, c
                         : fmt::format("every element is {:.3g} x golden, or nearly", update.factor);
     return false;
   }
-  // An optimizer that divides by the gradient's size makes roundings as large as any update. A
-  // gradient that is exactly 0 has none.
-  const bool is_rounding = !knows_rule && !has_gradient && grad->scale > 0;
+  // An optimizer that divides by the gradient's size makes roundings as large as any update. Where
+  // the gradient is exactly 0 here and in the golden there are none.
+  const auto has_rounding = [&] {
+    const RecordedPiece* own_grad = own(piece, piece.step, grad_name);
+    return grad->scale > 0 || (own_grad != nullptr && largest_of(own_grad->values) > 0);
+  };
+  const bool is_rounding = !knows_rule && !has_gradient && has_rounding();
   const double size = is_rounding ? largest_update(golden.step) : update.size;
   const double most = moves        ? kMostOfUpdate * size
                       : knows_rule ? 2 * source.allowance(golden.scale, 0)
