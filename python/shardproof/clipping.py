@@ -72,8 +72,8 @@ PREFIXES = (sys.prefix, sys.base_prefix, torch.__path__[0])
 
 
 def originals() -> dict:
-    """The clipping functions of this torch, by name."""
-    functions = vars(torch.nn.utils.clip_grad)
+    """The clipping functions of this torch, by their public names, which not all have where they are defined."""
+    functions = vars(torch.nn.utils)
     return {name: functions[name] for name in FUNCTIONS if name in functions}
 
 

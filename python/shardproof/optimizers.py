@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
@@ -54,10 +55,17 @@ def watch_steps(optimizer, gradients: Callable[[], None], before: Callable[[], N
                 after: Callable[[float | None], None], is_none: Callable[[], bool]) -> list[Callable[[], None]]:
     """Calls `before` and `after` around each step; `after` gets the gradients' norm when the optimizer tells it.
     `gradients` is called when they are complete: before the step, or at the end of its closure. Where `is_none` says of
-    a call without a closure that it is not a step, nothing is called. Returns what ends this."""
+    a call without a closure that it is not a step, nothing is called. A step that is made within another one of the same
+    optimizer, as super().step() is, belongs to that. Returns what ends this."""
     skips = []
+    running = []  # the frames of calls: one that an exception ended is no longer on the stack
 
-    def entered(args, kwargs):
+    def entered(args, kwargs, frame):
+        while running and not is_on_stack(running[-1]):
+            running.pop()
+        running.append(frame)
+        if len(running) > 1:
+            return args, kwargs
         if not closures_of(args, kwargs) and is_none():
             skips.append(True)
             return args, kwargs
@@ -65,18 +73,28 @@ def watch_steps(optimizer, gradients: Callable[[], None], before: Callable[[], N
         return with_gradients(args, kwargs, gradients)
 
     def left(norm: float | None) -> None:
+        running.pop()
+        if running:
+            return
         if skips:
             skips.clear()
         else:
             after(norm)
 
     if isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks"):
-        return [optimizer.register_step_pre_hook(lambda _, args, kwargs: entered(args, kwargs)).remove,
+        return [optimizer.register_step_pre_hook(lambda _, args, kwargs: entered(args, kwargs, sys._getframe(1))).remove,
                 optimizer.register_step_post_hook(lambda *_: left(None)).remove]
     if not callable(getattr(optimizer, "step", None)):
         raise Error(f"The optimizer is a {type(optimizer).__name__} and has no step()",
                     "Give record the optimizer that steps, or none and call rec.gradients() and rec.stepped()")
     return [wrap_step(optimizer, entered, left)]
+
+
+def is_on_stack(frame) -> bool:
+    here = sys._getframe(1)
+    while here is not None and here is not frame:
+        here = here.f_back
+    return here is frame
 
 
 def with_gradients(args, kwargs, gradients: Callable[[], None]):
@@ -104,7 +122,7 @@ def wrap_step(optimizer, entered, after: Callable[[float | None], None]) -> Call
     original = optimizer.step
 
     def step(*args, **kwargs):
-        args, kwargs = entered(args, kwargs)
+        args, kwargs = entered(args, kwargs, sys._getframe())
         result = original(*args, **kwargs)
         after(reported_norm(optimizer, result))
         return result

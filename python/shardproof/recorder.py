@@ -99,6 +99,8 @@ class Recorder:
             check_repeat(models, noise, out, self.mesh.world_size)
             golden, out = out, folder_of(out, noise)
         self._out = out
+        if steps is not None and steps < 1:
+            raise Error(f"steps is {steps}", "Give the number of steps to record, None for all")
         self._steps = steps
         if from_step < 0:
             raise Error(f"from_step is {from_step}", "Give the number of steps that came before, 0 for none")

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <regex>
 
 #include "base/error.h"
 #include "base/failure.h"
@@ -305,7 +306,8 @@ std::string with_nearest(const std::string& message, const CLI::App& app,
     return fmt::format("{} has no option {}{}", command.get_name(), given,
                        nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
   }
-  return message;
+  static const std::regex no_number(R"(Value ([^0-9+.-].*) not in range )");
+  return std::regex_replace(message, no_number, "'$1' is not a number in the range ");
 }
 
 constexpr const char* kPurpose =

@@ -30,6 +30,10 @@ class Options(cli_test.CommandTest):
     def refused(self, command, *words):
         return self.call(command, *NEEDED.get(command, []), *words, status=2)
 
+    def test_words_are_no_numbers(self):
+        self.assertIn("--jobs: 'two' is not a number in the range 1 to 1024", self.call("run", "x", "--jobs", "two", status=2))
+        self.assertIn("--jobs: Value 0 not in range 1 to 1024", self.call("run", "x", "--jobs", "0", status=2))
+
     def test_an_empty_value_is_refused_by_every_option(self):
         options = list(self.options_with_values())
         self.assertGreater(len(options), 60)

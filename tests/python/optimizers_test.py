@@ -208,6 +208,30 @@ class OptimizersTest(judging.RunsTest):
         self.assertTrue(torch.equal(runs.whole(self.out, kind="opt", name="exp_avg.layers.0.up.weight", step=2),
                                     second.state[model.layers[0].up.weight]["exp_avg"]))
 
+    def test_a_step_of_the_base_class_within_a_step_is_no_step_of_its_own(self):
+        class Clamped(torch.optim.SGD):
+            def step(self, closure=None):
+                super().step(closure)
+                if self.fails:
+                    raise RuntimeError("after the update")
+                with torch.no_grad():
+                    self.param_groups[0]["params"][0].clamp_(-0.01, 0.01)
+
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)  # torch wraps the class's step when one is made
+        optimizer = Clamped(self.model.parameters(), lr=0.1)
+        with self.record(optimizer):
+            for step, optimizer.fails in enumerate((False, True, False)):
+                backward(self.model, step)
+                try:
+                    optimizer.step()
+                except RuntimeError:
+                    self.assertTrue(optimizer.fails)
+                optimizer.zero_grad()
+        self.assertEqual(self.header()["steps"], 2)  # the one that failed did not end
+        name, first = next(iter(self.model.named_parameters()))
+        self.assertLessEqual(float(runs.whole(self.out, kind="param", name=name, step=1).abs().max()), 0.01)
+        self.assertTrue(torch.equal(runs.whole(self.out, kind="param", name=name, step=2), first))
+
     def test_an_optimizer_that_steps_every_second_time(self):
         ends, others = halves(self.model)
         first, second = torch.optim.SGD(ends, lr=0.1), torch.optim.SGD(others, lr=0.2)

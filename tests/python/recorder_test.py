@@ -67,6 +67,22 @@ class RecorderTest(judging.RunsTest):
         torch.testing.assert_close(coefficient, 0.01 / norm, rtol=1e-4, atol=0)
         self.assertEqual(runs.header(self.out)["optimizer"]["max_norm"], 0.01)
 
+    def test_gradients_are_recorded_before_they_are_clipped_by_a_norm_that_is_known(self):
+        """Its public name is bound in torch.nn.utils alone."""
+        tokens, targets = models.global_batch(0)
+        with self.record():
+            (-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+            expected = {name: one.grad.clone() for name, one in self.model.named_parameters()}
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), 0.01, torch.tensor(2.0))
+            self.optimizer.step()
+        for name, gradient in expected.items():
+            self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=1), gradient), name)
+        self.assertEqual(float(runs.whole(self.out, kind="scalar", name="grad_norm", step=1)), 2)
+
+    def test_no_steps_are_refused(self):
+        with self.refused("steps is 0", "None for all"):
+            self.record(steps=0)
+
     def test_clipping_is_unwrapped_at_the_end(self):
         before = (clip_grad_norm_, torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad.clip_grad_norm_)
         with self.record() as rec:

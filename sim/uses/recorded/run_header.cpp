@@ -208,7 +208,7 @@ void read_header(const Fields& fields, RecordedRun& run) {
                 "is '" + precision + "'; " + known_names(precision, all_names<Precision>()));
   }
   run.precision = *known;
-  run.steps = fields.count("steps", 0, kMaxSteps);
+  run.steps = fields.count("steps", 1, kMaxSteps);
   if (fields.has("from_step")) run.from_step = fields.count("from_step", 1, kMaxSteps);
   read_optimizer(fields, run);
   read_matrices(fields, run);
