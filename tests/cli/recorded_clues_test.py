@@ -381,6 +381,22 @@ class Clues(JudgedTest):
                 self.assertIn(f"it is {share} x the {'square of the gradient' if square else 'gradient'} of step 2 alone",
                               self.likely(text))
 
+    def test_moments_of_gradients_that_were_clipped_twice_or_not(self):
+        for square in (False, True):
+            for factor, said in ((0.25, "which is the clip coefficient of step 1: they were clipped twice"),
+                                 (4, "1 over the clip coefficient of step 1: they were not clipped"), (0.3, None)):
+                with self.subTest(square=square, factor=factor):
+                    def change(kind, name, step, values, rank):
+                        if (name, step) != ("exp_avg_sq.a" if square else "exp_avg.a", 1):
+                            return None
+                        return [factor ** (2 if square else 1) * value for value in values]
+                    runs = self.two_steps(), self.two_steps(change, (("dp", 2),))
+                    for run in runs:
+                        for rank in range(run.world_size):
+                            run.add(rank, "scalar", "clip_coefficient", [0.25], ())
+                    likely = self.likely(self.judged_pair(*runs).stdout)
+                    self.assertIn(said, likely) if said else self.assertNotIn("clip", likely)
+
     def test_moments_of_another_place_of_a_flat_buffer(self):
         def change(kind, name, step, values, rank):
             if step != 1 or name != "exp_avg.a" or rank == 0:

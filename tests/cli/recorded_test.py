@@ -370,7 +370,10 @@ class RecordedRunTest(cli_test.CommandTest):
         golden = recorded(optimizer_of={**ADAM, "rule": "adamw"}).write(os.path.join(self.scratch, "settings"))
         self.expect(self.judge(recorded([("dp", 2)], moved, optimizer_of=other), golden=golden), 1, "param.head.weight",
                     "the optimizers have other settings (run.json): weight_decay is 0.1, the golden's 0")
-        for same in ({"type": "FusedAdam"}, {"weight_decay": 0}):  # the rule and the numbers count
+        slower = {**ADAM, "rule": "adamw", "lr": [0.75 * ADAM["lr"][0]]}
+        self.expect(self.judge(recorded([("dp", 2)], moved, optimizer_of={**slower, "groups": [
+            {**slower, "parameters": sorted(PARAMETERS)}]}), golden=golden), 1, "lr of step 1 is 0.0075, the golden's 0.01")
+        for same in ({"type": "FusedAdam"}, {"weight_decay": 0}, {"rule": "other"}):  # the rule and the numbers count
             fused = {**ADAM, "rule": "adamw", **same}
             self.expect(self.judge(recorded([("dp", 2)], moved, optimizer_of=fused), golden=golden), 1, "param.head.weight",
                         absent=["other settings"])

@@ -194,6 +194,28 @@ std::string fused_parts(const Mesh& mesh, const std::vector<int64_t>& order) {
   return text;
 }
 
+// Of the rows of a batch, which have no fused parts: "" for other orders than of rows that were
+// dealt to the ranks of an axis one by one, or the inverse.
+std::string dealt_in_turn(const Mesh& mesh, const std::vector<int64_t>& order) {
+  const int64_t chunks = std::ssize(order);
+  for (int64_t ranks = 2; ranks <= chunks / 2; ++ranks) {
+    if (chunks % ranks != 0) continue;
+    const std::vector<int64_t> in_turn = parts_cut_by_rank(chunks / ranks, ranks);
+    const std::string axes = axes_of_size(mesh, ranks);
+    const std::string whom = axes.empty() ? fmt::format("{} parts", ranks) : "the ranks of " + axes;
+    if (order == in_turn) {
+      return fmt::format(
+          "rows were dealt to {} in turn, as a sampler does, where rows that follow each other "
+          "belong to one rank",
+          whom);
+    }
+    if (is_inverse(order, in_turn)) {
+      return fmt::format("rows that were dealt to {} in turn were put together part by part", whom);
+    }
+  }
+  return "";
+}
+
 // Whether ranks of some axis hold this number of chunks, which may then have unequal lengths.
 bool is_of_mesh(int64_t count, const Mesh& mesh) {
   const std::vector<std::string> names = mesh.names();
@@ -224,7 +246,7 @@ std::string gate_and_up(const std::vector<int64_t>& order) {
 
 // Names an order of chunks if the mesh has a name for it; `order[i]` is the golden chunk at i. Only
 // what may have positions is cut in zigzag.
-std::string likely_chunk_order(const Assembled& tensor, const Mesh& mesh,
+std::string likely_chunk_order(const Assembled& tensor, const Mesh& mesh, size_t dim,
                                const std::vector<int64_t>& order) {
   const bool may_be_zigzag = tensor.may_have_positions;
   const bool has_both = tensor.has_experts() && tensor.name.find("gate_up") != tensor.name.npos;
@@ -237,7 +259,8 @@ std::string likely_chunk_order(const Assembled& tensor, const Mesh& mesh,
                ? "one part stands in the place of others"
                : fmt::format("the part of one rank of {} stands in the place of others", axes);
   }
-  const std::string fused = fused_parts(mesh, order);
+  const bool are_rows = tensor.may_have_positions && dim == 0;
+  const std::string fused = are_rows ? "" : fused_parts(mesh, order);
   if (!fused.empty()) return fused;
   if (!halves.empty() && may_be_zigzag) {
     const std::vector<int64_t> zigzag = zigzag_of_ranks(chunks / 2);
@@ -253,6 +276,8 @@ std::string likely_chunk_order(const Assembled& tensor, const Mesh& mesh,
       return fmt::format("the two zigzag halves of each rank of {} are swapped", halves);
     }
   }
+  const std::string dealt = are_rows ? dealt_in_turn(mesh, order) : "";
+  if (!dealt.empty()) return dealt;
   if (!axes.empty())
     return fmt::format("the shards of {} were put together in a wrong order", axes);
   if (!halves.empty() && may_be_zigzag && confuses_zigzag(order)) {
@@ -289,7 +314,7 @@ std::optional<Proposal> propose_chunk_order(const Assembled& tensor, const Mesh&
       return Proposal{
           .pattern = fmt::format("the {} chunks along {} are the golden's in the order {}", count,
                                  dim_name(tensor, dim), order_text(order->sources)),
-          .likely = likely_chunk_order(tensor, mesh, order->sources),
+          .likely = likely_chunk_order(tensor, mesh, dim, order->sources),
           .description = choices,
           .parameters = parameters}
           .explaining(order->sums, tensor.wrong);

@@ -165,7 +165,10 @@ Explanation explain_replicas(const Symptoms& symptoms) {
     }
     if (camps.size() > kNamed) which += fmt::format(" and {} more", camps.size() - kNamed);
   }
-  return words_for_copies(camps.size(), which);
+  const bool are_right =
+      std::all_of(symptoms.rows.begin(), symptoms.rows.end(),
+                  [](const ResultRow* row) { return row->outcome == Outcome::kMatch; });
+  return words_for_copies(camps.size(), which, are_right);
 }
 
 }  // namespace shardproof::sim::judge

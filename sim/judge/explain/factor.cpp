@@ -126,7 +126,7 @@ std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
         symptoms.mesh.size("dp") * symptoms.mesh.size("cp") * symptoms.mesh.size("ulysses");
     const int64_t own = symptoms.mesh.size("edp");
     const auto factor = static_cast<double>(all) / static_cast<double>(own);
-    if (all != own) {
+    if (all > own) {
       meanings.push_back(
           {factor, "",
            fmt::format("averaged over the {} rank{} that hold the same experts, where "

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kThroughFloat32 = "computed or stored in float32 somewhere on the way";
 constexpr int64_t kFewestOfShare = 8;  // elements; roundings of fewer may look like one share
-constexpr double kLeastOfFloat32 = 0x1p-28, kMostOfFloat32 = 1e-5;  // of a tensor's size
+constexpr double kLeastOfFloat32 = 0x1p-28, kMostOfFloat32 = 1e-6;  // of a tensor's size
 constexpr double kLargestRounding = 20;  // in allowances; a lower precision rounds by less
 
 // "3", "2..5", "1, 4, 6"
@@ -156,7 +156,7 @@ std::string factors_of_scalar(const Rows& wrong, const std::string& on_ranks) {
                                     [&](const auto& one) { return one.first == factor; });
     if (known == factors.end()) {
       factors.push_back({factor, {row->rank}});
-    } else {
+    } else if (known->second.back() != row->rank) {  // it may have reported several times
       known->second.push_back(row->rank);
     }
   }

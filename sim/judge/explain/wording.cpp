@@ -66,9 +66,12 @@ std::string rounding_note(Precision precision) {
   return fmt::format("if the same case matches in float64, this is rounding in {}", precision);
 }
 
-Explanation words_for_copies(size_t count, const std::string& which) {
+Explanation words_for_copies(size_t count, const std::string& which, bool are_right) {
   return {fmt::format("{} different copies where one belongs{}", count, which),
-          "each rank computed or reduced it on its own: the values are right, the bits differ"};
+          are_right ? "each rank computed or reduced it on its own: the values are right, the bits "
+                      "differ"
+                    : "each rank computed or reduced it on its own, or a sum over these ranks is "
+                      "missing: its values could not be judged in this precision"};
 }
 
 Explanation words_for_absence(const Mesh& mesh, const std::vector<int64_t>& ranks,

@@ -31,7 +31,7 @@ std::string rounding_note(Precision precision);
 
 // Differences that do not concern values.
 // `which`: "; the odd one on .." or, where nothing tells, ": one on .., one on ..".
-Explanation words_for_copies(size_t count, const std::string& which);
+Explanation words_for_copies(size_t count, const std::string& which, bool are_right);
 inline const Explanation kUnobserved = {"the golden has it, no rank observed it",
                                         "a slot was not called, or a gradient never arrived"};
 // Of a tensor that other ranks observed, or that these observed in other microbatches; these are of

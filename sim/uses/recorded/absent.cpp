@@ -153,11 +153,49 @@ std::string copies_without_gradient(const RecordedRun& run, const judge::Diverge
       fmt::join(wrong, ", "), fmt::join(have, ", "));
 }
 
+// Of a parameter that is wrong only on ranks that recorded no state of it, where others did.
+std::string copies_without_state(const RecordedRun& run, const judge::Divergence& found) {
+  const std::string parameter = parameter_of(found.worst.kind, found.tensor);
+  std::set<int64_t> have;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.step != found.step || !is_optimizer_state(piece.kind)) continue;
+    if (parameter_of(piece.kind, piece.name) == parameter) have.insert(piece.rank);
+  }
+  const bool is_wrong_beside = std::any_of(found.ranks.begin(), found.ranks.end(),
+                                           [&](int64_t rank) { return have.contains(rank); });
+  if (have.empty() || is_wrong_beside || found.ranks.empty()) return "";
+  return fmt::format(
+      "rank{} {} recorded no state of the optimizer for it, and rank{} {} did: the optimizer there "
+      "does not hold it, and nothing gives it the new values before the step ends; broadcast them "
+      "within step(), or record without an optimizer and call rec.stepped() after the broadcast",
+      found.ranks.size() > 1 ? "s" : "", fmt::join(found.ranks, ", "), have.size() > 1 ? "s" : "",
+      fmt::join(have, ", "));
+}
+
 }  // namespace
+
+std::string ranks_without_step(const RecordedRun& run, int64_t step) {
+  std::map<int64_t, int64_t> last;  // step of each rank
+  for (int64_t rank = 0; rank < run.world_size; ++rank) last[rank] = 0;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (is_stepped(piece.kind)) last[piece.rank] = std::max(last[piece.rank], piece.step);
+  }
+  std::vector<int64_t> without;
+  for (const auto& [rank, made] : last) {
+    if (made < step) without.push_back(rank);
+  }
+  if (without.empty() || std::ssize(without) == run.world_size) return "";
+  return fmt::format("rank{} {} recorded {} of {} steps: the optimizer did not step there",
+                     without.size() > 1 ? "s" : "", fmt::join(without, ", "), last[without.front()],
+                     run.steps);
+}
 
 std::string absent_gradients(const RecordedRun& run, const Reference& reference,
                              const judge::Divergence& found) {
-  if (found.worst.kind == ObservationKind::kParameter) return copies_without_gradient(run, found);
+  if (found.worst.kind == ObservationKind::kParameter) {
+    const std::string gradient = copies_without_gradient(run, found);
+    return gradient.empty() ? copies_without_state(run, found) : gradient;
+  }
   if (found.worst.kind != ObservationKind::kGradient) return "";
   const Absent absent = absent_of(run, found.step);
   if (absent.empty()) return "";

@@ -300,6 +300,13 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     found.likely = why_nobody_recorded(found.worst.kind);
     return;
   }
+  if (found.kind == ResultKind::kMissing && found.step > 0) {
+    const std::string without = ranks_without_step(run, found.step);
+    if (!without.empty()) {
+      found.likely = without;
+      return;
+    }
+  }
   const std::string absent = found.step > 0 ? absent_gradients(run, reference, found) : "";
   if (!absent.empty()) {
     found.likely = absent;
@@ -309,8 +316,9 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
   if (explain_experts(run, reference, found) || found.step == 0) return;
   const judge::ResultRow& worst = found.worst;
   const std::string settings =
-      is_stepped(worst.kind) ? other_settings(run, reference, parameter_of(worst.kind, worst.name))
-                             : "";
+      is_stepped(worst.kind)
+          ? other_settings(run, reference, parameter_of(worst.kind, worst.name), found.step)
+          : "";
   if (!settings.empty()) {
     found.likely = settings;
     return;

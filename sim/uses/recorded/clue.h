@@ -31,11 +31,15 @@ std::string advice_on(const RecordedRun& run, const Reference& reference,
 // The clues that have files of their own: absent.cpp, norms.cpp, states.cpp, sequence_parts.cpp,
 // left_gradients.cpp, batch_parts.cpp, experts.cpp.
 
+// "ranks 1, 3 recorded 1 of 2 steps": those that recorded no parameter or state of this one, where
+// others did. "" for none.
+std::string ranks_without_step(const RecordedRun& run, int64_t step);
+
 // "rank 0 recorded no gradient of c.weight, rank 1 none of b.weight": parts of
 // parameters of which some rank recorded a gradient and no rank recorded these elements. When the
 // finding is a multiple of its own reference plus that of another one, gradients of the two met in
 // one call. "" for other findings, and when all is there. Of a parameter it says that the wrong
-// stages alone recorded no gradient.
+// stages alone recorded no gradient, or the wrong ranks no state of the optimizer.
 std::string absent_gradients(const RecordedRun& run, const Reference& reference,
                              const judge::Divergence& found);
 
@@ -46,10 +50,10 @@ std::string absent_gradients(const RecordedRun& run, const Reference& reference,
 std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
                          const judge::Divergence& found);
 
-// Which settings of the parameter's optimizer differ from the golden's by run.json; "" for none,
-// and where one of the two does not say.
+// Which settings of the parameter's optimizer, and its rate in the step, differ from the golden's by
+// run.json; "" for none, and where one of the two does not say.
 std::string other_settings(const RecordedRun& run, const Reference& reference,
-                           const std::string& parameter);
+                           const std::string& parameter, int64_t step);
 
 // For a state: it is what a first step
 // makes of the gradient or of its square, because the optimizer began from empty states there; or

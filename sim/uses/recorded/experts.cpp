@@ -183,11 +183,15 @@ bool explain_experts(const RecordedRun& run, const Reference& reference, judge::
       });
   std::map<int64_t, int64_t> sources;         // of wrong experts; -1: not known
   std::map<int64_t, std::set<int64_t>> held;  // by rank
-  std::set<int64_t> right, wrong, wrong_ranks, ranks;
+  std::set<int64_t> right, wrong, idle, wrong_ranks, ranks;
   for (const Block& block : blocks_of(pieces, &reference)) {
     const double allowance = kExpertRounding * block.of->golden->scale;
     held[block.piece().rank].insert(block.expert);
     ranks.insert(block.piece().rank);
+    if (is_zero(block.expected(), block.size) && is_zero(block.actual(), block.size)) {
+      idle.insert(block.expert);
+      continue;
+    }
     if (is_equal(block.actual(), block.expected(), block.size, allowance)) {
       right.insert(block.expert);
       continue;
@@ -202,10 +206,15 @@ bool explain_experts(const RecordedRun& run, const Reference& reference, judge::
   const bool are_known =
       std::all_of(sources.begin(), sources.end(), [](const auto& one) { return one.second >= 0; });
   if (!are_known) {
-    for (const int64_t expert : wrong) right.erase(expert);
+    for (const int64_t expert : wrong) {
+      right.erase(expert);
+      idle.erase(expert);
+    }
+    for (const int64_t expert : right) idle.erase(expert);
     if (!right.empty()) {
-      found.pattern += fmt::format("; {} of {} {} wrong, and the others are right", listed(wrong),
-                                   wrong.size() + right.size(), wrong.size() > 1 ? "are" : "is");
+      found.pattern +=
+          fmt::format("; {} of {} {} wrong, and the others are right", listed(wrong),
+                      wrong.size() + right.size() + idle.size(), wrong.size() > 1 ? "are" : "is");
     }
     return false;
   }
@@ -232,13 +241,15 @@ std::string layer_of(const RecordedPiece& piece) {
   return name.substr(0, name.find(".experts"));
 }
 
-double distance_of(const double* actual, const double* expected, size_t size) {
+// Unset for a reference of zeros, such as of an expert that got no token.
+std::optional<double> distance_of(const double* actual, const double* expected, size_t size) {
   double difference = 0, square = 0;
   for (size_t i = 0; i < size; ++i) {
     difference += (actual[i] - expected[i]) * (actual[i] - expected[i]);
     square += expected[i] * expected[i];
   }
-  return square > 0 ? std::sqrt(difference / square) : difference > 0 ? INFINITY : 0;
+  if (!(square > 0)) return std::nullopt;
+  return std::sqrt(difference / square);
 }
 
 }  // namespace
@@ -247,24 +258,26 @@ std::string clue_of_experts(const RecordedRun& run, const std::vector<Gradient>&
   std::vector<double> others;
   for (const Gradient& one : gradients) {
     if (one.piece->name.find("experts") != one.piece->name.npos) continue;
-    others.push_back(distance_of(one.actual.data(), one.expected.data(), one.actual.size()));
+    const auto distance = distance_of(one.actual.data(), one.expected.data(), one.actual.size());
+    if (distance) others.push_back(*distance);
   }
   std::set<int64_t> far, near, ranks, all_ranks;
   std::set<std::string> layers;
   double nearest_far = INFINITY, farthest_near = 0;
   bool are_zero = true;
   for (const Block& block : blocks_of(gradients, nullptr)) {
-    const double distance = distance_of(block.actual(), block.expected(), block.size);
+    const auto distance = distance_of(block.actual(), block.expected(), block.size);
     all_ranks.insert(block.piece().rank);
-    if (!(distance >= kFar)) {
+    if (!distance) continue;
+    if (!(*distance >= kFar)) {
       near.insert(block.expert);
-      farthest_near = std::max(farthest_near, distance);
+      farthest_near = std::max(farthest_near, *distance);
       continue;
     }
     far.insert(block.expert);
     ranks.insert(block.piece().rank);
     layers.insert(layer_of(block.piece()));
-    nearest_far = std::min(nearest_far, distance);
+    nearest_far = std::min(nearest_far, *distance);
     are_zero = are_zero && is_zero(block.actual(), block.size);
   }
   if (far.empty() || others.empty()) return "";
@@ -276,6 +289,17 @@ std::string clue_of_experts(const RecordedRun& run, const std::vector<Gradient>&
                   fmt::join(layers.begin(), std::next(layers.begin(), shown), ", "),
                   shown < layers.size() ? " .." : "");
   const std::string where = place_of(run.mesh, ranks, all_ranks);
+  if (rest <= kExpertRounding) {
+    return fmt::format(
+        "{} are {} {}, and the other gradients are right, so that these experts compute what they "
+        "should: their gradients are summed over other ranks than those that hold copies of them, "
+        "divided by another number, or lost",
+        whose,
+        are_zero
+            ? "zero"
+            : fmt::format("{:.2g} of their size or more away from the reference's", nearest_far),
+        where);
+  }
   if (are_zero) {
     return fmt::format(
         "{} are zero {}, and the other gradients are within {:.2g} of their size (median): nothing "

@@ -1,8 +1,10 @@
 // Gradients of a step before that were not reset.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "sim/uses/recorded/clue.h"
@@ -30,7 +32,6 @@ const RecordedPiece* same_part(const RecordedRun& run, const RecordedPiece& piec
 // before, r the reference's.
 struct LeftOver {
   double dd = 0, dp = 0, pp = 0, rr = 0, rp = 0;
-  int64_t differing = 0;
 
   double factor() const { return dp / pp; }
   bool fits() const { return pp > 0 && dd - factor() * dp <= kLeastLeft * kLeastLeft * dd; }
@@ -43,11 +44,13 @@ struct LeftOver {
 std::string left_from_step_before(const RecordedRun& run, const Reference& reference,
                                   int64_t step) {
   if (step < 2) return "";
-  LeftOver sums;
+  std::map<std::string, LeftOver> tensors;  // a sum over other ranks makes another factor
+  int64_t differing = 0;
   for (const Gradient& one : gradients_of(run, reference, step)) {
     if (one.is_right()) continue;
     const RecordedPiece* before = same_part(run, *one.piece, step - 1);
     if (before == nullptr) return "";
+    LeftOver& sums = tensors[one.piece->name];
     const double* then = before->values.data<double>();
     for (size_t i = 0; i < one.actual.size(); ++i) {
       const double difference = one.actual[i] - one.expected[i];
@@ -56,15 +59,23 @@ std::string left_from_step_before(const RecordedRun& run, const Reference& refer
       sums.pp += then[i] * then[i];
       sums.rr += one.expected[i] * one.expected[i];
       sums.rp += one.expected[i] * then[i];
-      sums.differing += difference != 0;
+      differing += difference != 0;
     }
   }
-  if (sums.differing < kFewestLeft || !sums.fits() || !sums.is_another()) return "";
+  if (differing < kFewestLeft) return "";
+  double least = INFINITY, most = -INFINITY;
+  for (const auto& [name, sums] : tensors) {
+    if (!sums.fits() || !sums.is_another()) return "";
+    least = std::min(least, sums.factor());
+    most = std::max(most, sums.factor());
+  }
+  const bool is_one = most - least <= kLeastLeft * most;
   return fmt::format(
-      "{:.6g} x the gradients of step {} are in those of step {}: they were not reset (zero_grad) "
+      "{} x the gradients of step {} are in those of step {}: they were not reset (zero_grad) "
       "between the steps{}",
-      sums.factor(), step - 1, step,
-      std::fabs(sums.factor() - 1) <= kLeastLeft
+      is_one ? fmt::format("{:.6g}", most) : fmt::format("{:.6g} to {:.6g}", least, most), step - 1,
+      step,
+      is_one && std::fabs(most - 1) <= kLeastLeft
           ? ""
           : "; a sum over ranks or a clip between them makes a factor other than 1");
 }

@@ -66,6 +66,28 @@ std::string began_anew(const WrongPart& part, const GoldenTensor* gradient, int6
       is_first ? of_gradient : of_square, is_first ? "gradient" : "square of the gradient", step);
 }
 
+// The moment of a gradient, or of its square, that was multiplied by the clip coefficient.
+std::string clipped_otherwise(const RecordedRun& run, const WrongPart& part,
+                              const GoldenTensor& golden) {
+  constexpr double kSame = 1e-4;
+  const auto scalar = std::ranges::find_if(run.pieces, [&](const RecordedPiece& piece) {
+    return piece.step == golden.step && piece.name == "clip_coefficient" &&
+           piece.values.holds<double>();
+  });
+  if (scalar == run.pieces.end() || !golden.value.holds<double>()) return "";
+  const double coefficient = *scalar->values.data<double>();
+  if (!(coefficient > 0) || !(coefficient < 1 - kSame)) return "";
+  const double* values = golden.value.data<double>();
+  const double factor = multiple_of(part, [&](size_t at) { return values[at]; });
+  const bool is_square = golden.kind == ObservationKind::kExpAvgSq;
+  const double of_gradient = is_square ? std::sqrt(std::fmax(factor, 0)) : factor;
+  const auto is = [&](double due) { return std::fabs(of_gradient - due) <= kSame * due; };
+  if (!is(coefficient) && !is(1 / coefficient)) return "";
+  return fmt::format("it is that of gradients times {:.6g}, {} the clip coefficient of step {}: {}",
+                     of_gradient, is(coefficient) ? "which is" : "1 over", golden.step,
+                     is(coefficient) ? "they were clipped twice" : "they were not clipped");
+}
+
 // How many values equal the reference's after the shift, and how many do not. At the end of a flat
 // buffer those of its neighbors come in, so some need not. Zeros tell nothing.
 struct Shifted {
@@ -172,25 +194,59 @@ std::string clue_of_state(const RecordedRun& run, const Reference& reference,
   const GoldenTensor* right = reference.record.find(Phase::kStep, found.step, gradient);
   const GoldenTensor& golden = *pieces.front().golden;
   std::string clue = began_anew(part, right, found.step);
+  if (clue.empty()) clue = clipped_otherwise(run, part, golden);
   if (clue.empty())
     clue = at_another_place(part, values_of(golden), golden.scale, "those of the reference", "");
   if (clue.empty()) clue = was_at_another_place(run, reference, part, golden, right);
   return clue;
 }
 
+namespace {
+
+// The rate that the parameter's optimizer had in the step; unset where it is not recorded.
+std::optional<double> rate_of(const std::vector<double>& rates, int64_t step) {
+  if (step < 1 || step > std::ssize(rates)) return std::nullopt;
+  return rates[static_cast<size_t>(step - 1)];
+}
+
+std::string other_rate(const RecordedRun& run, const Reference& reference,
+                       const std::string& parameter, int64_t step) {
+  if (run.from_step > 0) return "";  // whose first step is a later one of the golden
+  const ParameterGroup* here = group_of(run.groups, parameter);
+  const ParameterGroup* there = group_of(reference.groups, parameter);
+  const GoldenTensor* common = reference.record.find(Phase::kStep, step, "lr");
+  const auto own = rate_of(here ? here->lr : run.lr, step);
+  std::optional<double> due;
+  if (there) {
+    due = rate_of(there->lr, step);
+  } else if (common && common->value.holds<double>()) {
+    due = *common->value.data<double>();
+  }
+  if (!own || !due || *own == *due) return "";
+  return fmt::format("lr of step {} is {:.6g}, the golden's {:.6g}", step, *own, *due);
+}
+
+}  // namespace
+
 std::string other_settings(const RecordedRun& run, const Reference& reference,
-                           const std::string& parameter) {
+                           const std::string& parameter, int64_t step) {
   const auto settings_of = [&](const auto& one) {
     const ParameterGroup* group = group_of(one.groups, parameter);
     return group ? group->settings : one.settings;
   };
   std::map<std::string, std::string> here = settings_of(run), there = settings_of(reference);
   if (here.contains("rule") && there.contains("rule")) here.erase("type");  // the rule counts
+  // A subclass may compute what its base class does.
+  constexpr const char* kUnknown = "\"other\"";
+  if (here["rule"] == kUnknown || there["rule"] == kUnknown) here.erase("rule");
   std::vector<std::string> texts;
   for (const auto& [key, value] : here) {
     const auto other = there.find(key);
     if (other == there.end() || other->second == value) continue;
     texts.push_back(fmt::format("{} is {}, the golden's {}", key, value, other->second));
+  }
+  if (const std::string rate = other_rate(run, reference, parameter, step); !rate.empty()) {
+    texts.push_back(rate);
   }
   if (texts.empty()) return "";
   return fmt::format("the optimizers have other settings (run.json): {}", fmt::join(texts, "; "));
