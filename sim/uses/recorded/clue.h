@@ -50,8 +50,8 @@ std::string absent_gradients(const RecordedRun& run, const Reference& reference,
 std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
                          const judge::Divergence& found);
 
-// Which settings of the parameter's optimizer, and its rate in the step, differ from the golden's by
-// run.json; "" for none, and where one of the two does not say.
+// Which settings of the parameter's optimizer, and its rate in the step, differ from the golden's
+// by run.json; "" for none, and where one of the two does not say.
 std::string other_settings(const RecordedRun& run, const Reference& reference,
                            const std::string& parameter, int64_t step);
 
