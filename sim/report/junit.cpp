@@ -99,6 +99,7 @@ void add_part(std::vector<Suite>& suites, const std::string& part) {
     ++suite.tests;
     suite.failures += one.at("failed").get<bool>();
     suite.errors += one.at("in_error").get<bool>();
+    suite.skipped += one.at("skipped").get<bool>();
     suite.seconds += one.at("seconds").get<double>();
     suite.body += one.at("xml").get<std::string>();
   } catch (const nlohmann::json::exception& error) {
@@ -123,10 +124,15 @@ std::string junit_part(const judge::CaseResult& result, const RunInfo& info) {
   if (!unresolved.empty()) {
     inside += fmt::format("      <system-err>{}</system-err>\n", xml_text(unresolved));
   }
+  const bool is_unjudged =
+      result.as_expected && !result.spec.judged && result.verdict == Verdict::kMatch;
+  if (is_unjudged)
+    inside += "      <skipped message=\"not judged: the case has judged: false\"/>\n";
   const bool failed = !result.as_expected && is_failure(result);
   return nlohmann::json{{"file", valid_utf8(result.spec.file)},
                         {"failed", failed},
                         {"in_error", !result.as_expected && !failed},
+                        {"skipped", is_unjudged},
                         {"seconds", result.seconds},
                         {"xml", case_element(result.spec.file, name, result.seconds, inside)}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

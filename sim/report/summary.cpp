@@ -29,6 +29,11 @@ std::string_view color_of(const judge::CaseResult& result) {
   return result.verdict == Verdict::kRefused ? kYellow : kRed;
 }
 
+// Whether it ran to its end and was compared with nothing.
+bool is_unjudged(const judge::CaseResult& result) {
+  return !result.spec.judged && result.verdict == Verdict::kMatch;
+}
+
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 std::string what_it_says(const judge::CaseResult& result) {
@@ -135,9 +140,9 @@ void append(const std::string& file, const std::string& text) {
 
 std::string totals_text(const SummaryParts& parts, bool color) {
   std::map<Verdict, int64_t> counts;
-  int64_t unexpected = 0;
+  int64_t unexpected = 0, unjudged = 0;
   for (const auto& result : parts.results) {
-    ++counts[result.verdict];
+    is_unjudged(result) ? ++unjudged : ++counts[result.verdict];
     unexpected += result.as_expected ? 0 : 1;
   }
   std::string text = count_of(std::ssize(parts.results) + std::ssize(parts.not_run), "case");
@@ -147,6 +152,7 @@ std::string totals_text(const SummaryParts& parts, bool color) {
     text += fmt::format("{}{} {}", separator, count, verdict);
     separator = ", ";
   }
+  if (unjudged > 0) text += fmt::format("{}{} not judged (judged: false)", separator, unjudged);
   if (!parts.skipped.empty()) text += fmt::format("; {} skipped", parts.skipped.size());
   if (!parts.not_run.empty()) text += fmt::format("; {} not run", parts.not_run.size());
   text += fmt::format("   {:.1f} s   ", parts.seconds);
@@ -172,8 +178,10 @@ std::string status_text(const SummaryParts& parts) {
 }
 
 std::string case_line(const judge::CaseResult& result, bool color) {
+  const std::string word = is_unjudged(result) ? "not judged" : name_of(result.verdict);
   std::string line = fmt::format(
-      "{}  {:7.3f} s  {}", painted(fmt::format("{:9}", result.verdict), color_of(result), color),
+      "{}  {:7.3f} s  {}",
+      painted(fmt::format("{:9}", word), is_unjudged(result) ? kYellow : color_of(result), color),
       result.seconds, result.spec.name);
   if (result.verdict == Verdict::kMatch && result.tensors_compared > 0) {
     const std::string grounds = judge::grounds_text(result.account.grounds);

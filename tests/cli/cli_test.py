@@ -335,6 +335,17 @@ class Judge(CommandTest):
 
 
 class Run(CommandTest):
+    def test_what_was_compared_with_nothing_is_no_match(self):
+        free = self.write("free.yaml", "name: t/free\njudged: false\nparallel: {tensor_parallel_size: 2}\n"
+                                       "faults: [{kind: drop, rank: 1, op: all_reduce, axis: tp, label: o_proj forward}]\n")
+        text = self.call("run", free, "--backend", "emulated", "--out", self.path("free"))
+        self.assertIn("1 case: 1 not judged (judged: false)", text)
+        self.assertNotIn("match", text)
+        with open(self.path("free/junit.xml")) as file:
+            self.assertIn('skipped="1"', file.read())
+        empty = self.write("empty.yaml", "name: t/empty\nworkload: policy\nrun: {stages: [{do: offload}]}\n")
+        self.assertIn("nothing was compared", self.call("run", empty, "--backend", "emulated", status=1))
+
     def test_a_call_after_the_first_wrong_tensor_is_not_its_cause(self):
         twice = self.write("twice.yaml", """
 name: t/twice

@@ -32,10 +32,11 @@ void second_moment(double beta, double largest, const double* __restrict before,
 void adamw_parameter(double kept, double rate, double correction, double eps,
                      const double* __restrict before, const OptimizerBlock& __restrict square,
                      size_t count, OptimizerBlock& __restrict due) {
+  const double terms_of_kept = 1 + std::fabs(1 - kept);  // 1 and lr decay, which may be the larger
   for (size_t i = 0; i < count; ++i) {
     const double step = rate / (std::sqrt(square.value[i] / correction) + eps);
     due.value[i] = kept * before[i] - step * due.value[i];
-    due.magnitude[i] = std::fabs(before[i]) + step * due.magnitude[i];
+    due.magnitude[i] = terms_of_kept * std::fabs(before[i]) + step * due.magnitude[i];
   }
 }
 

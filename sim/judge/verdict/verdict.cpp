@@ -141,6 +141,15 @@ std::optional<EndingVerdict> of_unresolved(const CaseResult& result) {
   return EndingVerdict{Verdict::kRefused, ResultKind::kUnresolved, unresolved};
 }
 
+// A match for which no rank observed anything would show nothing either.
+std::optional<EndingVerdict> of_nothing(const CaseResult& result) {
+  const CaseSpec& spec = result.spec;
+  if (!spec.judged || result.tensors_compared > 0 || spec.expect.nothing_counted) return {};
+  return EndingVerdict{Verdict::kBadInput, ResultKind::kBadInput,
+                       "nothing was compared: no stage of the case trains or scores; add one, or "
+                       "write expect: {nothing_counted: true}"};
+}
+
 // A match of zeros with zeros would show nothing of what trains or scores.
 std::optional<EndingVerdict> of_grounds(const CaseResult& result) {
   if (result.spec.expect.nothing_counted) return {};
@@ -172,6 +181,7 @@ constexpr std::optional<EndingVerdict> (*kDetectors[])(Judged& judged) = {
     [](Judged& judged) { return of_unresolved(judged.result); },
     // Everything was judged and is right: this detector checks that it is not all zeros.
     [](Judged& judged) { return of_grounds(judged.result); },
+    [](Judged& judged) { return of_nothing(judged.result); },
 };
 
 EndingVerdict first_verdict(Judged& judged) {
