@@ -22,6 +22,10 @@ class Rows:
         self.start, self.count, self.total = start, count, total
         self._used: dict[str, int] = {}
 
+    def begin_step(self) -> None:
+        """Micro-batches are counted from the first row again: a program may cut its batch once, and train on it often."""
+        self._used.clear()
+
     def place(self, name: str, tensor: torch.Tensor, source: str) -> Piece:
         """Places a tensor of these rows in the global batch; smaller ones are micro-batches that follow each other."""
         size = tensor.shape[0]

@@ -81,13 +81,27 @@ def watch_steps(optimizer, gradients: Callable[[], None], before: Callable[[], N
         else:
             after(norm)
 
-    if isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks"):
+    optimizer = that_steps(optimizer)
+    if has_hooks(optimizer):
         return [optimizer.register_step_pre_hook(lambda _, args, kwargs: entered(args, kwargs, sys._getframe(1))).remove,
                 optimizer.register_step_post_hook(lambda *_: left(None)).remove]
     if not callable(getattr(optimizer, "step", None)):
         raise Error(f"The optimizer is a {type(optimizer).__name__} and has no step()",
                     "Give record the optimizer that steps, or none and call rec.gradients() and rec.stepped()")
     return [wrap_step(optimizer, entered, left)]
+
+
+def has_hooks(optimizer) -> bool:
+    return isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks")
+
+
+def that_steps(optimizer):
+    """The optimizer, or the one in it where it only looks like one, as Accelerate's does: its step() does nothing while
+    gradients accumulate."""
+    if not isinstance(optimizer, torch.optim.Optimizer) or has_hooks(optimizer):
+        return optimizer
+    inner = [one for one in inner_optimizers(optimizer) if has_hooks(one)]
+    return inner[0] if len(inner) == 1 else optimizer
 
 
 def is_on_stack(frame) -> bool:

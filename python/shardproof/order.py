@@ -10,10 +10,13 @@ from .sources.slot import Slot
 
 
 class ComputationOrder:
-    """Watches the modules and gradients of a step. `on_start` is called at the first forward pass of each step."""
+    """Watches the modules and gradients of a step. `on_start` is called at the first forward pass of each step, and
+    `on_gradient` with the id of a parameter to whose gradient a backward pass has added."""
 
-    def __init__(self, models: Sequence[torch.nn.Module], slots: Sequence[Slot], on_start: Callable[[], None]):
+    def __init__(self, models: Sequence[torch.nn.Module], slots: Sequence[Slot], on_start: Callable[[], None],
+                 on_gradient: Callable[[int], None]):
         self._on_start = on_start
+        self._gradient_came = on_gradient
         self._forward: dict[int, int] = {}
         self._ready: dict[int, int] = {}
         self._count = 0
@@ -46,6 +49,7 @@ class ComputationOrder:
     def _on_gradient(self, parameter):
         self._ready[id(parameter)] = self._count
         self._count += 1
+        self._gradient_came(id(parameter))
 
     def clear(self) -> None:
         self._forward.clear()

@@ -80,6 +80,9 @@ class Layout:
     def record(self, model, optimizer=None, **options):
         """Records what follows, as shardproof.record does, for the comparison with the golden."""
         from .recorder import record
+        if self._recorders:
+            raise Error("The test calls layout.record a second time, which would remove the first run unseen",
+                        "Give each model a test of its own, or one layout.record the list of models")
         self._recorders.append(record(model, optimizer, out=self.out, noise=self.noise, **options))
         return self._recorders[-1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,6 +116,7 @@ class Recorder:
         if self.mesh.world_size == 1:
             check_patterns(models, self._slots, self._buffers.names(), only, [*activations, *hashes], layouts)
         self._owners = optimizers.owners_of(self._optimizers, self._slots)
+        self._slot_of = {id(slot.parameter): slot for slot in self._slots}
         check_is_not_golden(out)
         run_folder.claim(out, self.mesh.rank, self.mesh.world_size)
         self._files = run_folder.RankFiles(out, self.mesh.rank, max_bytes)
@@ -122,6 +124,7 @@ class Recorder:
         self._matrices = fields_of_matrices(self._optimizers, self._slots, matrices, is_any)
         self._chosen_buffers = buffers
         self._finished = 0            # optimizer steps that have ended
+        self._is_stepping = False
         self._in_step = True          # whether the next step has begun
         self._seen: set[int] = set()  # the ids of slots whose gradients of this step are recorded
         self._stepped: set[int] = set()  # positions of the optimizers that have stepped in this step
@@ -186,20 +189,47 @@ class Recorder:
 
     def _record_gradients(self, slots) -> None:
         self._begin_step()
-        slots = [slot for slot in slots if id(slot) not in self._seen]
+        slots = [slot for slot in slots if id(slot) not in self._seen and slot.gradient() is not None]
         if not slots or not self._is_recorded(self._step()):
             return
         self._seen.update(map(id, slots))
         order = self._order.of_gradients()
         for slot in slots:
             gradient = slot.gradient()
-            if gradient is not None:
+            if self._noise:
+                self._noise.move(local_of(gradient))
+            for piece in self._of_first_rows(slot, slot.gradient_pieces(gradient)):
+                self._files.add("grad", slot.name, self._step(), piece, order=order.get(id(slot)))
                 if self._noise:
-                    self._noise.move(local_of(gradient))
-                for piece in self._of_first_rows(slot, slot.gradient_pieces(gradient)):
-                    self._files.add("grad", slot.name, self._step(), piece, order=order.get(id(slot)))
-                    if self._noise:
-                        self._noise.doubt(slot.name, self._step(), piece)
+                    self._noise.doubt(slot.name, self._step(), piece)
+
+    def _record_clipped(self, parameters: list | None) -> bool:
+        """Records the gradients that a clip is given. Returns whether any are of the recorded models: a program may clip
+        others, such as a critic's, before these have got theirs."""
+        slots = self._chosen_slots
+        if parameters is not None:
+            given = set(map(id, parameters))
+            slots = [slot for slot in slots if not given.isdisjoint(map(id, slot.keys()))]
+            copies = sorted(tuple(one.shape) for one in parameters)  # of wider parameters, which the program steps
+            if not slots and copies == sorted(tuple(slot.parameter.shape) for slot in self._slots):
+                slots = self._chosen_slots
+        self._record_gradients(slots)
+        return bool(slots)
+
+    def _gradient_came(self, parameter: int) -> None:
+        """Forgets what was recorded of a gradient to which another backward pass adds before its optimizer steps, as where
+        a scaler skips a step that overflows."""
+        slot = self._slot_of.get(parameter)
+        if slot is None or id(slot) not in self._seen or not self._optimizers:
+            return
+        if self._is_stepping or self._owners.get(id(slot), 0) in self._stepped:
+            return  # a closure may be called again: its first gradients count
+        self._seen.discard(id(slot))
+        step = self._step()
+        self._files.drop("grad", {slot.name}, step)
+        norms = self._counts.pop("norms", 0)
+        self._files.drop("scalar", {name + (f".{count}" if count else "") for count in range(norms)
+                                    for name in ("grad_norm", "clip_coefficient")}, step)
 
     def stepped(self) -> None:
         """Records the parameters and the optimizer's state after a step."""
@@ -239,8 +269,8 @@ class Recorder:
     def _watch(self, models, activations: list[str], hashes: list[str]) -> None:
         if self._noise:
             self._ends.append(self._noise.remove)
-        self._order = ComputationOrder(models, self._slots, self._begin_step)
-        self._ends += [self._order.remove, Clipping(self.gradients, self._clipped).remove]
+        self._order = ComputationOrder(models, self._slots, self._begin_step, self._gradient_came)
+        self._ends += [self._order.remove, Clipping(self._record_clipped, self._clipped).remove]
         for index, optimizer in enumerate(self._optimizers):
             self._watch_steps(index, optimizer)
         for one in models:
@@ -277,8 +307,11 @@ class Recorder:
         if not self._in_step:
             self._record_program(self._finished)  # only now, because scripts update buffers after optimizer.step()
             self._in_step = True
+            self._is_stepping = False
             self._seen.clear()
             self._counts.clear()
+            if current.rows is not None:
+                current.rows.begin_step()
 
     def _step(self) -> int:
         """The number of the step to which what is recorded now belongs. A step lasts until the next forward pass, so
@@ -289,10 +322,12 @@ class Recorder:
         if index in self._stepped:  # the others do not step in each step
             self.stepped()
         self._begin_step()
+        self._is_stepping = True
         if self._is_recorded(self._step()):
             self._settings.add_rates(index, optimizer)
 
     def _after_step(self, index: int, norm: float | None) -> None:
+        self._is_stepping = False
         if norm is not None:
             self.scalar("grad_norm", norm)
         self._stepped.add(index)
@@ -303,7 +338,7 @@ class Recorder:
         if is_dtensor(norm):
             norm = norm.full_tensor()  # clipping has just summed it over the same ranks
         norm = norm.detach()
-        if self._settings is not None:
+        if self._settings is not None and math.isfinite(max_norm):  # an infinite one measures the norm alone
             self._settings.max_norm = max_norm
         count = self._next("norms")
         suffix = f".{count}" if count else ""

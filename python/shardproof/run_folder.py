@@ -65,7 +65,7 @@ class RankFiles:
         self._rank = rank
         self._max_bytes = max_bytes
         self._lines: list[Line] = []
-        self._tensors: list[torch.Tensor] = []
+        self._tensors: list[torch.Tensor | None] = []
         self.bytes = 0
         self.dtypes: set = set()
 
@@ -84,6 +84,14 @@ class RankFiles:
             raise Error(f"Rank {self._rank} has recorded {self.bytes} bytes in step {step}, but max_bytes is "
                         f"{self._max_bytes}", "Record fewer steps=, fewer names with only=, or raise max_bytes")
 
+    def drop(self, kind: str, names, step: int) -> None:
+        """Forgets what was added of a step under one of these names."""
+        gone = [line for line in self._lines if line.step == step and line.kind == kind and line.name in names]
+        self._lines = [line for line in self._lines if not any(line is one for one in gone)]
+        for line in gone:
+            self.bytes -= safetensors_file.size_in_bytes(self._tensors[line.key])
+            self._tensors[line.key] = None
+
     def add_hash(self, name: str, step: int, piece: Piece, microbatch: int, order: int, rows: int | None,
                  kind: str = "hash") -> None:
         """Adds the digest of a piece, and not its values."""
@@ -93,11 +101,12 @@ class RankFiles:
 
     def write(self) -> None:
         stem = self._folder / f"rank{self._rank}"
-        tensors = {str(key): tensor for key, tensor in enumerate(self._tensors)}
+        tensors = {str(key): tensor for key, tensor in enumerate(self._tensors) if tensor is not None}
         replace(stem.with_suffix(".safetensors"), lambda path: safetensors_file.write(path, tensors))
         lines = [*(line.fields() for line in self._lines), {"end": len(self._lines)}]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         replace(stem.with_suffix(".jsonl"), lambda path: path.write_text(text))
+        self._tensors, self._lines = [], []
 
 
 @dataclasses.dataclass(slots=True)

@@ -27,8 +27,8 @@ OptionRows<CaseSpec> general_rows() {
                             Flag{"--precision", kEveryCommand}),
       row<&Spec::seed>("seed", "Seed of weights, batch and all other draws", Range{0, kMaxSeed},
                        Flag{"--seed", kEveryCommand, kWhenGiven}),
-      row<&Spec::judged>("judged", "false: run without a comparison, and say that it is not judged", ignores,
-                         NotDrawn{"without a comparison nothing is proven"}),
+      row<&Spec::judged>("judged", "false: run without a comparison, and say that it is not judged",
+                         ignores, NotDrawn{"without a comparison nothing is proven"}),
       row<&Spec::record_activations>(
           "record_activations", "false: compare gradients, parameters, losses and logprobs only"),
       row<&Spec::sample_rows>("sample_rows",

@@ -219,7 +219,7 @@ struct CaseSpec {
   bool colocated = false;          // policy: a refit sends weights through the host's memory
   int64_t lives = 1;               // policy: how often all stages run in one process
   int64_t micro_batch_size = 0;    // per dp rank; 0: the rank's whole share
-  bool judged = true;              // false: run without a comparison, and say that it is not judged (bench at scale)
+  bool judged = true;              // false: run without a comparison (bench at scale)
   bool record_activations = true;  // false: gradients, parameters, losses and logprobs only
   int64_t sample_rows = 0;         // rows of dim 0 of each tensor that are compared; 0: all
   DataSpec data;

@@ -344,7 +344,7 @@ class Run(CommandTest):
         with open(self.path("free/junit.xml")) as file:
             self.assertIn('skipped="1"', file.read())
         empty = self.write("empty.yaml", "name: t/empty\nworkload: policy\nrun: {stages: [{do: offload}]}\n")
-        self.assertIn("nothing was compared", self.call("run", empty, "--backend", "emulated", status=1))
+        self.assertIn("nothing was compared", self.call("run", empty, "--backend", "emulated", status=2))
 
     def test_a_call_after_the_first_wrong_tensor_is_not_its_cause(self):
         twice = self.write("twice.yaml", """

@@ -232,6 +232,27 @@ class OptimizersTest(judging.RunsTest):
         self.assertLessEqual(float(runs.whole(self.out, kind="param", name=name, step=1).abs().max()), 0.01)
         self.assertTrue(torch.equal(runs.whole(self.out, kind="param", name=name, step=2), first))
 
+    def test_a_wrapper_that_does_nothing_while_gradients_accumulate(self):
+        """Accelerate's optimizer is an Optimizer in name, without what __init__ makes."""
+        class Accelerated(torch.optim.Optimizer):
+            def __init__(self, optimizer):
+                self.optimizer = optimizer
+                self.syncs = False
+
+            param_groups = property(lambda self: self.optimizer.param_groups)
+
+            def step(self, closure=None):
+                if self.syncs:
+                    self.optimizer.step(closure)
+
+        optimizer = Accelerated(torch.optim.SGD(self.model.parameters(), lr=0.1))
+        with self.record(optimizer):
+            for step in range(4):
+                backward(self.model, step)
+                optimizer.syncs = step % 2 == 1
+                optimizer.step()
+        self.assertEqual(self.header()["steps"], 2)
+
     def test_an_optimizer_that_steps_every_second_time(self):
         ends, others = halves(self.model)
         first, second = torch.optim.SGD(ends, lr=0.1), torch.optim.SGD(others, lr=0.2)

@@ -220,6 +220,17 @@ def test_leaves_its_recorder_open(layout):
 
 
 @pytest.mark.layouts("tp2")
+def test_records_twice(layout):
+    for wrong in (True, False):
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        layout.load(model)
+        with layout.record(model, optimizer):
+            (model(torch.ones(1, 2)).sum() * (7 if wrong and layout.sizes else 1)).backward()
+            optimizer.step()
+
+
+@pytest.mark.layouts("tp2")
 def test_raises(layout):
     if layout.rank == 1:
         print("about to raise")
