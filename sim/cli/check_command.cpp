@@ -36,8 +36,7 @@ judge::CaseResult with_witness(judge::CaseResult result,
                                const std::optional<judge::FileJudgement>& judged, bool color) {
   if (result.verdict != Verdict::kMatch && result.verdict != Verdict::kMismatch) return result;
   if (!judged) {
-    std::cout
-        << "compared with shardproof's own golden only: the case has no expected.safetensors\n";
+    std::cout << "compared with shardproof's own golden only, and with no expected.safetensors\n";
     return result;
   }
   const judge::CaseResult& witness = judged->result;

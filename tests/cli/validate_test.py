@@ -265,6 +265,11 @@ class Validate(cli_test.CommandTest):
         self.assertEqual(done.returncode, 2, done.stdout)
         self.assertIn("nothing was compared: groups had nothing to do on 2 ranks", done.stdout)
 
+    def test_slow_needs_the_times(self):
+        done, _ = self.validate("stages: [groups]\nrounds: 1\n", "--slow", "3", ranks=2)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertIn("has no stage times", done.stderr)
+
     def test_rounds_go_on_for_some_minutes(self):
         done, found = self.validate("stages: [pairs]\nrounds: 1\nsizes: [5, 9, 33]\n", "--minutes", "0.02", ranks=2)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -157,6 +157,12 @@ class ValidateCommand {
                             .device = settings_.device,
                             .workloads = run_arguments_.workloads};
     check_nodes(suite_, ranks, world, launched);
+    if (arguments_.slow > 0 && !suite_.has(validate::Stage::kTimes)) {
+      throw_bad_input(
+          fmt::format("--slow {:g} looks at the times of links, and {} has no stage times",
+                      arguments_.slow, arguments_.suite),
+          "add it to `stages`");
+    }
     settings_.cases = [this, world](int64_t count) { return training_cases(suite_, count, world); };
     require_cases(suite_, settings_.cases(ranks), ranks);
   }

@@ -108,12 +108,24 @@ std::optional<Counted> count_in(const Assembled& tensor, const std::vector<Colum
   return out;
 }
 
+// Whether each rank has one backward pass, so that a part is what a rank has.
+bool have_one_each(const std::vector<MicrobatchGradient>& parts) {
+  return std::all_of(parts.begin(), parts.end(),
+                     [](const MicrobatchGradient& part) { return part.microbatch == 0; });
+}
+
 // "microbatch 3", with its samples where other ranks have another microbatch of that number.
 std::vector<std::string> names_of(const std::vector<MicrobatchGradient>& parts) {
   std::map<int64_t, int64_t> counts;
   for (const MicrobatchGradient& part : parts) ++counts[part.microbatch];
   std::vector<std::string> names;
+  const bool is_one_each = have_one_each(parts);
   for (const MicrobatchGradient& part : parts) {
+    if (is_one_each) {
+      names.push_back(fmt::format("the sample{} {}", part.samples.size() == 1 ? "" : "s",
+                                  fmt::join(part.samples, ", ")));
+      continue;
+    }
     names.push_back(fmt::format("microbatch {}", part.microbatch));
     if (counts[part.microbatch] == 1) continue;
     names.back() += fmt::format(" with sample{} {}", part.samples.size() == 1 ? "" : "s",
@@ -133,7 +145,13 @@ Explanation words_for(const Counted& found, const std::vector<MicrobatchGradient
     if (count == 0) left_out.push_back(names[k]);
     if (count > 1) several.push_back(fmt::format("{} counts {} times", names[k], count));
   }
+  const bool is_one_each = have_one_each(parts);
   if (several.empty() && once.size() == 1) {
+    if (is_one_each) {
+      return {fmt::format("it is the gradient of {} alone, of {} parts of the batch", once.front(),
+                          parts.size()),
+              "the gradients of the ranks that have the other samples are missing from the sum"};
+    }
     const bool is_last = std::all_of(parts.begin(), parts.end(), [&](const auto& part) {
       return part.microbatch <= parts[only].microbatch;
     });
@@ -145,12 +163,21 @@ Explanation words_for(const Counted& found, const std::vector<MicrobatchGradient
   if (several.empty()) {
     return {fmt::format("it is the golden without {}, of {}", fmt::join(left_out, " and "),
                         parts.size()),
-            fmt::format("the backward of {} does not run, or what it leaves is dropped",
-                        fmt::join(left_out, " and "))};
+            is_one_each
+                ? fmt::format("the gradients of the ranks that have {} are missing from "
+                              "the sum",
+                              fmt::join(left_out, " and "))
+                : fmt::format("the backward of {} does not run, or what it leaves is dropped{}",
+                              fmt::join(left_out, " and "),
+                              left_out.front().find("sample") == std::string::npos
+                                  ? ""
+                                  : "; or the gradient of a rank that has these samples is missing "
+                                    "from the sum")};
   }
   std::string pattern = fmt::format("it is the golden's sum in which {}", fmt::join(several, ", "));
   if (!left_out.empty()) pattern += fmt::format(" and {} not at all", fmt::join(left_out, ", "));
-  return {pattern, "what a backward leaves is added more than once"};
+  return {pattern, is_one_each ? "the gradient of a rank is added more than once"
+                               : "what a backward leaves is added more than once"};
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ namespace {
 constexpr const char* kThroughFloat32 = "computed or stored in float32 somewhere on the way";
 constexpr int64_t kFewestOfShare = 8;  // elements; roundings of fewer may look like one share
 constexpr double kLeastOfFloat32 = 0x1p-28, kMostOfFloat32 = 1e-6;  // of a tensor's size
-constexpr double kLargestRounding = 20;  // in allowances; a lower precision rounds by less
+constexpr double kLargestRounding = 20;   // in allowances; a lower precision rounds by less
+constexpr double kMostOfRounding = 0.25;  // of the tensor's scale
 
 // "3", "2..5", "1, 4, 6"
 std::string index_text(const std::set<int64_t>& indices) {
@@ -194,7 +195,8 @@ void take_quotient(const Difference& difference, Explanation& out) {
 }  // namespace
 
 bool may_be_rounding(const ResultRow& row) {
-  return row.rounding_only && row.worst_ratio < kLargestRounding;
+  return row.rounding_only && row.worst_ratio < kLargestRounding &&
+         row.worst_error < kMostOfRounding * row.golden_scale;
 }
 
 std::optional<Proposal> propose_where(const Assembled& tensor, const Mesh& mesh) {

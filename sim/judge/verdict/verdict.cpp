@@ -144,7 +144,12 @@ std::optional<EndingVerdict> of_unresolved(const CaseResult& result) {
 // A match for which no rank observed anything would show nothing either.
 std::optional<EndingVerdict> of_nothing(const CaseResult& result) {
   const CaseSpec& spec = result.spec;
-  if (!spec.judged || result.tensors_compared > 0 || spec.expect.nothing_counted) return {};
+  const bool is_seen = std::any_of(result.reports.begin(), result.reports.end(),
+                                   [](const RankReport& report) { return !report.rows.empty(); });
+  // A stage that is to fail shows that what it leaves is cleared away.
+  const bool fails = std::any_of(spec.stages.begin(), spec.stages.end(),
+                                 [](const StageSpec& stage) { return stage.fails; });
+  if (!spec.judged || is_seen || fails || spec.expect.nothing_counted) return {};
   return EndingVerdict{Verdict::kBadInput, ResultKind::kBadInput,
                        "nothing was compared: no stage of the case trains or scores; add one, or "
                        "write expect: {nothing_counted: true}"};

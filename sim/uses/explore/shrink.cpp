@@ -180,7 +180,7 @@ std::string without_speakers(const std::string& text) {
 
 // Of ranks that disagree about a call: its axis, and what differs. Of data that was altered: the op
 // and the axis of the call. "" for other messages.
-std::string call_of(const std::string& message) {
+std::string failed_call(const std::string& message) {
   static const std::regex disagreement(R"(disagree on call [0-9]+ of (\w+)\[[^\]]*\]: ([a-z ]+))");
   static const std::regex altered(R"( (in|of) (\w+)(\([a-z]+\))? (\w+)\[)");
   std::smatch found;
@@ -215,7 +215,7 @@ std::string failure_signature(const judge::CaseResult& result) {
   }
   const bool is_of_call =
       result.kind == ResultKind::kDisagreement || result.kind == ResultKind::kDigest;
-  return is_of_call ? signature + call_of(result.message) : signature;
+  return is_of_call ? signature + failed_call(result.message) : signature;
 }
 
 std::string without_cause(const std::string& signature) {

@@ -47,7 +47,7 @@ TEST_CASE("a factor that is nearly right is claimed with its share, a rough one 
   precision = Precision::kBFloat16;
   CHECK_THAT(planted(2, 0).pattern, Catch::Contains("2 is the size of dp"));
   CHECK(planted(2.1, 0).likely.empty());  // roundings of many elements do not move their factor
-  precision = Precision::kFloat64;  // where the rest is not a rounding
+  precision = Precision::kFloat64;        // where the rest is not a rounding
   const Divergence rest = planted(2, 1e-2);
   CHECK_THAT(rest.pattern, Catch::StartsWith("every element is about 2.00 x golden") &&
                                Catch::EndsWith("what rounding may leave: not the cause alone"));

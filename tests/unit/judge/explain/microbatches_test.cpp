@@ -62,6 +62,22 @@ Explanation said_of_factor(double factor, const Mesh& mesh, const std::set<int64
 
 }  // namespace
 
+TEST_CASE("where each rank has one backward the samples of ranks are named", "[microbatches]") {
+  auto gradients = gradients_of(kParts);
+  for (MicrobatchGradient& one : gradients) one.microbatch = 0;
+  const auto lost = proposed(kGolden - 0.3 * kParts[1], kGolden, gradients);
+  REQUIRE(lost);
+  CHECK(lost->pattern == "it is the golden without the samples 10, 11, of 3");
+  CHECK(lost->likely ==
+        "the gradients of the ranks that have the samples 10, 11 are missing from the sum");
+  const auto twice = proposed(kGolden + 0.2 * kParts[0], kGolden, gradients);
+  REQUIRE(twice);
+  CHECK(twice->likely == "the gradient of a rank is added more than once");
+  const auto alone = proposed(0.5 * kParts[2], kGolden, gradients);
+  REQUIRE(alone);
+  CHECK_THAT(alone->likely, Catch::Contains("that have the other samples are missing"));
+}
+
 TEST_CASE("microbatches that a gradient lacks are named", "[microbatches]") {
   const auto last = proposed(0.5 * kParts[2]);
   REQUIRE(last);
