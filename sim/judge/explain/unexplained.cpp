@@ -34,7 +34,7 @@ std::string index_text(const std::set<int64_t>& indices) {
 }
 
 // How far wrong elements are off, and in which direction.
-struct Errors {
+struct Roundings {
   double largest = 0;
   int64_t above = 0, below = 0;
 
@@ -51,8 +51,8 @@ struct Errors {
   }
 };
 
-Errors errors_of(const Symptoms& symptoms) {
-  Errors errors;
+Roundings errors_of(const Symptoms& symptoms) {
+  Roundings errors;
   for (const Piece* piece : symptoms.pieces) {
     for (size_t i = 0; i < piece->actual.size(); ++i) {
       const double error = piece->actual[i] - piece->golden[i];
@@ -65,7 +65,7 @@ Errors errors_of(const Symptoms& symptoms) {
 // The wrong elements of a tensor and their indices.
 struct Wrong {
   std::vector<std::set<int64_t>> at, seen;  // per dim
-  Errors errors;
+  Roundings errors;
   bool zeros = true, golden_zeros = true;
   FactorSums sums;
   FactorSums off;  // of the differences: they are one share of the golden, or not
@@ -140,7 +140,7 @@ bool looks_rounded(const Symptoms& symptoms, double relative_error) {
     return false;
   const double eps = eps_of_precision(symptoms.precision);
   if (!(relative_error < eps / 2 && relative_error > eps / 64)) return false;
-  const Errors errors = errors_of(symptoms);
+  const Roundings errors = errors_of(symptoms);
   return errors.above > 0 && errors.below > 0;
 }
 
@@ -262,7 +262,7 @@ Explanation words_by_size(const Difference& difference) {
   const bool small = std::all_of(wrong.begin(), wrong.end(),
                                  [](const ResultRow* row) { return may_be_rounding(*row); });
   if (out.is_of_counts) return out;
-  Errors errors = errors_of(symptoms);
+  Roundings errors = errors_of(symptoms);
   errors.largest = largest;  // pieces of large tensors are not kept
   const bool may_be_float32 = scale > 0 && errors.may_be_of_float32(scale);
   if (small) {
