@@ -73,6 +73,10 @@ def watch_steps(optimizer, gradients: Callable[[], None], before: Callable[[], N
         return with_gradients(args, kwargs, gradients)
 
     def left(norm: float | None) -> None:
+        while len(running) > 1 and not is_on_stack(running[-1]):
+            running.pop()
+        if not running:  # it began before it was watched
+            return
         running.pop()
         if running:
             return
@@ -81,10 +85,12 @@ def watch_steps(optimizer, gradients: Callable[[], None], before: Callable[[], N
         else:
             after(norm)
 
-    optimizer = that_steps(optimizer)
     if has_hooks(optimizer):
         return [optimizer.register_step_pre_hook(lambda _, args, kwargs: entered(args, kwargs, sys._getframe(1))).remove,
                 optimizer.register_step_post_hook(lambda *_: left(None)).remove]
+    inner = [one for one in inner_optimizers(optimizer) if has_hooks(one)] if isinstance(optimizer, torch.optim.Optimizer) else []
+    if inner:
+        return wrap_around(optimizer, inner, entered, left)
     if not callable(getattr(optimizer, "step", None)):
         raise Error(f"The optimizer is a {type(optimizer).__name__} and has no step()",
                     "Give record the optimizer that steps, or none and call rec.gradients() and rec.stepped()")
@@ -95,13 +101,31 @@ def has_hooks(optimizer) -> bool:
     return isinstance(optimizer, torch.optim.Optimizer) and hasattr(optimizer, "_optimizer_step_pre_hooks")
 
 
-def that_steps(optimizer):
-    """The optimizer, or the one in it where it only looks like one, as Accelerate's does: its step() does nothing while
-    gradients accumulate."""
-    if not isinstance(optimizer, torch.optim.Optimizer) or has_hooks(optimizer):
-        return optimizer
-    inner = [one for one in inner_optimizers(optimizer) if has_hooks(one)]
-    return inner[0] if len(inner) == 1 else optimizer
+def wrap_around(optimizer, inner: Sequence, entered, left) -> list[Callable[[], None]]:
+    """Of an optimizer that is one in name alone, as Accelerate's: its step() does nothing while gradients accumulate, and
+    may go on after the inner ones have stepped. A step begins with the first of these and ends with step() itself."""
+    original = optimizer.step
+    frames, began = [], []
+
+    def first(_, args, kwargs):
+        if not frames or began:
+            return None
+        began.append(True)
+        return entered(args, kwargs, frames[-1])
+
+    def step(*args, **kwargs):
+        frames.append(sys._getframe())
+        began.clear()
+        try:
+            result = original(*args, **kwargs)
+            if began:
+                left(reported_norm(optimizer, result))
+        finally:
+            frames.pop()
+        return result
+
+    optimizer.step = step
+    return [lambda: vars(optimizer).pop("step", None), *(one.register_step_pre_hook(first).remove for one in inner)]
 
 
 def is_on_stack(frame) -> bool:

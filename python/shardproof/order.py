@@ -60,6 +60,10 @@ class ComputationOrder:
         """Whether a backward pass has run in this step, as far as hooks tell: where they say little, a forward pass."""
         return bool(self._ready) or self._by_forward and bool(self._forward)
 
+    def saw_all(self, slots: Sequence[Slot]) -> bool:
+        """Whether the gradients of all these slots have come in this step."""
+        return all(id(slot.parameter) in self._ready for slot in slots)
+
     def of_gradients(self) -> dict[int, int]:
         """The position in this step's backward pass, by id of the slot. Slots of unknown position are absent."""
         times = {id(slot): self._time(slot) for slot in self._slots}

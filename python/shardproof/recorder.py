@@ -211,15 +211,17 @@ class Recorder:
             given = set(map(id, parameters))
             slots = [slot for slot in slots if not given.isdisjoint(map(id, slot.keys()))]
             copies = sorted(tuple(one.shape) for one in parameters)  # of wider parameters, which the program steps
-            if not slots and copies == sorted(tuple(slot.parameter.shape) for slot in self._slots):
+            # Copies may lie in one buffer, or be clipped by groups: then all gradients have come.
+            if not slots and (copies == sorted(tuple(slot.parameter.shape) for slot in self._slots) or
+                              self._order.saw_all(self._chosen_slots)):
                 slots = self._chosen_slots
         self._record_gradients(slots)
-        return bool(slots)
+        return bool(slots) or not self._chosen_slots
 
     def _gradient_came(self, parameter: int) -> None:
         """Forgets what was recorded of a gradient to which another backward pass adds before its optimizer steps, as where
         a scaler skips a step that overflows."""
-        slot = self._slot_of.get(parameter)
+        slot = self._slot_of.get(parameter) if self._in_step else None  # else those recorded are of the step before
         if slot is None or id(slot) not in self._seen or not self._optimizers:
             return
         if self._is_stepping or self._owners.get(id(slot), 0) in self._stepped:

@@ -86,9 +86,12 @@ class RankFiles:
 
     def drop(self, kind: str, names, step: int) -> None:
         """Forgets what was added of a step under one of these names."""
-        gone = [line for line in self._lines if line.step == step and line.kind == kind and line.name in names]
-        self._lines = [line for line in self._lines if not any(line is one for one in gone)]
-        for line in gone:
+        begin = len(self._lines)
+        while begin > 0 and self._lines[begin - 1].step == step:
+            begin -= 1
+        of_step = [(line, line.kind == kind and line.name in names) for line in self._lines[begin:]]
+        self._lines[begin:] = [line for line, is_gone in of_step if not is_gone]
+        for line in (line for line, is_gone in of_step if is_gone):
             self.bytes -= safetensors_file.size_in_bytes(self._tensors[line.key])
             self._tensors[line.key] = None
 

@@ -244,6 +244,8 @@ class OptimizersTest(judging.RunsTest):
             def step(self, closure=None):
                 if self.syncs:
                     self.optimizer.step(closure)
+                    with torch.no_grad():  # as one that averages what ranks have stepped
+                        self.param_groups[0]["params"][0].fill_(7)
 
         optimizer = Accelerated(torch.optim.SGD(self.model.parameters(), lr=0.1))
         with self.record(optimizer):
@@ -251,7 +253,22 @@ class OptimizersTest(judging.RunsTest):
                 backward(self.model, step)
                 optimizer.syncs = step % 2 == 1
                 optimizer.step()
-        self.assertEqual(self.header()["steps"], 2)
+        self.assertEqual((self.header()["steps"], len(self.header()["optimizer"]["lr"])), (2, 2))
+        name, _ = next(iter(self.model.named_parameters()))
+        self.assertTrue(bool((runs.whole(self.out, kind="param", name=name, step=1) == 7).all()))
+
+    def test_a_recorder_that_is_made_within_a_step(self):
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        recorders = []
+
+        def closure():
+            recorders.append(self.record(optimizer))
+
+        optimizer.step(closure)
+        with recorders[0]:
+            backward(self.model, 0)
+            optimizer.step()
+        self.assertEqual(self.header()["steps"], 1)
 
     def test_an_optimizer_that_steps_every_second_time(self):
         ends, others = halves(self.model)

@@ -113,6 +113,19 @@ class RecorderTest(judging.RunsTest):
         self.assertEqual(runs.names(self.out, kind="scalar"), ["clip_coefficient", "grad_norm"])
         self.assertTrue(runs.whole(self.out, kind="scalar", name="grad_norm", step=1).isfinite())
 
+    def test_gradients_without_a_forward_pass_of_a_module(self):
+        """Nothing says where a step begins but the optimizer."""
+        expected = []
+        with self.record():
+            for step in range(3):
+                self.optimizer.zero_grad()
+                sum(((step + 1) * one.square()).sum() for one in self.model.parameters()).backward()
+                expected.append({name: one.grad.clone() for name, one in self.model.named_parameters()})
+                self.optimizer.step()
+        for step, gradients in enumerate(expected, start=1):
+            for name, gradient in gradients.items():
+                self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=step), gradient), (step, name))
+
     def test_an_infinite_norm_measures_alone(self):
         with self.record() as rec:
             train(self.model, self.optimizer, rec, steps=1, max_norm=float("inf"))

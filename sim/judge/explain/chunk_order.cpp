@@ -205,8 +205,8 @@ std::string dealt_in_turn(const Mesh& mesh, const std::vector<int64_t>& order) {
     const std::string whom = axes.empty() ? fmt::format("{} parts", ranks) : "the ranks of " + axes;
     if (order == in_turn) {
       return fmt::format(
-          "rows were dealt to {} in turn, as a sampler does, where rows that follow each other "
-          "belong to one rank",
+          "rows or positions were dealt to {} in turn, as a sampler does, where those that follow "
+          "each other belong to one rank",
           whom);
     }
     if (is_inverse(order, in_turn)) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "sim/uses/recorded/clue.h"
@@ -153,6 +154,18 @@ std::string copies_without_gradient(const RecordedRun& run, const judge::Diverge
       fmt::join(wrong, ", "), fmt::join(have, ", "));
 }
 
+// Whether the rank of the finding had the same values a step before.
+bool keeps_value(const RecordedRun& run, const judge::Divergence& found) {
+  std::optional<std::vector<double>> now, then;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.rank != found.worst.rank || piece.name != found.tensor) continue;
+    if (!is_floating(piece.values.dtype())) return false;
+    if (piece.step == found.step) now = values_as<double>(piece.values);
+    if (piece.step == found.step - 1) then = values_as<double>(piece.values);
+  }
+  return now && then && *now == *then;
+}
+
 // Of a parameter that is wrong only on ranks that recorded no state of it, where others did.
 std::string copies_without_state(const RecordedRun& run, const judge::Divergence& found) {
   const std::string parameter = parameter_of(found.worst.kind, found.tensor);
@@ -163,7 +176,8 @@ std::string copies_without_state(const RecordedRun& run, const judge::Divergence
   }
   const bool is_wrong_beside = std::any_of(found.ranks.begin(), found.ranks.end(),
                                            [&](int64_t rank) { return have.contains(rank); });
-  if (have.empty() || is_wrong_beside || found.ranks.empty()) return "";
+  const bool is_stale = keeps_value(run, found);
+  if (have.empty() || is_wrong_beside || found.ranks.empty() || !is_stale) return "";
   return fmt::format(
       "rank{} {} recorded no state of the optimizer for it, and rank{} {} did: the optimizer there "
       "does not hold it, and nothing gives it the new values before the step ends; broadcast them "
@@ -175,8 +189,7 @@ std::string copies_without_state(const RecordedRun& run, const judge::Divergence
 }  // namespace
 
 std::string ranks_without_step(const RecordedRun& run, int64_t step) {
-  std::map<int64_t, int64_t> last;  // step of each rank
-  for (int64_t rank = 0; rank < run.world_size; ++rank) last[rank] = 0;
+  std::map<int64_t, int64_t> last;  // step of each rank that has parameters
   for (const RecordedPiece& piece : run.pieces) {
     if (is_stepped(piece.kind)) last[piece.rank] = std::max(last[piece.rank], piece.step);
   }
@@ -184,7 +197,7 @@ std::string ranks_without_step(const RecordedRun& run, int64_t step) {
   for (const auto& [rank, made] : last) {
     if (made < step) without.push_back(rank);
   }
-  if (without.empty() || std::ssize(without) == run.world_size) return "";
+  if (without.empty() || without.size() == last.size()) return "";
   return fmt::format("rank{} {} recorded {} of {} steps: the optimizer did not step there",
                      without.size() > 1 ? "s" : "", fmt::join(without, ", "), last[without.front()],
                      run.steps);

@@ -281,6 +281,7 @@ std::string clue_of_experts(const RecordedRun& run, const std::vector<Gradient>&
     are_zero = are_zero && is_zero(block.actual(), block.size);
   }
   if (far.empty() || others.empty()) return "";
+  const double farthest_other = *std::max_element(others.begin(), others.end());
   const double rest = median(std::move(others));
   if (rest > kContrast * nearest_far || farthest_near > kContrast * nearest_far) return "";
   const size_t shown = std::min(layers.size(), kListedExperts);
@@ -289,7 +290,7 @@ std::string clue_of_experts(const RecordedRun& run, const std::vector<Gradient>&
                   fmt::join(layers.begin(), std::next(layers.begin(), shown), ", "),
                   shown < layers.size() ? " .." : "");
   const std::string where = place_of(run.mesh, ranks, all_ranks);
-  if (rest <= kExpertRounding) {
+  if (farthest_other <= kExpertRounding) {
     return fmt::format(
         "{} are {} {}, and the other gradients are right, so that these experts compute what they "
         "should: their gradients are summed over other ranks than those that hold copies of them, "

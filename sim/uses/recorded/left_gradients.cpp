@@ -65,7 +65,7 @@ std::string left_from_step_before(const RecordedRun& run, const Reference& refer
   if (differing < kFewestLeft) return "";
   double least = INFINITY, most = -INFINITY;
   for (const auto& [name, sums] : tensors) {
-    if (!sums.fits() || !sums.is_another()) return "";
+    if (!sums.fits() || !sums.is_another() || !(sums.factor() > 0)) return "";
     least = std::min(least, sums.factor());
     most = std::max(most, sums.factor());
   }

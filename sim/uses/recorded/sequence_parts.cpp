@@ -26,25 +26,35 @@ std::set<int64_t> wrong_along(const Gradient& piece, size_t dim) {
 }
 
 // Whether all wrong elements are at the last index of their pieces along `dim`; false where all are
-// at the first. Unset for others, and where none of them has a neighbour in another piece.
+// at the first. Unset for others, and unless all pieces that have a neighbour there are wrong.
 std::optional<bool> wrong_edge(const std::vector<Gradient>& pieces, size_t dim) {
   std::optional<bool> is_last;
+  std::vector<const Gradient*> right;
   bool has_neighbour = false;
+  const auto meets_another = [&](const Gradient& one, bool at_last) {
+    const int64_t begin = one.piece->place.offset[dim], end = begin + one.piece->shape[dim];
+    return at_last ? end < one.piece->global_shape[dim] : begin > 0;
+  };
   for (const Gradient& one : pieces) {
     const RecordedPiece& piece = *one.piece;
     if (piece.place.kind != Place::Kind::kBox || piece.shape.size() <= dim) return std::nullopt;
-    const int64_t last = piece.shape[dim] - 1, begin = piece.place.offset[dim];
+    const int64_t last = piece.shape[dim] - 1;
     if (last < 1) return std::nullopt;
-    for (const int64_t index : wrong_along(one, dim)) {
+    const std::set<int64_t> wrong = wrong_along(one, dim);
+    if (wrong.empty()) right.push_back(&one);
+    for (const int64_t index : wrong) {
       if ((index != 0 && index != last) || is_last.value_or(index == last) != (index == last)) {
         return std::nullopt;
       }
       is_last = index == last;
-      has_neighbour =
-          has_neighbour || (*is_last ? begin + last + 1 < piece.global_shape[dim] : begin > 0);
+      has_neighbour = has_neighbour || meets_another(one, *is_last);
     }
   }
-  return has_neighbour ? is_last : std::nullopt;
+  if (!has_neighbour) return std::nullopt;
+  for (const Gradient* one : right) {
+    if (meets_another(*one, *is_last)) return std::nullopt;
+  }
+  return is_last;
 }
 
 }  // namespace
@@ -55,7 +65,7 @@ std::string clue_of_edges(const RecordedRun& run, const Reference& reference,
   const std::vector<Gradient> pieces =
       pieces_beside(run, reference, found.step,
                     [&](const RecordedPiece& piece) { return piece.name == found.tensor; });
-  for (size_t dim = 0; dim < found.worst.global_shape.size(); ++dim) {
+  for (size_t dim = 1; dim < found.worst.global_shape.size(); ++dim) {
     const std::optional<bool> is_last = wrong_edge(pieces, dim);
     if (!is_last) continue;
     return fmt::format(

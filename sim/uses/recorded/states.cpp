@@ -214,6 +214,7 @@ std::string other_rate(const RecordedRun& run, const Reference& reference,
   if (run.from_step > 0) return "";  // whose first step is a later one of the golden
   const ParameterGroup* here = group_of(run.groups, parameter);
   const ParameterGroup* there = group_of(reference.groups, parameter);
+  if (!here && !run.groups.empty()) return "";  // run.json has the groups of rank 0 alone
   const GoldenTensor* common = reference.record.find(Phase::kStep, step, "lr");
   const auto own = rate_of(here ? here->lr : run.lr, step);
   std::optional<double> due;
@@ -222,7 +223,8 @@ std::string other_rate(const RecordedRun& run, const Reference& reference,
   } else if (common && common->value.holds<double>()) {
     due = *common->value.data<double>();
   }
-  if (!own || !due || *own == *due) return "";
+  constexpr double kSameRate = 1e-9;  // which two schedulers may round otherwise
+  if (!own || !due || !(std::fabs(*own - *due) > kSameRate * std::fabs(*due))) return "";
   return fmt::format("lr of step {} is {:.6g}, the golden's {:.6g}", step, *own, *due);
 }
 
@@ -232,13 +234,18 @@ std::string other_settings(const RecordedRun& run, const Reference& reference,
                            const std::string& parameter, int64_t step) {
   const auto settings_of = [&](const auto& one) {
     const ParameterGroup* group = group_of(one.groups, parameter);
+    if (!group && !one.groups.empty()) return std::map<std::string, std::string>();
     return group ? group->settings : one.settings;
   };
   std::map<std::string, std::string> here = settings_of(run), there = settings_of(reference);
   if (here.contains("rule") && there.contains("rule")) here.erase("type");  // the rule counts
   // A subclass may compute what its base class does.
   constexpr const char* kUnknown = "\"other\"";
-  if (here["rule"] == kUnknown || there["rule"] == kUnknown) here.erase("rule");
+  const auto is_unknown = [](const std::map<std::string, std::string>& settings) {
+    const auto rule = settings.find("rule");
+    return rule != settings.end() && rule->second == kUnknown;
+  };
+  if (is_unknown(here) || is_unknown(there)) here.erase("rule");
   std::vector<std::string> texts;
   for (const auto& [key, value] : here) {
     const auto other = there.find(key);
