@@ -189,13 +189,15 @@ class Recorder:
 
     def _record_gradients(self, slots) -> None:
         self._begin_step()
-        slots = [slot for slot in slots if id(slot) not in self._seen and slot.gradient() is not None]
+        slots = [slot for slot in slots if id(slot) not in self._seen]
         if not slots or not self._is_recorded(self._step()):
             return
-        self._seen.update(map(id, slots))
         order = self._order.of_gradients()
         for slot in slots:
             gradient = slot.gradient()
+            if gradient is None:
+                continue
+            self._seen.add(id(slot))
             if self._noise:
                 self._noise.move(local_of(gradient))
             for piece in self._of_first_rows(slot, slot.gradient_pieces(gradient)):

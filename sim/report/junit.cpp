@@ -124,15 +124,13 @@ std::string junit_part(const judge::CaseResult& result, const RunInfo& info) {
   if (!unresolved.empty()) {
     inside += fmt::format("      <system-err>{}</system-err>\n", xml_text(unresolved));
   }
-  const bool is_unjudged =
-      result.as_expected && !result.spec.judged && result.verdict == Verdict::kMatch;
-  if (is_unjudged)
-    inside += "      <skipped message=\"not judged: the case has judged: false\"/>\n";
+  const bool is_skipped = result.as_expected && is_unjudged(result);
+  if (is_skipped) inside += "      <skipped message=\"not judged: the case has judged: false\"/>\n";
   const bool failed = !result.as_expected && is_failure(result);
   return nlohmann::json{{"file", valid_utf8(result.spec.file)},
                         {"failed", failed},
                         {"in_error", !result.as_expected && !failed},
-                        {"skipped", is_unjudged},
+                        {"skipped", is_skipped},
                         {"seconds", result.seconds},
                         {"xml", case_element(result.spec.file, name, result.seconds, inside)}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

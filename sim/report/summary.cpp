@@ -29,11 +29,6 @@ std::string_view color_of(const judge::CaseResult& result) {
   return result.verdict == Verdict::kRefused ? kYellow : kRed;
 }
 
-// Whether it ran to its end and was compared with nothing.
-bool is_unjudged(const judge::CaseResult& result) {
-  return !result.spec.judged && result.verdict == Verdict::kMatch;
-}
-
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 std::string what_it_says(const judge::CaseResult& result) {
@@ -137,6 +132,10 @@ void append(const std::string& file, const std::string& text) {
 }
 
 }  // namespace
+
+bool is_unjudged(const judge::CaseResult& result) {
+  return !result.spec.judged && result.verdict == Verdict::kMatch;
+}
 
 std::string totals_text(const SummaryParts& parts, bool color) {
   std::map<Verdict, int64_t> counts;

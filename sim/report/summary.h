@@ -51,6 +51,9 @@ class Progress {
   bool drawn_ = false;
 };
 
+// Whether a case ran to its end and was compared with nothing (judged: false).
+bool is_unjudged(const judge::CaseResult& result);
+
 // "match     0.12 s  tp/llama_tp2[precision=float64]   212 tensors, at most 3.1% of the allowance"
 std::string case_line(const judge::CaseResult& result, bool color);
 

@@ -135,12 +135,10 @@ std::string where_text(const Assembled& tensor, const Wrong& wrong) {
 
 // Whether the errors are as large as roundings in the case's own narrow dtype and go both ways.
 // They are still wrong where more exact values are due.
-bool looks_rounded(const Symptoms& symptoms, double relative_error) {
-  if (symptoms.precision != Precision::kBFloat16 && symptoms.precision != Precision::kFloat16)
-    return false;
-  const double eps = eps_of_precision(symptoms.precision);
-  if (!(relative_error < eps / 2 && relative_error > eps / 64)) return false;
-  const Roundings errors = errors_of(symptoms);
+bool looks_rounded(const Roundings& errors, Precision precision, double scale) {
+  if (precision != Precision::kBFloat16 && precision != Precision::kFloat16) return false;
+  const double relative = errors.largest / scale, eps = eps_of_precision(precision);
+  if (!(relative < eps / 2 && relative > eps / 64)) return false;
   return errors.above > 0 && errors.below > 0;
 }
 
@@ -269,7 +267,7 @@ Explanation words_by_size(const Difference& difference) {
     out.likely = "rounding, if the float64 case matches: the allowance is exceeded by less than 20";
   } else if (symptoms.precision == Precision::kFloat64 && may_be_float32) {
     out.likely = kThroughFloat32;
-  } else if (scale > 0 && looks_rounded(symptoms, largest / scale)) {
+  } else if (scale > 0 && looks_rounded(errors, symptoms.precision, scale)) {
     out.likely = fmt::format(
         "rounding, if the float64 case matches: off by as much as {} rounds, where more is due",
         symptoms.precision);

@@ -37,7 +37,6 @@ DigestFinding finding_of(const CallDigest& call, std::vector<int64_t> ranks, std
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return {.step = call.step,
-          .call = describe(call.call),
           .message = std::move(message),
           .ranks = std::move(ranks),
           .made = call.call};

@@ -11,7 +11,6 @@ namespace shardproof::sim::judge {
 
 struct DigestFinding {
   int64_t step = 0;
-  std::string call;
   std::string message;         // names both ranks, the call and its label
   std::vector<int64_t> ranks;  // that the message names, ascending
   Call made = {};              // by one of its members

@@ -207,7 +207,7 @@ FaultOutcome fault_outcome(const CaseResult& result) {
   }
   if (!result.digests.empty() && result.verdict != Verdict::kRefused) {
     const DigestFinding& first = result.digests.front();
-    outcome.detections.push_back({"digest", first.step, first.call});
+    outcome.detections.push_back({"digest", first.step, describe(first.made)});
   }
   add_gradients(result, outcome);
   return outcome;

@@ -99,7 +99,7 @@ std::string positions_begin_anew(const std::string& name, const Rows& rows,
     return fmt::format(
         "positions begin anew on each rank of {0}: rows {1} to {2} of {3} are zero here and are "
         "not in the reference, and rows 0 to {4} are not, which are the positions of one rank of "
-        "{0}",
+        "{0}; or the parts of its other ranks do not count",
         axis.name, first, last, name, first - 1);
   }
   return "";
@@ -126,9 +126,7 @@ std::string empty_rows(const std::map<std::string, Rows>& tensors,
     }
     if (has_new(rows)) continue;
     const std::string positions = positions_begin_anew(name, rows, zeros, mesh);
-    if (!positions.empty()) {
-      return positions + "; or the parts of its other ranks do not count";
-    }
+    if (!positions.empty()) return positions;
     return fmt::format(
         "a part of the batch does not count, such as a microbatch or the rows of a rank: {} of {} "
         "rows of {} are zero here and are not in the reference",
@@ -200,12 +198,13 @@ std::string unequal_weights(const std::string& name, const Rows& rows) {
     std::erase_if(weights, [](const Weight& weight) { return weight.rows < kFewestRows; });
   }
   if (weights.size() < 2 || weights.size() > kMostParts || !share_a_piece(weights)) return "";
+  const double inverses = sum_of_inverses(weights);
   std::vector<std::string> texts, shares;
   bool is_less = true;
   for (const Weight& weight : weights) {
     texts.push_back(fmt::format("{} {} {:.6g} x the reference", weight.rows,
                                 weight.rows == 1 ? "row is" : "rows are", weight.factor));
-    shares.push_back(fmt::format("{:.4g}%", 100 / (sum_of_inverses(weights) * weight.factor)));
+    shares.push_back(fmt::format("{:.4g}%", 100 / (inverses * weight.factor)));
     is_less = is_less && weight.factor > 0 && weight.factor < 1;
   }
   const std::string evidence = fmt::format("of {}, {}", name, fmt::join(texts, ", "));
