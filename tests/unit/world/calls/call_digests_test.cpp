@@ -96,7 +96,7 @@ TEST_CASE("one bit that flips in what arrives is found in every op that copies",
   const auto findings = spoilt.findings();
   REQUIRE(findings.size() == 1);
   CHECK(findings[0].step == 4);
-  CHECK_THAT(findings[0].call, Catch::Contains(label));
+  CHECK_THAT(describe(findings[0].made), Catch::Contains(label));
   CHECK_THAT(findings[0].message, Catch::StartsWith("rank 0 "));
 }
 
