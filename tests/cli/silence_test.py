@@ -47,6 +47,14 @@ class Silence(cli_test.CommandTest):
     def test_on_a_stage_and_at_its_boundaries(self):
         self.check("pp/faults", kinds=4)
 
+    def test_what_no_golden_names_cannot_be_silent(self):
+        # The proofs of the optimizer: nothing would miss them.
+        text = (SCENARIOS / "faults/silence.yaml").read_text()
+        case = text[:text.index("matrix:")] + "faults: [{kind: silence, rank: 1, label: LABEL}]\n"
+        for label in ("fed.param.model.norm.weight", "initial.model.norm.weight"):
+            text_of_run = self.call("run", self.write("silence.yaml", case.replace("LABEL", label)), status=2)
+            self.assertIn("observed no tensor of the golden", " ".join(text_of_run.split()))
+
 
 if __name__ == "__main__":
     cli_test.main()

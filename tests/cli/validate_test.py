@@ -121,6 +121,16 @@ class Validate(cli_test.CommandTest):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(found["stages"][0]["checks"], 8 * 7 // 2)
 
+    def test_a_fault_that_never_acts_is_bad_input(self):
+        for fault in ("{kind: kill, host: 1, at_call: 100000}", "{kind: corrupt, host: 1, probability: 0}",
+                      "{kind: corrupt, host: 1, stage: times}", "{kind: clock, host: 1, seconds: 9, stage: pairs}",
+                      "{kind: slow, host: 1, stage: training}", "{kind: hang, host: 1, stage: groups}"):
+            with self.subTest(fault):
+                done, _ = self.validate("stages: [environment, pairs]\n" + FOUR_HOSTS +
+                                        f"faults: [{{kind: slow, host: 0, seconds: 0}}, {fault}]\n")
+                self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+                self.assertRegex(done.stdout, r"FINDING bad_input \(no host\): faults\[1\], [a-z]+, never acted: ")
+
     def test_wrong_training_follows_its_host(self):
         # Of 4 ranks on 4 hosts those of a tp pair change with the rotation.
         done, found = self.validate("stages: [training]\n" + FOUR_HOSTS +

@@ -159,8 +159,10 @@ std::string never_fired(const CaseResult& result, const FaultSpec& fault, const 
   if (note == nullptr) return text + ": the case ended before its rank could say why";
   if (!note->problem.empty()) return text + ": " + note->problem;
   if (fault.kind == FaultKind::kSilence) {
-    return text + fmt::format(": rank {} observed no tensor from step {} on whose name holds '{}'",
-                              fault.rank, fault.step, fault.label);
+    return text +
+           fmt::format(
+               ": rank {} observed no tensor of the golden from step {} on whose name holds '{}'",
+               fault.rank, fault.step, fault.label);
   }
   return text +
          fmt::format(

@@ -141,6 +141,18 @@ std::vector<int64_t> rotation_of(const std::vector<int64_t>& processes, int64_t 
   return of_rank;
 }
 
+std::vector<int64_t> shifts_of(const std::vector<int64_t>& processes,
+                               const std::vector<int64_t>& host_of, int64_t rotations) {
+  std::set<int64_t> there;
+  for (const int64_t process : processes) there.insert(host_of[static_cast<size_t>(process)]);
+  const auto hosts = static_cast<int64_t>(there.size());
+  const auto size = static_cast<int64_t>(processes.size());
+  const int64_t step = hosts > 1 && size % hosts == 0 ? size / hosts : 1;
+  std::vector<int64_t> shifts = {0};
+  for (int64_t k = 0; k < rotations; ++k) shifts.push_back(k * step % size);
+  return shifts;
+}
+
 world::RankEnv placed(const world::RankEnv& env, const std::vector<int64_t>& processes) {
   const auto found = std::find(processes.begin(), processes.end(), env.rank);
   SHARDPROOF_ASSERT(found != processes.end(), "this process is one of them");

@@ -41,6 +41,10 @@ int64_t process_of(int64_t rank, int64_t shift, int64_t world_size);
 int64_t rank_at(int64_t process, int64_t shift, int64_t world_size);
 // The process of each rank.
 std::vector<int64_t> rotation_of(const std::vector<int64_t>& processes, int64_t shift);
+// The shifts of a case that runs on these processes: as it is, twice the same, and then `rotations`
+// - 1 times moved, by a host where each has as many processes.
+std::vector<int64_t> shifts_of(const std::vector<int64_t>& processes,
+                               const std::vector<int64_t>& host_of, int64_t rotations);
 
 // The environment of the rank that runs on the process of `env`, in a world of the ranks that run
 // on these processes, `env`'s among them. Groups and the calls that `env` hears of have the numbers

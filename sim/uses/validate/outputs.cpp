@@ -75,6 +75,22 @@ std::optional<ValidationFinding> nothing_compared(const ValidationResult& result
                       fmt::join(empty, ", "), count_of(result.world_size, "rank"))};
 }
 
+std::optional<ValidationFinding> idle_fault(const ValidationResult& result, const Suite& suite,
+                                            const std::set<size_t>& acted) {
+  for (size_t i = 0; i < suite.faults.size(); ++i) {
+    if (acted.contains(i)) continue;
+    return ValidationFinding{
+        .stage = result.stages.back().stage,
+        .kind = FindingKind::kBadInput,
+        .round = result.stages.back().round,
+        .message =
+            fmt::format("faults[{}], {}, never acted: no call of the stages that ran was one "
+                        "at which it acts; see its stage, at_call and probability",
+                        i, suite.faults[i].kind)};
+  }
+  return std::nullopt;
+}
+
 nlohmann::ordered_json validation_json(const ValidationResult& result, const ValidateRun& run) {
   nlohmann::ordered_json hosts = nlohmann::ordered_json::array();
   for (int64_t host = 0; host < result.hosts.count(); ++host) {

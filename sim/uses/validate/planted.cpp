@@ -84,11 +84,14 @@ PlantedFaults::PlantedFaults(const std::vector<PlantedFault>& faults, Stage stag
     : rank_(rank),
       host_of_(std::move(host_of)),
       random_(stream_seed(seed, "planted") + mix_bits(static_cast<uint64_t>(1000 * round + rank))) {
-  for (const PlantedFault& fault : faults) {
+  for (size_t i = 0; i < faults.size(); ++i) {
+    const PlantedFault& fault = faults[i];
     if (!acts_on(fault, stage, rank, host_of_)) continue;
-    if (fault.kind == PlantedKind::kCorrupt) corrupt_.push_back(fault);
-    if (fault.kind == PlantedKind::kSlow) slow_.push_back(fault);
-    if (fault.kind == PlantedKind::kClock) clock_offset_s_ += fault.seconds;
+    if (fault.kind == PlantedKind::kCorrupt) corrupt_.push_back({i, fault});
+    if (fault.kind == PlantedKind::kSlow) slow_.push_back({i, fault});
+    if (fault.kind != PlantedKind::kClock) continue;
+    clock_offset_s_ += fault.seconds;
+    if (stage == Stage::kEnvironment && fault.seconds != 0) acted_.insert(i);
   }
 }
 
@@ -107,13 +110,18 @@ bool PlantedFaults::is_drawn(const PlantedFault& fault) {
 }
 
 std::function<void()> PlantedFaults::before_call(world::CallInProgress& call) {
-  for (const PlantedFault& fault : slow_) {
-    if (concerns(fault, call)) sleep_for(fault.seconds);
+  for (const auto& [number, fault] : slow_) {
+    if (!concerns(fault, call)) continue;
+    sleep_for(fault.seconds);
+    acted_.insert(number);
   }
   std::vector<PlantedFault> later;
   bool copied = false;
-  for (const PlantedFault& fault : corrupt_) {
+  for (const auto& [number, fault] : corrupt_) {
     if (!concerns(fault, call) || !is_drawn(fault)) continue;
+    const world::Tensors& reached = fault.side == PlantedSide::kOutput ? call.outputs : call.inputs;
+    const auto holds = [](const at::Tensor& tensor) { return tensor.numel() > 0; };
+    if (std::any_of(reached.begin(), reached.end(), holds)) acted_.insert(number);
     if (fault.side == PlantedSide::kOutput) {
       later.push_back(fault);
       continue;
@@ -130,9 +138,11 @@ std::function<void()> PlantedFaults::before_call(world::CallInProgress& call) {
   };
 }
 
-void PlantedFaults::before_computing() const {
-  for (const PlantedFault& fault : slow_) {
-    if (fault.link.empty()) sleep_for(fault.seconds);
+void PlantedFaults::before_computing() {
+  for (const auto& [number, fault] : slow_) {
+    if (!fault.link.empty()) continue;
+    sleep_for(fault.seconds);
+    acted_.insert(number);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,16 +30,23 @@ class PlantedFaults {
 
   bool is_empty() const { return corrupt_.empty() && slow_.empty(); }  // none acts at calls
   std::function<void()> before_call(world::CallInProgress& call);      // an Interceptor
-  void before_computing() const;                                       // a slow host sleeps
+  void before_computing();                                             // a slow host sleeps
   double clock_offset_s() const { return clock_offset_s_; }
+  // The numbers, in the suite's list, of those that have acted on this rank.
+  const std::set<size_t>& acted() const { return acted_; }
 
  private:
+  struct Active {
+    size_t number;
+    PlantedFault fault;
+  };
   bool concerns(const PlantedFault& fault, const world::CallInProgress& call) const;
   bool is_drawn(const PlantedFault& fault);
 
   int64_t rank_;
   std::vector<int64_t> host_of_;
-  std::vector<PlantedFault> corrupt_, slow_;
+  std::vector<Active> corrupt_, slow_;
+  std::set<size_t> acted_;
   double clock_offset_s_ = 0;
   std::mt19937_64 random_;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <string_view>
 
 #include "base/elapsed.h"
 #include "base/error.h"
@@ -84,22 +85,28 @@ class StageRun {
 
   std::string run(const world::RankMain& run_case) {
     if (place_ == count()) return encode(StageReport{nullptr});
-    switch (request_.stage) {
-      case Stage::kEnvironment:
-        return encode(StageReport{environment()});
-      case Stage::kGroups:
-        return encode(StageReport{groups()});
-      case Stage::kPairs:
-        return encode(StageReport{pairs()});
-      case Stage::kTimes:
-        return encode(StageReport{times()});
-      case Stage::kTraining:
-        return encode(training(run_case));
-    }
-    return "";
+    StageReport report = run_stage(run_case);
+    report.json["acted"] = planted_.acted();
+    return encode(report);
   }
 
  private:
+  StageReport run_stage(const world::RankMain& run_case) {
+    switch (request_.stage) {
+      case Stage::kEnvironment:
+        return {environment()};
+      case Stage::kGroups:
+        return {groups()};
+      case Stage::kPairs:
+        return {pairs()};
+      case Stage::kTimes:
+        return {times()};
+      case Stage::kTraining:
+        return training(run_case);
+    }
+    return {};
+  }
+
   std::vector<int64_t> hosts() const {
     if (!request_.host_of.empty()) return request_.host_of;
     return std::vector<int64_t>(static_cast<size_t>(env_.world_size), 0);
@@ -290,6 +297,23 @@ CaseSpec case_of(const StageRequest& request, const WorldSpec& world, int64_t wo
     spec.faults = world_faults(request.suite.faults, request.stage, request.host_of);
   }
   return spec;
+}
+
+void add_acted(const std::vector<RankEnding>& endings, const CaseSpec& spec,
+               const StageRequest& request, std::set<size_t>& acted) {
+  for (const RankEnding& ending : endings) {
+    for (const FaultNote& note : ending.faults) {
+      if (!note.fired) continue;
+      const FaultSpec& planted = spec.faults[static_cast<size_t>(note.index)];
+      for (size_t i = 0; i < request.suite.faults.size(); ++i) {
+        const PlantedFault& fault = request.suite.faults[i];
+        const bool is_same = fault.at_call == planted.at_call &&
+                             std::string_view(name_of(fault.kind)) == name_of(planted.kind);
+        if (is_same && acts_on(fault, request.stage, planted.rank, request.host_of))
+          acted.insert(i);
+      }
+    }
+  }
 }
 
 std::string encode(const StageReport& report) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,11 +40,15 @@ struct StageRequest {
 };
 
 // What one rank sends back: JSON, and in `training` the report of the case beside it. null: the
-// rank takes no part.
+// rank takes no part. "acted" has the numbers of the planted faults that acted on it.
 struct StageReport {
   nlohmann::json json;
   std::string case_report = {};
 };
+
+// Adds the numbers, in the suite's list, of the faults that the world planted and that acted.
+void add_acted(const std::vector<RankEnding>& endings, const CaseSpec& spec,
+               const StageRequest& request, std::set<size_t>& acted);
 
 CaseSpec case_of(const StageRequest& request, const WorldSpec& world, int64_t world_size);
 std::string encode(const StageReport& report);

@@ -69,6 +69,7 @@ class Validation {
  private:
   void require_checks() {
     auto finding = nothing_compared(result_);
+    if (!finding) finding = idle_fault(result_, suite_, acted_);
     if (!finding) return;
     result_.findings.push_back(std::move(*finding));
     ++result_.stages.back().findings;
@@ -152,12 +153,13 @@ class Validation {
   }
 
   // The members' reports by process; none where one did not finish, which is a finding.
-  std::map<int64_t, StageReport> reports_of(const std::vector<RankEnding>& endings, Stage stage,
-                                            int64_t round) {
+  std::map<int64_t, StageReport> reports_of(const std::vector<RankEnding>& endings,
+                                            const CaseSpec& spec, const StageRequest& request) {
     if (pool_.interrupted()) return {};
     if (settings_.on_this_machine) require_no_shortage(endings);
     std::vector<ValidationFinding> bad =
-        findings_of_endings(endings, stage, round, result_.hosts, lost_);
+        findings_of_endings(endings, request.stage, request.round, result_.hosts, lost_);
+    add_acted(endings, spec, request, acted_);
     found_.insert(found_.end(), bad.begin(), bad.end());
     if (!bad.empty()) {
       ended_ = {.finished = false, .stopped = hosts_that_stopped(endings, result_.hosts)};
@@ -166,6 +168,7 @@ class Validation {
     std::map<int64_t, StageReport> reports;
     for (const int64_t rank : members_) {
       reports[rank] = decode_stage_report(endings[static_cast<size_t>(rank)].bytes);
+      for (const size_t fault : reports[rank].json.at("acted")) acted_.insert(fault);
     }
     return reports;
   }
@@ -181,7 +184,7 @@ class Validation {
 
   std::map<int64_t, StageReport> run_ranks(const StageRequest& request) {
     const CaseSpec spec = case_of(request, world_, settings_.world_size);
-    return reports_of(pool_.run_case(spec, -1, false), request.stage, request.round);
+    return reports_of(pool_.run_case(spec, -1, false), spec, request);
   }
 
   void learn_hosts() {
@@ -261,18 +264,6 @@ class Validation {
     found_.insert(found_.end(), slow.begin(), slow.end());
   }
 
-  // The runs of a case: once as it is, twice the same, and then moved.
-  std::vector<int64_t> shifts() const {
-    std::set<int64_t> there;
-    for (const int64_t rank : members_) there.insert(result_.hosts.of(rank));
-    const auto hosts = static_cast<int64_t>(there.size());
-    const auto size = static_cast<int64_t>(members_.size());
-    const int64_t step = hosts > 1 && size % hosts == 0 ? size / hosts : 1;
-    std::vector<int64_t> shifts = {0};
-    for (int64_t k = 0; k < suite_.rotations; ++k) shifts.push_back(k * step % size);
-    return shifts;
-  }
-
   void training(StageResult& stage) {
     const std::vector<CaseSpec> cases = settings_.cases(static_cast<int64_t>(members_.size()));
     if (cases.empty()) stage.note = fmt::format("no case for {} ranks", members_.size());
@@ -281,7 +272,7 @@ class Validation {
       const auto golden = golden_of(spec, stage.round);
       if (!golden) continue;
       std::vector<RotatedRun> runs;
-      for (const int64_t shift : shifts()) {
+      for (const int64_t shift : shifts_of(members_, result_.hosts.of_rank, suite_.rotations)) {
         auto run = run_rotation(spec, golden->fd.get(), shift, stage);
         if (!run) return;
         result_.training.push_back({{"case", spec.name},
@@ -347,9 +338,9 @@ class Validation {
     StageRequest request = request_for(stage.stage, stage.round);
     request.training = to_json(spec);
     request.shift = shift;
-    const auto endings =
-        pool_.run_case(case_of(request, world_, settings_.world_size), golden_fd, false);
-    const auto reports = reports_of(endings, stage.stage, stage.round);
+    const CaseSpec of_stage = case_of(request, world_, settings_.world_size);
+    const auto endings = pool_.run_case(of_stage, golden_fd, false);
+    const auto reports = reports_of(endings, of_stage, request);
     if (reports.empty()) return std::nullopt;
     RotatedRun run{.shift = shift};
     std::vector<RankEnding> by_rank;
@@ -380,6 +371,7 @@ class Validation {
   std::vector<int64_t> members_ = {};        // ranks that take part in it
   HostsRun ended_ = {};                      // how its last run did
   std::map<int64_t, int64_t> ended_stages_;  // by host: how many it has ended
+  std::set<size_t> acted_ = {};              // of the suite's faults
   std::vector<Facts> facts_ = {};            // by host
   bool hosts_known_ = false;
   bool lost_ = false;  // the ranks are gone and do not come back

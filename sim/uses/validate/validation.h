@@ -10,6 +10,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,10 @@ struct ValidationResult {
 // Of the last stage, where none had anything to compare and none has a finding; the environment
 // alone is no such stage. A run that compared nothing shows nothing.
 std::optional<ValidationFinding> nothing_compared(const ValidationResult& result);
+// A fault of the suite that is not among those that acted: without findings its suite shows
+// nothing.
+std::optional<ValidationFinding> idle_fault(const ValidationResult& result, const Suite& suite,
+                                            const std::set<size_t>& acted);
 
 // `on_stage` gets each stage when it has ended, with its findings. Throws Error(kBadInput) for a
 // mesh that the ranks do not fill, and for what this machine lacks.
