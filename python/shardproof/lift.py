@@ -14,9 +14,9 @@ from torch.overrides import TorchFunctionMode
 BYTES = {torch.Tensor.view, torch.frombuffer, torch.Tensor.set_, torch.can_cast, torch.promote_types}
 # Requests that are lifted within the step of an optimizer alone, such as Muon's.
 BFLOAT16 = (torch.bfloat16, "torch.BFloat16Tensor")
-# Code that restores tensors from their bytes must get the dtype that it asks for.
+# Code that restores tensors from their bytes must get the dtype that it asks for, and a GradScaler's kernels take float32.
 RESTORING = ("torch._utils", "torch.storage", "torch.serialization", "torch._weights_only_unpickler", "safetensors",
-             "shardproof.safetensors_file")
+             "shardproof.safetensors_file", "torch.amp.grad_scaler")
 # What a program lifted, with counts, in all float64() contexts of this process.
 lifted: collections.Counter[str] = collections.Counter()
 

@@ -238,6 +238,17 @@ class Settings:
         return found | ({} if self.max_norm is None else {"max_norm": self.max_norm})
 
 
+def loss_scale_of(optimizer) -> float:
+    """By how much the gradients are too large: a GradScaler leaves the division to a fused optimizer."""
+    scales = [scale for one in inner_optimizers(optimizer) if (scale := getattr(one, "grad_scale", None)) is not None]
+    return float(scales[0]) if scales else 1.0
+
+
+def overflows(optimizer) -> bool:
+    """Whether a GradScaler has found gradients for which a fused optimizer moves nothing."""
+    return any(float(getattr(one, "found_inf", 0) or 0) for one in inner_optimizers(optimizer))
+
+
 def has_no_rate(optimizer) -> bool:
     """Whether no step of it can move anything, by the rates of all its groups."""
     groups = [group for one in inner_optimizers(optimizer) for group in one.param_groups]

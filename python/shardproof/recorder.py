@@ -187,7 +187,7 @@ class Recorder:
         """Records all gradients of this step, if they are not recorded yet."""
         self._record_gradients(self._chosen_slots)
 
-    def _record_gradients(self, slots) -> None:
+    def _record_gradients(self, slots, scale: float = 1) -> None:
         self._begin_step()
         slots = [slot for slot in slots if id(slot) not in self._seen]
         if not slots or not self._is_recorded(self._step()):
@@ -200,6 +200,8 @@ class Recorder:
             self._seen.add(id(slot))
             if self._noise:
                 self._noise.move(local_of(gradient))
+            if scale != 1:
+                gradient = gradient / scale
             for piece in self._of_first_rows(slot, slot.gradient_pieces(gradient)):
                 self._files.add("grad", slot.name, self._step(), piece, order=order.get(id(slot)))
                 if self._noise:
@@ -298,9 +300,10 @@ class Recorder:
                 not any(gradient is not None and local_of(gradient).any()
                         for gradient in (slot.gradient() for slot in own))
 
-        self._ends += optimizers.watch_steps(optimizer, lambda: self._record_gradients(own),
-                                             lambda: self._before_step(index, optimizer),
-                                             lambda norm: self._after_step(index, norm), makes_states)
+        self._ends += optimizers.watch_steps(
+            optimizer, lambda: self._record_gradients(own, optimizers.loss_scale_of(optimizer)),
+            lambda: self._before_step(index, optimizer), lambda norm: self._after_step(index, norm),
+            lambda: optimizers.overflows(optimizer) or makes_states())
 
     def _end_watching(self) -> None:
         for end in self._ends:

@@ -57,6 +57,16 @@ class Float64Test(unittest.TestCase):
             restored = torch.load(saved)["x"]
         self.assertEqual((restored.dtype, restored.tolist()), (torch.float32, [0.0, 1.0, 2.0, 3.0, 4.0]))
 
+    def test_a_scaler_keeps_what_its_kernels_take(self):
+        with shardproof.float64():
+            weight = torch.nn.Parameter(torch.ones(3))
+            optimizer = torch.optim.SGD([weight], lr=0.5)
+            scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+            scaler.scale(weight.sum()).backward()
+            scaler.step(optimizer)
+        self.assertEqual(weight.dtype, torch.float64)
+        self.assertEqual(weight.tolist(), [0.5] * 3)
+
     def test_the_default_dtype_returns_to_what_it_was(self):
         with self.assertRaises(ZeroDivisionError), shardproof.float64():
             self.assertEqual(torch.zeros(1).dtype, torch.float64)

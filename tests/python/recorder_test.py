@@ -113,6 +113,27 @@ class RecorderTest(judging.RunsTest):
         self.assertEqual(runs.names(self.out, kind="scalar"), ["clip_coefficient", "grad_norm"])
         self.assertTrue(runs.whole(self.out, kind="scalar", name="grad_norm", step=1).isfinite())
 
+    def test_a_fused_optimizer_gets_scaled_gradients_and_may_skip(self):
+        """A GradScaler leaves both the division and the skipping to it."""
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        with self.record():
+            for step in range(2):
+                tokens, targets = models.global_batch(step)
+                self.optimizer.zero_grad()
+                scaler.scale(-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+                scale = scaler.get_scale()
+                gradients = {name: one.grad / scale for name, one in self.model.named_parameters()}
+                if step == 0:
+                    next(self.model.parameters()).grad.fill_(float("inf"))
+                scaler.step(self.optimizer)
+                scaler.update()
+        self.assertEqual(scale, 512)
+        self.assertEqual(runs.names(self.out, kind="grad", step=2), [])
+        for name, gradient in gradients.items():
+            self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=1), gradient), name)
+            self.assertEqual(float(runs.whole(self.out, kind="opt", name=f"step.{name}", step=1)), 1)
+
     def test_gradients_without_a_forward_pass_of_a_module(self):
         """Nothing says where a step begins but the optimizer."""
         expected = []
