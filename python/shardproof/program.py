@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
+TOO_LONG = 124  # the status that timeout(1) gives
 HERE = Path(__file__).resolve().parent
 CLONE = HERE.parents[1]
 
@@ -19,6 +21,16 @@ def find(name: str = "") -> tuple[str, str]:
     """The program of this name or path, without one the program that is there; and what to do where none is."""
     found = shutil.which(name) if name else shutil.which("shardproof-light") or light() or shutil.which("shardproof")
     return (found, "") if found else ("", missing(name))
+
+
+def judged(name: str, run: Path, golden: Path, timeout: float) -> tuple[int, str]:
+    """The status of the program and what it says of a run; TOO_LONG where it does not end within so many seconds."""
+    try:
+        done = subprocess.run([name, "judge", str(run), "--golden", str(golden)], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return TOO_LONG, f"the judge did not end within {timeout:g} s; give more"
+    return done.returncode, done.stdout + done.stderr or "the judge wrote nothing"
 
 
 def missing(name: str = "") -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -235,7 +234,7 @@ class LayoutTests:
             recorded, other = sides if run.is_recorded else reversed(sides)
             pytest.fail(f"The test recorded a run on {recorded}, but none on {other}. "
                         "Call layout.record on all layouts or on none.", pytrace=False)
-        status, text = judged(self._program, run.folder, golden.folder, self._config.option.shardproof_timeout)
+        status, text = program.judged(self._program, run.folder, golden.folder, self._config.option.shardproof_timeout)
         if status == 0:
             counts = not_judged(text)
             if counts:
@@ -273,12 +272,6 @@ def check(run: Run) -> None:
     if run.given_up:
         outcome, reason = run.given_up
         getattr(pytest, outcome)(reason)
-
-
-def judged(program: str, run: Path, golden: Path, timeout: float) -> tuple[int, str]:
-    done = subprocess.run([program, "judge", str(run), "--golden", str(golden)], stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, timeout=timeout, check=False)
-    return done.returncode, done.stdout + done.stderr
 
 
 def not_judged(text: str) -> str:

@@ -71,7 +71,7 @@ def patterns_of(patterns) -> list[str] | None:
     return [patterns] if isinstance(patterns, str) else None if patterns is None else list(patterns)
 
 
-def check_patterns(models, slots, buffers, only, of_modules, layouts) -> None:
+def check_patterns(models, slots, buffers, only, of_modules, of_buffers, layouts, matrices) -> None:
     """Refuses patterns that fit no name. One rank has all names; others may hold a stage without those that are meant."""
     modules = [name for one in models for name, _ in names.named_modules(one)]
     weights = [slot.name for slot in slots]
@@ -79,6 +79,8 @@ def check_patterns(models, slots, buffers, only, of_modules, layouts) -> None:
     names.check_patterns("activations and hashes", of_modules, modules)
     of_weights = [pattern for pattern in layouts or () if not is_of_output(pattern)]
     names.check_patterns("layouts", of_weights, [*weights, *buffers])
+    names.check_patterns("buffers", [one for one in of_buffers if one != "*"], buffers)
+    names.check_patterns("matrices", matrices or (), weights)
 
 
 class Recorder:
@@ -114,7 +116,8 @@ class Recorder:
         self._chosen_slots = [slot for slot in self._slots if self._is_chosen(slot.name)]
         self._buffers = Buffers(models, self.mesh, layouts, self._boxes)
         if self.mesh.world_size == 1:
-            check_patterns(models, self._slots, self._buffers.names(), only, [*activations, *hashes], layouts)
+            check_patterns(models, self._slots, self._buffers.names(), only, [*activations, *hashes], buffers, layouts,
+                           matrices)
         self._owners = optimizers.owners_of(self._optimizers, self._slots)
         self._slot_of = {id(slot.parameter): slot for slot in self._slots}
         check_is_not_golden(out)

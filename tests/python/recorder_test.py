@@ -287,6 +287,9 @@ class RecorderTest(judging.RunsTest):
         for option in ("activations", "hashes"):
             with self.refused('fits "haed"', '"head"'):
                 self.record(**{option: "haed"})
+        for option, fits in (("buffers", "*.running_meen"), ("matrices", {"layers.0.upp.weight": shardproof.Muon()})):
+            with self.refused(f"{option}: none of the .* names of the model fits"):
+                self.record(**{option: fits})
 
     def test_only_the_first_rows_are_recorded(self):
         """Rank 1 of three holds rows 4 to 7 of 12, of which row 4 is among the first five; rank 2 holds none of them."""

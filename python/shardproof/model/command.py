@@ -7,7 +7,6 @@ import json
 import os
 import queue
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -248,9 +247,7 @@ class ModelRun:
         return result
 
     def _answer(self, run: Path, golden: Path) -> tuple[int, str]:
-        done = subprocess.run([self._command._program, "judge", str(run), "--golden", str(golden)],
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout + done.stderr
+        return program_file.judged(self._command._program, run, golden, self._command._options.timeout)
 
     def _first_wrong_output(self, layout: Layout) -> str:
         """Runs both again and records the outputs of all modules: what the judge says of the first wrong one."""

@@ -1,0 +1,33 @@
+import tempfile
+import unittest
+from pathlib import Path
+
+import ranks  # noqa: F401  (finds the package)
+
+from shardproof import program
+
+
+class JudgedTest(unittest.TestCase):
+    """A judge that does not do what it should still gives a status and a sentence."""
+
+    def answer(self, script, timeout=60.0):
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        path = folder / "judge"
+        path.write_text("#!/bin/sh\n" + script)
+        path.chmod(0o755)
+        return program.judged(str(path), folder / "run", folder / "golden", timeout)
+
+    def test_its_status_and_its_words(self):
+        self.assertEqual(self.answer('echo "$1 $3"; exit 1'), (1, "judge --golden\n"))
+
+    def test_one_that_does_not_end(self):
+        status, text = self.answer("exec sleep 600", timeout=0.2)
+        self.assertEqual(status, program.TOO_LONG)
+        self.assertIn("did not end within 0.2 s", text)
+
+    def test_one_that_is_killed_before_it_says_anything(self):
+        self.assertEqual(self.answer("kill -9 $$"), (-9, "the judge wrote nothing"))
+
+
+if __name__ == "__main__":
+    unittest.main()
