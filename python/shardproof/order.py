@@ -9,6 +9,23 @@ import torch
 from .sources.slot import Slot
 
 
+class CompiledCall:
+    """Announces each call of a module that its compile() has compiled together with its hooks."""
+
+    def __init__(self, module: torch.nn.Module, announce: Callable[[torch.nn.Module], None]):
+        self._module = module
+        self._original = original = module._compiled_call_impl
+
+        def call(*args, **kwargs):
+            announce(module)
+            return original(*args, **kwargs)
+
+        module._compiled_call_impl = call
+
+    def remove(self) -> None:
+        self._module._compiled_call_impl = self._original
+
+
 class ComputationOrder:
     """Watches the modules and gradients of a step. `on_start` is called at the first forward pass of each step, and
     `on_gradient` with the id of a parameter to whose gradient a backward pass has added."""
@@ -27,6 +44,9 @@ class ComputationOrder:
                                names_of_types(module) for one in models for module in one.modules())
         self._handles = [handle for one in models for handle in self._watch_modules(one)]
         self._handles += self._watch_gradients()
+        self._models = models
+        for one in models:
+            self._watch_compile(one)
 
     def _watch_modules(self, model: torch.nn.Module):
         for module in model.modules():
@@ -34,6 +54,16 @@ class ComputationOrder:
                 if parameter is not None:
                     self._owners.setdefault(id(parameter), []).append(id(module))
             yield module.register_forward_pre_hook(self._on_forward)
+            if getattr(module, "_compiled_call_impl", None) is not None:
+                yield CompiledCall(module, self._on_forward)
+
+    def _watch_compile(self, model: torch.nn.Module) -> None:
+        """Of a model that is compiled while it is recorded, no hook runs outside of the graph."""
+        def compile_model(*args, **kwargs):
+            type(model).compile(model, *args, **kwargs)
+            self._handles.append(CompiledCall(model, self._on_forward))
+
+        model.compile = compile_model
 
     def _watch_gradients(self):
         for slot in self._slots:
@@ -41,10 +71,14 @@ class ComputationOrder:
             if parameter.requires_grad and parameter.is_leaf:
                 yield parameter.register_post_accumulate_grad_hook(self._on_gradient)
 
-    def _on_forward(self, module, _):
+    def _on_forward(self, module, _=None):
+        # A compiled graph must not depend on what has run before, else each of its calls is compiled anew.
+        if torch.compiler.is_compiling():
+            return
         if not self._forward:
             self._on_start()
-        self._forward.setdefault(id(module), len(self._forward))
+        for one in module.modules() if is_compiled(module) else [module]:
+            self._forward.setdefault(id(one), len(self._forward))
 
     def _on_gradient(self, parameter):
         self._ready[id(parameter)] = self._count
@@ -81,6 +115,13 @@ class ComputationOrder:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        for one in self._models:
+            vars(one).pop("compile", None)
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether the modules within may run in a graph, which calls no hooks: their order is that of their definition."""
+    return getattr(module, "_compiled_call_impl", None) is not None or "OptimizedModule" in names_of_types(module)
 
 
 def names_of_types(module: torch.nn.Module) -> set[str]:

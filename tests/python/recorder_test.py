@@ -341,6 +341,35 @@ class RecorderTest(judging.RunsTest):
             rec.stepped()
         self.assertEqual(runs.names(self.out, kind="param"), sorted(dict(self.model.named_parameters())))
 
+    def test_a_graph_does_not_depend_on_what_was_recorded(self):
+        """Modules that are compiled one by one share a graph; the limit of torch is 8 graphs of one code, and then it
+        either raises or stops to compile."""
+        blocks = [torch.nn.Linear(2, 2).double() for _ in range(12)]
+        for when in ("before", "while"):
+            with self.subTest(when):
+                model = torch.nn.Sequential(*blocks)
+                graphs = []
+                backend = lambda graph, _: graphs.append(graph) or graph.forward  # noqa: E731
+                if when == "before":
+                    for one in blocks:
+                        one.compile(backend=backend, fullgraph=True)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                out = self.out / when
+                with shardproof.record(model, optimizer, out=out) as rec:
+                    if when == "while":
+                        model.compile(backend=backend, fullgraph=True)
+                    for step in range(3):
+                        loss = model(torch.ones(1, 2).double()).sum()
+                        rec.scalar("loss", loss)
+                        loss.backward()
+                        optimizer.step()
+                        optimizer.zero_grad()
+                self.assertLessEqual(len(graphs), 2)
+                steps = [line["step"] for _, line, _ in runs.pieces(out, kind="scalar", name="loss")]
+                self.assertEqual(steps, [1, 2, 3])
+                self.assertNotIn("compile", vars(model))
+                torch._dynamo.reset()
+
     def test_outputs_of_compiled_modules_are_recorded_once(self):
         self.model.layers[0] = torch.compile(self.model.layers[0], backend="eager")
         with self.record(activations="layers.*") as rec:
