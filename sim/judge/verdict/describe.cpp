@@ -114,7 +114,11 @@ std::string history_line(const Divergence& found) {
               : fmt::format("; since then {} collectives:", found.collectives.size());
   text += listed_calls(found);
   if (found.earlier.empty()) return text;
-  return text + "\nearlier in this step, with the tensor's name:\n" + found.earlier.back();
+  const std::string& last = found.earlier.back();
+  return text +
+         (names_tensor(last, found.tensor) ? "\nearlier in this step, with the tensor's name:\n"
+                                           : "\nearlier in this step, of tensors around it:\n") +
+         last;
 }
 
 std::string rounding_line(const CaseResult& result) {

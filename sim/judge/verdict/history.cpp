@@ -13,6 +13,24 @@ bool same_observation(const ResultRow& a, const ResultRow& b) {
          a.microbatch == b.microbatch && a.name == b.name;
 }
 
+// Whether the call moved a bucket, "first .. last", of tensors among which this one lies: all of
+// them are of the row's step and phase.
+bool is_of_bucket(const RankReport& report, const std::string& call, const ResultRow& row) {
+  const std::string label = label_of(call);
+  const size_t dots = label.find(" .. ");
+  if (dots == label.npos) return false;
+  const auto order_of = [&](const std::string& name) {
+    for (const ResultRow& other : report.rows) {
+      const bool is_beside = other.step == row.step && other.phase == row.phase;
+      if (is_beside && other.name == name) return other.order;
+    }
+    return int64_t{-1};
+  };
+  const int64_t first = order_of(label.substr(0, dots)), last = order_of(label.substr(dots + 4));
+  return std::min(first, last) >= 0 && std::min(first, last) < row.order &&
+         row.order < std::max(first, last);
+}
+
 }  // namespace
 
 bool names_tensor(const std::string& call, const std::string& tensor) {
@@ -44,7 +62,7 @@ void add_history(const std::vector<RankReport>& reports, Divergence& found) {
       const std::string& call = report.calls[static_cast<size_t>(i)];
       if (i >= from) {
         found.collectives.push_back(call);
-      } else if (names_tensor(call, found.tensor)) {
+      } else if (names_tensor(call, found.tensor) || is_of_bucket(report, call, found.worst)) {
         found.earlier.push_back(call);
       }
     }

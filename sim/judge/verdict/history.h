@@ -12,7 +12,7 @@ namespace shardproof::sim::judge {
 bool names_tensor(const std::string& call, const std::string& tensor);
 
 // Adds the last right observation of the worst rank, its collectives since then, and those before
-// it in the step that have the tensor's name.
+// it in the step that have the tensor's name, or those of a bucket in which it lies.
 void add_history(const std::vector<RankReport>& reports, Divergence& found);
 
 }  // namespace shardproof::sim::judge

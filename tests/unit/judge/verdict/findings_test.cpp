@@ -248,6 +248,38 @@ TEST_CASE("a collective with the tensor's name is told where the last right one 
   CHECK(late.earlier.empty());
 }
 
+TEST_CASE("a bucket is named that moved the tensor before the last right one", "[findings]") {
+  const auto row = [](const char* name, int64_t order, bool right) {
+    ResultRow out{right ? Outcome::kMatch : Outcome::kMismatch};
+    out.name = name;
+    out.phase = Phase::kStep;
+    out.step = 1;
+    out.order = order;
+    out.calls_before = 3;
+    return out;
+  };
+  RankReport report;
+  report.calls = {"all_reduce(avg) dp[0,1] [9] float64 'grad.a .. grad.c'",
+                  "all_reduce(avg) dp[0,1] [9] float64 'grad.d .. grad.e'",
+                  "all_reduce(sum) dp[0,1] [1] float64 'loss'"};
+  report.rows = {row("grad.e", 4, true), row("grad.d", 3, true), row("grad.c", 2, true),
+                 row("grad.b", 1, false), row("grad.a", 0, true)};
+  Divergence found;
+  found.tensor = "grad.b";
+  found.step = 1;
+  found.worst = report.rows[3];
+  add_history({report}, found);
+  CHECK(found.collectives.empty());
+  CHECK(found.earlier == std::vector<std::string>{report.calls[0]});
+  CaseResult result;
+  result.verdict = Verdict::kMismatch;
+  result.divergence = found;
+  CHECK_THAT(describe_result(result, false),
+             Catch::Contains("grad.c was right on that rank; no collective since\n"
+                             "            earlier in this step, of tensors around it:\n"
+                             "            all_reduce(avg) dp[0,1] [9] float64 'grad.a .. grad.c'"));
+}
+
 TEST_CASE("a failure is told as a finished piece of work", "[findings]") {
   CaseResult result = judge::world().run(
       in(kGrad, [](int64_t rank, const at::Tensor& t) { return rank % 3 == 1 ? t * 2 : t; }));
