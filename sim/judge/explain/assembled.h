@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/judge/diff/factor_sums.h"
 #include "sim/judge/diff/result_row.h"
 #include "sim/judge/evidence/explained.h"
 
@@ -53,23 +54,6 @@ struct Walk {
   int64_t outer, size, inner;
 };
 Walk walk_along(const std::vector<int64_t>& shape, size_t dim);
-
-// The best single factor: actual = factor * golden.
-struct FactorSums {
-  double golden = 0, product = 0, actual = 0;  // sums of squares
-  int64_t count = 0;                           // golden elements other than 0
-
-  void add(double a, double g) {
-    golden += g * g;
-    product += g * a;
-    actual += a * a;
-    count += g != 0;
-  }
-  double factor() const { return golden > 0 ? product / golden : 0; }
-  bool fits(double slack) const {
-    return golden > 0 && actual - factor() * product <= slack * slack * actual;
-  }
-};
 
 // Sums how well golden elements from other positions explain the actual ones.
 class Fit {

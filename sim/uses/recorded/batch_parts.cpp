@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "sim/judge/diff/factor_sums.h"
 #include "sim/uses/recorded/clue.h"
 #include "sim/uses/recorded/placement.h"
 
@@ -23,18 +24,16 @@ constexpr double kSame = 1e-7;  // relative distance of two factors, and of a ro
 
 // A row on all ranks together, copies included.
 struct Row {
-  double actual = 0, product = 0, expected = 0;  // sums of squares
+  judge::FactorSums sums = {};
   int64_t columns = 0;
   std::set<const RecordedPiece*> pieces = {};
 
-  bool is_empty() const { return actual == 0 && expected != 0; }
-  bool is_new() const { return actual != 0 && expected == 0; }
+  bool is_empty() const { return sums.actual == 0 && sums.golden != 0; }
+  bool is_new() const { return sums.actual != 0 && sums.golden == 0; }
   // Unset for a row that is not a multiple of the reference's.
   std::optional<double> factor() const {
-    if (expected == 0 || actual == 0 || columns < kFewestColumns) return std::nullopt;
-    const double factor = product / expected;
-    if (!(actual - factor * product <= kSame * kSame * actual)) return std::nullopt;
-    return factor;
+    if (sums.actual == 0 || columns < kFewestColumns || !sums.fits(kSame)) return std::nullopt;
+    return sums.factor();
   }
 };
 
@@ -52,9 +51,7 @@ std::map<std::string, Rows> rows_of(const std::vector<Gradient>& gradients, size
     plan_of(*one.piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
       for (int64_t i = global; i < global + length; ++i, ++at) {
         Row& row = rows[static_cast<size_t>(dim == 0 ? i / shape[1] : i % shape[1])];
-        row.actual += one.actual[at] * one.actual[at];
-        row.product += one.actual[at] * one.expected[at];
-        row.expected += one.expected[at] * one.expected[at];
+        row.sums.add(one.actual[at], one.expected[at]);
         row.columns = shape[1 - dim];
         row.pieces.insert(one.piece);
       }
@@ -88,11 +85,11 @@ bool has_new(const Rows& rows) {
 std::string positions_begin_anew(const std::string& name, const Rows& rows,
                                  const std::set<size_t>& zeros, const Mesh& mesh) {
   size_t due = 0;
-  while (due < rows.size() && rows[due].expected != 0) ++due;
+  while (due < rows.size() && rows[due].sums.golden != 0) ++due;
   const size_t first = *zeros.begin(), last = *zeros.rbegin();
   if (last + 1 != due || due - first != zeros.size()) return "";
   for (size_t i = due; i < rows.size(); ++i) {
-    if (rows[i].expected != 0) return "";
+    if (rows[i].sums.golden != 0) return "";
   }
   for (const MeshAxis& axis : mesh.axes()) {
     if (axis.size < 2 || first * static_cast<size_t>(axis.size) != due) continue;
@@ -110,8 +107,8 @@ std::string positions_begin_anew(const std::string& name, const Rows& rows,
 std::string empty_rows(const std::map<std::string, Rows>& tensors,
                        const std::map<std::string, Rows>& columns, const Mesh& mesh) {
   for (const auto& [name, rows] : tensors) {
-    const int64_t due =
-        std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.expected != 0; });
+    const int64_t due = std::count_if(rows.begin(), rows.end(),
+                                      [](const Row& row) { return row.sums.golden != 0; });
     const std::set<size_t> zeros = empty_of(rows);
     const int64_t empty = std::ssize(zeros);
     if (empty < kFewestRows || empty == due) continue;
@@ -188,7 +185,7 @@ bool are_added_means(const std::vector<Weight>& weights) {
 }
 
 std::string unequal_weights(const std::string& name, const Rows& rows) {
-  const auto is_absent = [](const Row& row) { return row.expected == 0; };
+  const auto is_absent = [](const Row& row) { return row.sums.golden == 0; };
   const bool are_tokens = std::any_of(rows.begin(), rows.end(), is_absent) && !has_new(rows);
   if (!are_tokens) return "";
   std::vector<Weight> weights = weights_of(rows);

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "sim/case/record/magnitude.h"
+#include "sim/judge/diff/factor_sums.h"
 #include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/hashes.h"
 #include "sim/uses/recorded/placement.h"
@@ -94,20 +95,14 @@ std::string unequal_copies(const RecordedRun& run, const judge::Divergence& foun
 std::optional<double> factor_in_step(const RecordedRun& run, const Reference& reference,
                                      const std::string& tensor, int64_t step) {
   constexpr double kFits = 1e-6;
-  double product = 0, square = 0, own = 0;
+  judge::FactorSums sums;
   for (const Gradient& one : pieces_beside(run, reference, step, [&](const RecordedPiece& piece) {
          return piece.name == tensor;
        })) {
-    for (size_t i = 0; i < one.actual.size(); ++i) {
-      product += one.actual[i] * one.expected[i];
-      square += one.expected[i] * one.expected[i];
-      own += one.actual[i] * one.actual[i];
-    }
+    for (size_t i = 0; i < one.actual.size(); ++i) sums.add(one.actual[i], one.expected[i]);
   }
-  if (!(square > 0) || !(own > 0)) return std::nullopt;
-  const double factor = product / square;
-  if (!(own - factor * product <= kFits * kFits * own)) return std::nullopt;
-  return factor;
+  if (!(sums.actual > 0) || !sums.fits(kFits)) return std::nullopt;
+  return sums.factor();
 }
 
 // A size of the mesh is the same in each step, and a number of tokens is not.

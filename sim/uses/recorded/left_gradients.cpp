@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/judge/diff/factor_sums.h"
 #include "sim/uses/recorded/clue.h"
 
 namespace shardproof::sim::recorded {
@@ -28,15 +29,13 @@ const RecordedPiece* same_part(const RecordedRun& run, const RecordedPiece& piec
   return nullptr;
 }
 
-// Sums over the wrong gradients: d is their difference from the reference's, p those of the step
-// before, r the reference's.
+// Over the wrong gradients.
 struct LeftOver {
-  double dd = 0, dp = 0, pp = 0, rr = 0, rp = 0;
+  judge::FactorSums difference;  // from the reference, as a multiple of the step before
+  judge::FactorSums reference;   // as a multiple of the step before
 
-  double factor() const { return dp / pp; }
-  bool fits() const { return pp > 0 && dd - factor() * dp <= kLeastLeft * kLeastLeft * dd; }
   // Where the step before is a multiple of the reference, a factor of this step says as much.
-  bool is_another() const { return rr * pp - rp * rp > kLeastOther * rr * pp; }
+  bool is_another() const { return !reference.fits(std::sqrt(kLeastOther)); }
 };
 
 }  // namespace
@@ -54,20 +53,18 @@ std::string left_from_step_before(const RecordedRun& run, const Reference& refer
     const double* then = before->values.data<double>();
     for (size_t i = 0; i < one.actual.size(); ++i) {
       const double difference = one.actual[i] - one.expected[i];
-      sums.dd += difference * difference;
-      sums.dp += difference * then[i];
-      sums.pp += then[i] * then[i];
-      sums.rr += one.expected[i] * one.expected[i];
-      sums.rp += one.expected[i] * then[i];
+      sums.difference.add(difference, then[i]);
+      sums.reference.add(one.expected[i], then[i]);
       differing += difference != 0;
     }
   }
   if (differing < kFewestLeft) return "";
   double least = INFINITY, most = -INFINITY;
   for (const auto& [name, sums] : tensors) {
-    if (!sums.fits() || !sums.is_another() || !(sums.factor() > 0)) return "";
-    least = std::min(least, sums.factor());
-    most = std::max(most, sums.factor());
+    const double factor = sums.difference.factor();
+    if (!sums.difference.fits(kLeastLeft) || !sums.is_another() || !(factor > 0)) return "";
+    least = std::min(least, factor);
+    most = std::max(most, factor);
   }
   const bool is_one = most - least <= kLeastLeft * most;
   return fmt::format(

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 
+#include "sim/judge/diff/factor_sums.h"
 #include "sim/uses/recorded/clue.h"
 #include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/own_step.h"
@@ -38,16 +39,9 @@ WrongPart wrong_part(const std::vector<Gradient>& pieces) {
 
 // The part as a multiple of other values; 0 when it is none.
 double multiple_of(const WrongPart& part, const std::function<double(size_t)>& other) {
-  double product = 0, square = 0, own = 0;
-  for (size_t i = 0; i < part.values.size(); ++i) {
-    const double value = other(part.places[i]);
-    product += part.values[i] * value;
-    square += value * value;
-    own += part.values[i] * part.values[i];
-  }
-  if (part.values.size() < kFewestOfState || !(square > 0) || !(own > 0)) return 0;
-  const double factor = product / square;
-  return own - factor * product <= kMultiple * kMultiple * own ? factor : 0;
+  judge::FactorSums sums;
+  for (size_t i = 0; i < part.values.size(); ++i) sums.add(part.values[i], other(part.places[i]));
+  return part.values.size() >= kFewestOfState && sums.fits(kMultiple) ? sums.factor() : 0;
 }
 
 // Moments begin from 0, and a first step makes them a share of the gradient or of its square.
