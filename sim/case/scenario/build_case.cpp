@@ -272,6 +272,17 @@ void set_parallel(const Settings& settings, ParallelSpec& parallel) {
   }
 }
 
+void check_expected(const Settings& settings, const ExpectSpec& expect) {
+  if (expect.verdict != Verdict::kMatch) return;
+  for (const auto& [path, value] : {std::pair{"expect.kind", &expect.kind},
+                                    {"expect.tensor", &expect.tensor},
+                                    {"expect.detector", &expect.detector}}) {
+    if (value->empty()) continue;
+    settings.fail(path, fmt::format("{} is given, and the expected verdict is match", path),
+                  "add the verdict: expect: {verdict: mismatch, ..}");
+  }
+}
+
 void check_collectives(const Settings& settings, const json& collectives) {
   const std::string path = "expect.collectives";
   if (collectives.is_null()) return;
@@ -317,6 +328,7 @@ CaseSpec build_case(const Settings& settings, const WorldChoice& world) {
   check_reference(settings, spec);
   if (model) check_init(settings, spec);
   check_collectives(settings, spec.expect.collectives);
+  check_expected(settings, spec.expect);
   return spec;
 }
 

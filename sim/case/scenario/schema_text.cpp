@@ -24,6 +24,7 @@ std::string type_text(const Option& key) {
 
 json name_schema(const Option& key) {
   json names = key.choices;
+  if (key.default_value == "") names.push_back("");  // nothing is chosen
   if (!key.of_bool.empty()) names.insert(names.end(), {true, false});
   return {{"enum", names}};
 }

@@ -79,6 +79,7 @@ struct Checked {
     for (const std::string prefix : {"torch.optim.", "lr_scheduler."}) {
       if (word.starts_with(prefix)) word = word.substr(prefix.size());
     }
+    if (key.default_value == word) return word;  // "", where nothing is chosen
     for (const std::string& choice : key.choices) {
       if (choice == word) return word;
     }

@@ -218,7 +218,9 @@ TEST_CASE("Settings that contradict each other are refused where they stand", "[
                  {"faults: [{rank: 0}]\n", "an item of faults has no kind"},
                  {"faults: [{knd: kill}]\n", "did you mean kind?"},
                  {"expect: {collectives: {tq: {all_reduce: 1}}}\n", "unknown axis 'tq'"},
-                 {"expect: {collectives: {tp: {allreduce: 1}}}\n", "did you mean all_reduce?"}});
+                 {"expect: {collectives: {tp: {allreduce: 1}}}\n", "did you mean all_reduce?"},
+                 {"expect: {verdict: mismatch, kind: vallues}\n", "did you mean values?"},
+                 {"expect: {tensor: loss}\n", "the expected verdict is match"}});
 }
 
 TEST_CASE("A world size decides dp, or must be the mesh's", "[scenario]") {
