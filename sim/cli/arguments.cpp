@@ -263,6 +263,8 @@ const Command kCommands[] = {
      }},
     {"mutants", "Plant known bugs, one by one: which are caught, named, explained",
      [](CLI::App& app, Arguments& a) { add_mutant_options(app, a.mutants); }},
+    {"model", "Whether a model of transformers is right on several ranks",
+     [](CLI::App&, Arguments&) {}},
     {"score", "Which faults a PyTorch program's tests notice", [](CLI::App&, Arguments&) {}},
     {"schema", "The JSON Schema of scenario files, for editors",
      [](CLI::App& app, Arguments& a) {

@@ -115,8 +115,8 @@ int say_interrupted(const Arguments& arguments, int status) {
 int run_cli(int argc, char** argv, const world::WorkerFunctions& functions,
             const std::vector<KnownWorkload>& workloads, const UsesCommands& uses) {
   // All words are those of the Python package, --help and -- too.
-  if (argc > 1 && std::string(argv[1]) == "score") {
-    return run_or_say_why([&] { return score_command(command_line(argc, argv).words); });
+  if (argc > 1 && is_of_package(argv[1])) {
+    return run_or_say_why([&] { return package_command(command_line(argc, argv).words); });
   }
   return run_command_line(argc, argv, [&](Arguments& arguments) {
     arguments.run.workloads = arguments.check.workloads = workloads;

@@ -36,7 +36,7 @@ struct HelpGroup {
 const HelpGroup kGroups[] = {
     {"Run scenarios", {"run", "rank", "list", "lint", "describe", "calls"}},
     {"Look at results", {"report", "compare-runs"}},
-    {"Judge other programs", {"judge", "check", "golden", "logprobs", "score"}},
+    {"Judge other programs", {"judge", "check", "golden", "logprobs", "model", "score"}},
     {"Search for bugs", {"fuzz", "shrink", "mutants"}},
     {"Check machines", {"validate", "doctor"}},
 };

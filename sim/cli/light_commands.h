@@ -10,8 +10,9 @@ namespace shardproof::sim::cli {
 
 int report_command(const ReportArguments& arguments);
 int mutants_command(const MutantArguments& arguments);
-// `words` begins with "score"; the others go to the Python package.
-int score_command(const std::vector<std::string>& words);
+// Whether the Python package has the command, to which `words` go.
+bool is_of_package(const std::string& command);
+int package_command(const std::vector<std::string>& words);
 
 // Replaces this process by a program and its arguments. Throws with this fix when it cannot start.
 [[noreturn]] void exec_program(std::vector<std::string> words, const std::string& fix);

@@ -1,5 +1,5 @@
-// Commands that are Python: score plants faults in the tests of a PyTorch program, mutants plants
-// the known bugs in this program and runs the gate on each.
+// Commands that are Python: those of the Python package, and mutants, which plants the known bugs
+// in this program and runs the gate on each.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -17,10 +17,10 @@ namespace shardproof::sim::cli {
 
 namespace {
 
-constexpr const char* kScoreScript = R"(
+constexpr const char* kPackage = R"(
 import sys
 try:
-    from shardproof.score import command
+    from shardproof import command
 except ImportError as error:
     fix = f"install the package for {sys.executable}: pip install ./python"
     print(f"shardproof: {error}; {fix}", file=sys.stderr)
@@ -51,9 +51,11 @@ void exec_program(std::vector<std::string> words, const std::string& fix) {
   throw_bad_input(fmt::format("{} cannot be started: {}", words[0], std::strerror(errno)), fix);
 }
 
-int score_command(const std::vector<std::string>& words_of_command) {
-  std::vector<std::string> words = {kPython, "-c", kScoreScript};
-  words.insert(words.end(), words_of_command.begin() + 1, words_of_command.end());
+bool is_of_package(const std::string& command) { return command == "score" || command == "model"; }
+
+int package_command(const std::vector<std::string>& words_of_command) {
+  std::vector<std::string> words = {kPython, "-c", kPackage};
+  words.insert(words.end(), words_of_command.begin(), words_of_command.end());
   exec_program(std::move(words), kInstall);
 }
 

@@ -53,11 +53,14 @@ class Lines(cli_test.CommandTest):
     def test_every_command_is_in_the_help(self):
         text = self.run_program("--help").stdout
         for command in ("run", "fuzz", "shrink", "lint", "describe", "calls", "check", "judge", "golden", "rank", "report",
-                        "compare-runs", "logprobs", "mutants", "score", "schema", "completion", "doctor", "version"):
+                        "compare-runs", "logprobs", "model", "mutants", "score", "schema", "completion", "doctor", "version"):
             self.assertRegex(text, rf"(?m)^  {command} ")
 
-    def test_score_is_a_command_of_the_python_package(self):
+    def test_score_and_model_are_commands_of_the_python_package(self):
         self.environment["PYTHONPATH"] = str(PACKAGES)
+        done = self.run_program("model", "--help")
+        self.assertIn(done.returncode, (0, 2))
+        self.assertRegex(done.stdout + done.stderr, r"\A(usage: shardproof model|shardproof: model needs the module )")
         done = self.run_program("score", "--help")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue(done.stdout.startswith("usage: shardproof score"), done.stdout)
