@@ -76,8 +76,11 @@ bool has_stages(const CaseSpec& spec) {
 std::string golden_key(const CaseSpec& spec) {
   json key = value_of(spec, Extent::kGolden);
   key["weights"] = weights_identity(spec.weights_folder);
-  if (draws_numbers(spec)) {  // of each tp rank
-    for (const StageSpec& stage : spec.stages) key["draws_at_tp"].push_back(stage.parallel.tp);
+  if (draws_numbers(spec)) {  // of each rank of a stage and of tp
+    key["draws_at"] = {{spec.parallel.pp, spec.parallel.tp}};
+    for (const StageSpec& stage : spec.stages) {
+      key["draws_at"].push_back({stage.parallel.pp, stage.parallel.tp});
+    }
   }
   // The groups of microbatches are those of the samples that a rank gets at once.
   const SideLossOptions losses = side_losses_of(spec);

@@ -171,6 +171,7 @@ Comparison compare_values(const CaseSpec& spec, const Values& first, const Value
     scale = std::max(scale, largest(value));
   }
   Comparison comparison;
+  std::optional<double> trained, scored;  // largest magnitudes of the first case
   for (const Place& place : places) {
     const std::string& name = place.name;
     const auto a = first.find(name), b = second.find(name);
@@ -189,6 +190,11 @@ Comparison compare_values(const CaseSpec& spec, const Values& first, const Value
       found = difference_of(name, a->second, b->second, allowed);
       ++comparison.tensors;
       comparison.elements += a->second.numel();
+      const bool trains =
+          facts.kind == ObservationKind::kGradient || facts.kind == ObservationKind::kLoss;
+      std::optional<double>& seen = trains ? trained : scored;
+      if (trains || facts.kind == ObservationKind::kLogprobs)
+        seen = std::max(seen.value_or(0), facts.scale);
       const double ratio = allowed > 0 ? largest(a->second - b->second) / allowed : 0;
       if (ratio > comparison.worst_ratio) {
         comparison.worst_ratio = ratio;
@@ -197,6 +203,8 @@ Comparison compare_values(const CaseSpec& spec, const Values& first, const Value
     }
     if (found && !comparison.difference) comparison.difference = found;
   }
+  const std::optional<double>& all = trained ? trained : scored;
+  comparison.is_empty = comparison.tensors == 0 || (all && *all == 0);
   return comparison;
 }
 
@@ -343,6 +351,13 @@ void RelationRuns::compare(Job& job, judge::CaseResult& result) {
   result.worst_tensor = found.worst_tensor;
   result.verdict = Verdict::kMatch;
   result.as_expected = true;
+  if (!found.difference && found.is_empty && !job.named.expect.nothing_counted) {
+    result.verdict = Verdict::kBadInput;
+    result.kind = ResultKind::kBadInput;
+    result.as_expected = false;
+    result.message = "nothing was compared that is not 0";
+    result.unexpected = "the relation would show nothing";
+  }
   if (!found.difference) return;
   result.verdict = Verdict::kMismatch;
   result.kind = ResultKind::kRelation;

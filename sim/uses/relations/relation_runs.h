@@ -28,6 +28,9 @@ struct Comparison {
   int64_t tensors = 0, elements = 0;
   double worst_ratio = 0;  // largest used share of an allowance
   std::string worst_tensor;
+  // Whether it would show nothing: no tensor was compared, or in the first case the loss and all
+  // gradients are 0, or where nothing trains all logprobs.
+  bool is_empty = true;
 };
 
 // By the float64 rule of tolerance.h. Both after bring_back(). With `exact`, the bits must be

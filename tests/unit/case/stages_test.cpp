@@ -136,8 +136,10 @@ TEST_CASE("The golden of a policy knows its stages, not its meshes", "[scenario]
   CHECK(key("{do: train, train_global_batch_size: 3}") !=
         key("{do: train, train_global_batch_size: 3, interrupted_after: 1}"));
   CHECK(key("{do: train}") == key("{do: train, train_micro_batch_size: 1}"));
-  // Draws are an exception, because each tp rank has draws of its own.
+  // Draws are an exception, because each stage and tp rank has draws of its own.
   CHECK(key("{do: load}, {do: draw}") != key("{do: load, tensor_parallel_size: 2}, {do: draw}"));
+  CHECK(key("{do: load}, {do: draw}") !=
+        key("{do: load, pipeline_parallel_size: 2, data_parallel_size: 1}, {do: draw}"));
 }
 
 TEST_CASE("What is wrong with stages is said where it stands", "[scenario][PW-1]") {

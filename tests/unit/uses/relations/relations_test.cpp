@@ -234,6 +234,18 @@ TEST_CASE("a relation of gradients finds a gradient that is not brought back") {
   }
 }
 
+TEST_CASE("values that are all 0 show nothing of a relation") {
+  const auto is_empty = [](const Values& values) {
+    return compare_values(small_llama(), values, values, false).is_empty;
+  };
+  const at::Tensor zero = at::zeros({2}, at::kDouble), one = at::ones({2}, at::kDouble);
+  CHECK(is_empty({}));
+  CHECK(is_empty({{"loss", zero}, {"grad.a", zero}, {"logprobs", one}}));
+  CHECK(is_empty({{"logprobs", zero}}));
+  CHECK_FALSE(is_empty({{"loss", zero}, {"grad.a", one}}));
+  CHECK_FALSE(is_empty({{"logprobs", one}}));
+}
+
 TEST_CASE("the first difference is that of the computation's order, with its largest error") {
   Values first{{"logprobs", at::zeros({2, 3}, at::kDouble)},
                {"loss", at::ones({}, at::kDouble)},
