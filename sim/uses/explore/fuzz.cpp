@@ -121,7 +121,9 @@ void Fuzz::take(const judge::CaseResult& result, DrawnCase& drawn) {
     return;
   }
   ++run_count_;
-  drawn.kept = coverage_.add(catalog_.kinds_in(drawn.settings)) > 0 || drawn.kept;
+  undecided_ += !result.account.unresolved.empty();
+  const bool is_judged = result.verdict == Verdict::kMatch || result.verdict == Verdict::kMismatch;
+  if (is_judged) drawn.kept = coverage_.add(catalog_.kinds_in(drawn.settings)) > 0 || drawn.kept;
   if (result.as_expected) return;
   drawn.kept = true;
   unexpected_.push_back(
@@ -166,7 +168,11 @@ json Fuzz::coverage_json() const {
   const DrawCounts& draws = drawer_.counts();
   return {{"format", "shardproof-coverage/1"},
           {"seed", settings_.seed},
-          {"cases", {{"drawn", drawn_}, {"run", run_count_}, {"refused_by_ranks", refused_}}},
+          {"cases",
+           {{"drawn", drawn_},
+            {"run", run_count_},
+            {"refused_by_ranks", refused_},
+            {"undecided", undecided_}}},
           {"draws",
            {{"checked", draws.drawn},
             {"refused", draws.refused},
@@ -190,9 +196,9 @@ std::string Fuzz::coverage_text() const {
   return fmt::format(
       "{:.0f}% of {} drawn settings were refused before a run\n"
       "{} of {} kinds of values have run, and {} pairs of them\n"
-      "{} of {} pairs drawn at random are valid, and {:.1f}% of the valid ones have run\n",
+      "{} of {} pairs drawn at random are valid, and {} of these have run\n",
       percent(draws.refused, draws.drawn), draws.drawn, kinds - missing, kinds,
-      coverage_.pairs_run(), sampled_valid_, sampled_, percent(sampled_run_, sampled_valid_));
+      coverage_.pairs_run(), sampled_valid_, sampled_, sampled_run_);
 }
 
 std::string Fuzz::text(bool coverage) const {
@@ -200,6 +206,10 @@ std::string Fuzz::text(bool coverage) const {
   std::string text = fmt::format("\n{} (seed {}): {} match, {} refused, {} failed\n",
                                  count_of(run_count_ + refused_, "random case"), settings_.seed,
                                  run_count_ - failed, refused_, failed);
+  if (undecided_ > 0) {
+    text += fmt::format("{} of them had tensors that could not be judged in their precision\n",
+                        undecided_);
+  }
   if (coverage) text += coverage_text();
   for (size_t i = 0; i < std::min(unexpected_.size(), kShownUnexpected); ++i) {
     text += fmt::format("{}: {}\n  replay: {}\n", unexpected_[i]["case"].get<std::string>(),

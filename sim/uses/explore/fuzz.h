@@ -79,7 +79,7 @@ class Fuzz {
   std::mt19937_64 random_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::filesystem::path folder_;
-  int64_t drawn_ = 0, rounds_ = 0, run_count_ = 0, refused_ = 0;
+  int64_t drawn_ = 0, rounds_ = 0, run_count_ = 0, refused_ = 0, undecided_ = 0;
   int64_t sampled_ = 0, sampled_valid_ = 0, sampled_run_ = 0;
   std::map<std::string, std::string> refusals_;  // a sentence, and the first case with it
   std::vector<std::string> lacking_;

@@ -76,7 +76,10 @@ bool EmulatedWorld::Impl::is_done(const std::shared_ptr<Meeting>& meeting, int64
     std::erase(ready_, meeting);
     take_effect(meeting, rank);
   }
-  return meeting->state == Meeting::State::kTravelling || meeting->state == Meeting::State::kDone;
+  const bool done =
+      meeting->state == Meeting::State::kTravelling || meeting->state == Meeting::State::kDone;
+  if (!done) throw_if_failed(rank);  // a caller that asks until it is would not end
+  return done;
 }
 
 }  // namespace shardproof::sim::world

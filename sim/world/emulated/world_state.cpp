@@ -238,7 +238,14 @@ void EmulatedWorld::Impl::end_rank(int64_t rank) {
   SHARDPROOF_ASSERT(!state.ended, "a rank ends once");
   state.ended = true;
   ++ended;
-  if (exact) choose_next(rank);
+  try {
+    if (exact) choose_next(rank);
+  } catch (const std::exception& error) {  // of another rank's call, which now takes effect
+    fail({.code = "threw",
+          .message = "when rank " + std::to_string(rank) + " had ended: " + error.what(),
+          .ranks = {},
+          .fix = "look at the call that came next"});
+  }
   slots.leave(rank);
   if (failure) return;
   fail_by(matcher.ended(rank));

@@ -80,7 +80,10 @@ void ProcessWorld::hung(const std::string& why) {
   if (any_stopped || hung_by_links(why)) return settle();
   for (size_t i = 0; i < running.size(); ++i) {
     const bool waiting = !waits[i].empty();
-    const std::string doing = waiting ? waits[i] : "it is in no call that waits for others";
+    const std::string doing =
+        waiting ? waits[i]
+                : "it waits for no other rank's call: it computes, or its last call, which all "
+                  "members have entered, has not ended";
     set_ending(running[i],
                !waiting   ? ResultKind::kHung
                : all_wait ? ResultKind::kDeadlock

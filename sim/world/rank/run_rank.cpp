@@ -3,7 +3,10 @@
 #include <ATen/Parallel.h>
 #include <c10/core/AutogradState.h>
 
+#include <algorithm>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "observe/probe.h"
 #include "sim/world/calls/call_digests.h"
@@ -20,25 +23,33 @@ void prepare_rank_thread() {
 namespace {
 
 // Planted faults change the number of calls: `skip` leaves one out, `repeat` makes one twice. This
-// corrects the communicators' call numbers.
+// corrects the communicators' numbers of that call and of later ones.
 class CallNumbers {
  public:
-  void skipped(const Call& call) { --shifts_[channel_of(call)]; }
-  void repeated(const Call& call) { ++shifts_[channel_of(call)]; }
+  void skipped(const Call& call) { changes_[channel_of(call)].push_back({call.sequence, -1}); }
+  void repeated(const Call& call) { changes_[channel_of(call)].push_back({call.sequence, 1}); }
+  bool is_skipped(const Call& call) const {
+    const auto found = changes_.find(channel_of(call));
+    return found != changes_.end() &&
+           std::ranges::count(found->second, Change{call.sequence, -1}) > 0;
+  }
   CallLine line(const Call& call, bool waiting = false) const {
     CallLine line{call, waiting};
-    const auto found = shifts_.find(channel_of(call));
-    if (found != shifts_.end()) line.sequence += found->second;
+    const auto found = changes_.find(channel_of(call));
+    if (found == changes_.end()) return line;
+    for (const auto& [from, by] : found->second) line.sequence += call.sequence >= from ? by : 0;
     return line;
   }
 
  private:
+  using Change = std::pair<int64_t, int64_t>;  // from this number on, by so many
+
   static std::string channel_of(const Call& call) {
     if (!is_message(call.op)) return call.group;
     return call.group + name_of(call.op) + std::to_string(call.root) + " " +
            std::to_string(call.tag);
   }
-  std::map<std::string, int64_t> shifts_;
+  std::map<std::string, std::vector<Change>> changes_;
 };
 
 }  // namespace
@@ -99,7 +110,9 @@ RankEnding run_rank(const RankMain& main, const CaseSpec& spec, RankEnv env,
     ending.last_call = describe(line);
     tell(line);
   };
-  env.on_wait = [&](const Call& call) { tell(numbers.line(call, true)); };
+  env.on_wait = [&](const Call& call) {
+    if (!numbers.is_skipped(call)) tell(numbers.line(call, true));
+  };
   try {
     if (hooks.on_start) hooks.on_start(rank);
     ending.bytes = main(spec, env);
