@@ -184,9 +184,9 @@ class Trainer {
   bool has_muon(size_t index) const;
   std::vector<MuonStep> muon_steps(const std::vector<at::Tensor>& grads);
   void update(const std::vector<at::Tensor>& grads, const std::vector<MuonStep>& matrices);
-  void observe_step(ObservationKind kind, const Parameter& parameter, const at::Tensor& tensor);
+  // `layout`: null for the parameter's.
   void observe_step(ObservationKind kind, const Parameter& parameter, const at::Tensor& tensor,
-                    const Layout& layout);
+                    const Layout* layout = nullptr);
   void observe_scalar(ObservationKind kind, const std::string& name, Phase phase, int64_t step,
                       double value);
   double grad_factor() const;

@@ -49,7 +49,7 @@ std::vector<MuonStep> Trainer::muon_steps(const std::vector<at::Tensor>& grads) 
     steps[i] = muon_direction(grads[i], states_[i], options_.optimizer);
     const WholeMatrix matrix(parameter, setup_.comm, setup_.device);
     const at::Tensor whole = matrix.gather(steps[i].update);
-    observe_step(ObservationKind::kWholeMatrix, parameter, whole, matrix.layout());
+    observe_step(ObservationKind::kWholeMatrix, parameter, whole, &matrix.layout());
     if (whole.numel() == 0) continue;
     steps[i].update = matrix.shard(muon_update(whole, parameter.matrix_rows));
   }

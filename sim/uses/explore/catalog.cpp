@@ -22,19 +22,15 @@ constexpr size_t kMostUsed = 12;  // values of an option that come from scenario
 constexpr size_t kLongestLabel = 60;
 
 // Options of registered workloads that are not drawn.
-struct NotDrawnOfWorkload {
-  const char *path, *reason;
-};
-constexpr NotDrawnOfWorkload kNotDrawn[] = {
-    {"options.checkpointed_block.replays", "false is wrong on purpose"},
-    {"options.dropout_regions.inference", "true is refused by every group, as it draws numbers"},
-    {"options.broadcast_data.other_dtype", "each group refuses it alone, after a call"},
-    {"options.broadcast_data.missing", "each group refuses it alone, after a call"},
+constexpr const char* kNotDrawn[] = {
+    "options.checkpointed_block.replays",  // false is wrong on purpose
+    "options.dropout_regions.inference",   // true is refused by every group, as it draws numbers
+    "options.broadcast_data.other_dtype",  // each group refuses it alone, after a call
+    "options.broadcast_data.missing",      // each group refuses it alone, after a call
 };
 
 bool is_drawn_of_workload(const std::string& path) {
-  return std::none_of(std::begin(kNotDrawn), std::end(kNotDrawn),
-                      [&](const NotDrawnOfWorkload& one) { return path == one.path; });
+  return std::find(std::begin(kNotDrawn), std::end(kNotDrawn), path) == std::end(kNotDrawn);
 }
 
 // An attribute of records that are not drawn is not drawn either.

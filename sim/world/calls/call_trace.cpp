@@ -12,8 +12,8 @@ double microseconds(CallTrace::Clock::duration time) {
 
 }  // namespace
 
-CallTrace::CallTrace(Forward forward, Forward forward_wait, Clock::time_point origin)
-    : forward_(std::move(forward)), forward_wait_(std::move(forward_wait)), origin_(origin) {}
+CallTrace::CallTrace(Forward forward, Forward forward_wait)
+    : forward_(std::move(forward)), forward_wait_(std::move(forward_wait)) {}
 
 void CallTrace::before_call(const Call& call) {
   if (forward_) forward_(call);

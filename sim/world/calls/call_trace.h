@@ -20,8 +20,7 @@ class CallTrace : public CallListener {
  public:
   using Forward = std::function<void(const Call&)>;
   using Clock = std::chrono::steady_clock;
-  explicit CallTrace(Forward forward = {}, Forward forward_wait = {},
-                     Clock::time_point origin = Clock::now());
+  explicit CallTrace(Forward forward = {}, Forward forward_wait = {});
 
   void before_call(const Call& call) override;
   void before_wait(const Call& call) override;
@@ -35,8 +34,8 @@ class CallTrace : public CallListener {
   int64_t call_count() const { return static_cast<int64_t>(calls_.size()); }
   // Counts by axis and op, {"tp", "all_reduce"}; the axis is the group's name without its ranks.
   const std::map<std::pair<std::string, std::string>, int64_t>& counts() const { return counts_; }
-  // The calls and their waits, after `origin`. An asynchronous call lasts until its wait() has
-  // returned. Then the actions.
+  // The calls and their waits, after the trace began. An asynchronous call lasts until its wait()
+  // has returned. Then the actions.
   std::vector<Stretch> timeline() const;
 
  private:
@@ -53,7 +52,7 @@ class CallTrace : public CallListener {
   Span* open_span(const Call& call);
 
   Forward forward_, forward_wait_;
-  Clock::time_point origin_;
+  const Clock::time_point origin_ = Clock::now();
   std::vector<std::string> calls_;
   std::vector<Span> spans_;
   std::vector<Acted> actions_;

@@ -41,23 +41,31 @@ int64_t count_of(const Tensors& tensors) {
   return count;
 }
 
-// One element as a view of shape [].
-at::Tensor element_at(const Tensors& tensors, int64_t element) {
+// Where one of the elements of all tensors lies.
+struct Place {
+  at::Tensor tensor;  // undefined: there are not so many
+  std::vector<int64_t> index;
+};
+
+Place place_of(const Tensors& tensors, int64_t element) {
   for (const at::Tensor& tensor : tensors) {
     if (element >= tensor.numel()) {
       element -= tensor.numel();
       continue;
     }
-    at::Tensor view = tensor;
-    for (int64_t left = tensor.numel(); view.dim() > 0;) {
-      left /= view.size(0);
-      const int64_t index = element / left;
-      element %= left;
-      view = view.select(0, index);
+    Place place{tensor, std::vector<int64_t>(static_cast<size_t>(tensor.dim()))};
+    for (int64_t dim = tensor.dim(); dim-- > 0; element /= tensor.size(dim)) {
+      place.index[static_cast<size_t>(dim)] = element % tensor.size(dim);
     }
-    return view;
+    return place;
   }
   return {};
+}
+
+// As a view of shape [].
+at::Tensor element_at(Place place) {
+  for (const int64_t index : place.index) place.tensor = place.tensor.select(0, index);
+  return place.tensor;
 }
 
 // Bool of the tensor's shape: which elements are of no token. Undefined where dims 0 and 1 are not
@@ -83,21 +91,10 @@ int64_t largest(const Tensors& tensors, const at::Tensor& token_map) {
 }
 
 // "; element [3, 12, 0] is padding" for an element that no comparison reads, else "".
-std::string padding_text(const Tensors& tensors, int64_t element, const at::Tensor& token_map) {
-  for (const at::Tensor& tensor : tensors) {
-    if (element >= tensor.numel()) {
-      element -= tensor.numel();
-      continue;
-    }
-    const at::Tensor padding = padding_of(tensor, token_map);
-    if (!padding.defined() || !padding.flatten()[element].item<bool>()) return "";
-    std::vector<int64_t> index;
-    for (int64_t dim = tensor.dim(); dim-- > 0; element /= tensor.size(dim)) {
-      index.insert(index.begin(), element % tensor.size(dim));
-    }
-    return fmt::format("; element [{}] is padding", fmt::join(index, ", "));
-  }
-  return "";
+std::string padding_text(const Place& place, const at::Tensor& token_map) {
+  const at::Tensor padding = padding_of(place.tensor, token_map);
+  if (!padding.defined() || !element_at({padding, place.index}).item<bool>()) return "";
+  return fmt::format("; element [{}] is padding", fmt::join(place.index, ", "));
 }
 
 int64_t default_bit(at::ScalarType dtype) {
@@ -133,7 +130,8 @@ std::string flip_bit(const FaultSpec& fault, const Tensors& tensors, const Surro
                     "choose a smaller element, or another call");
   }
   const int64_t element = fault.element < 0 ? largest(tensors, around.token_map) : fault.element;
-  const at::Tensor target = element_at(tensors, element);
+  const Place place = place_of(tensors, element);
+  const at::Tensor target = element_at(place);
   const auto bits = static_cast<int64_t>(8 * target.element_size());
   const int64_t bit = fault.bit < 0 ? default_bit(target.scalar_type()) : fault.bit;
   if (bit >= bits) {
@@ -146,8 +144,7 @@ std::string flip_bit(const FaultSpec& fault, const Tensors& tensors, const Surro
   bytes[bit / 8] = static_cast<uint8_t>(bytes[bit / 8] ^ (1U << (bit % 8)));
   target.copy_(copy);
   return fmt::format("{} bit {} of element {}: {:.9g} became {:.9g}{}", fault.side, bit, element,
-                     before, copy.item().toDouble(),
-                     padding_text(tensors, element, around.token_map));
+                     before, copy.item().toDouble(), padding_text(place, around.token_map));
 }
 
 std::string outdate(const FaultSpec&, const Tensors& tensors, const Surroundings& around) {

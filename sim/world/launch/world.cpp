@@ -208,8 +208,6 @@ void World::end_workers() {
 void World::finish() {
   running_ = false;
   WorldRun run;
-  run.warm = case_number_ > 1;
-  run.seconds = seconds_since(started_);
   bool all_finished = true;
   bool refused = board_.total_calls() == 0;
   for (auto& ending : endings_) {

@@ -11,8 +11,6 @@ namespace shardproof::sim::world {
 struct WorldRun {
   std::vector<RankEnding> endings;  // by rank
   bool reusable = false;            // all finished, or all refused before the first collective
-  bool warm = false;                // the world had run a case before
-  double seconds = 0;
 };
 
 }  // namespace shardproof::sim::world

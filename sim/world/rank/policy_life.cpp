@@ -181,8 +181,7 @@ void PolicyLife::live() {
 void PolicyLife::run_stage(const StageSpec& stage) {
   if (stage.fails) return fail(stage);
   if (stage.kind == StageKind::kTrain) return train(stage);
-  if (stage.kind == StageKind::kScore) return score(stage);
-  if (stage.kind == StageKind::kReference) return refer(stage);
+  if (stage.kind == StageKind::kScore || stage.kind == StageKind::kReference) return score(stage);
   if (stage.kind == StageKind::kRefit) return refit();
   if (stage.kind == StageKind::kLoad) return load(stage);
   if (stage.kind == StageKind::kExport) return export_weights(stage);
@@ -287,16 +286,11 @@ void PolicyLife::feed_optimizer() {
 
 void PolicyLife::score(const StageSpec& stage) {
   next_moment();
-  const at::Tensor scores = place_->worker.score(batch_, stage.micro_batch_size);
-  observe_scores("scores", scores);
-  batch_.prev_logprobs = scores.cpu().to(at::kDouble);
-}
-
-void PolicyLife::refer(const StageSpec& stage) {
-  next_moment();
-  const at::Tensor scores = place_->worker.reference_logprobs(batch_, stage.micro_batch_size);
-  observe_scores("reference_scores", scores);
-  batch_.reference_logprobs = scores.cpu().to(at::kDouble);
+  const bool own = stage.kind == StageKind::kScore;
+  const at::Tensor scores = own ? place_->worker.score(batch_, stage.micro_batch_size)
+                                : place_->worker.reference_logprobs(batch_, stage.micro_batch_size);
+  observe_scores(own ? "scores" : "reference_scores", scores);
+  (own ? batch_.prev_logprobs : batch_.reference_logprobs) = scores.cpu().to(at::kDouble);
 }
 
 void PolicyLife::observe_scores(const std::string& name, const at::Tensor& scores) {

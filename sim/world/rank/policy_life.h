@@ -47,7 +47,6 @@ class PolicyLife {
   void fail(const StageSpec& stage);
   int64_t draw_below(int64_t below);
   void score(const StageSpec& stage);
-  void refer(const StageSpec& stage);
   void refit();
   void load(const StageSpec& stage);
   void export_weights(const StageSpec& stage);
