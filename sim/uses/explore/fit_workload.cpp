@@ -1,7 +1,6 @@
 // What the ranks of a registered workload would refuse: sizes that the mesh cannot cut, and options
 // that exclude each other.
 #include <algorithm>
-#include <array>
 #include <map>
 
 #include "sim/uses/explore/fitted_settings.h"
@@ -39,15 +38,6 @@ constexpr CutSize kCutSizes[] = {
     {"vocab_parallel_logprob", "vocab_size", kTp},
 };
 
-// Options that have no meaning beside a value of another, so that ranks refuse them.
-struct Excludes {
-  const char *workload, *option, *value;
-  std::array<const char*, 3> others;
-};
-constexpr Excludes kExcludes[] = {
-    {"context_logprob", "rows", "\"indexed\"", {"contiguous"}},
-};
-
 class WorkloadFit : private FittedSettings {
  public:
   WorkloadFit(CaseSettings& settings, const std::set<std::string>& fixed, const json& usual)
@@ -64,19 +54,13 @@ class WorkloadFit : private FittedSettings {
   WorkloadFit& operator=(const WorkloadFit&) = delete;
 
   void exclude() {
-    for (const Excludes& one : kExcludes) {
-      if (workload_ != one.workload || value(one.option) != json::parse(one.value)) continue;
-      for (const char* other : one.others) {
-        if (other == nullptr || !options_.contains(other) || options_[other] == usual(other)) {
-          continue;
-        }
-        // The pair may need the other: then the first gives way.
-        if (is_fixed(path_of(other)) && !is_fixed(path_of(one.option))) {
-          options_.erase(one.option);
-        } else {
-          options_.erase(other);
-        }
-      }
+    // Ranks refuse the second, which has no meaning beside this value of the first. The pair may
+    // need the second: then the first gives way.
+    constexpr const char *rows = "rows", *contiguous = "contiguous";
+    if (workload_ == "context_logprob" && value(rows) == "indexed" &&
+        options_.contains(contiguous) && options_[contiguous] != usual(contiguous)) {
+      const bool keeps = is_fixed(path_of(contiguous)) && !is_fixed(path_of(rows));
+      options_.erase(keeps ? rows : contiguous);
     }
     if (workload_ == "row_parallel_linear" && value("expert") == true && value("bias") == true) {
       options_[is_fixed(path_of("bias")) ? "expert" : "bias"] = false;
