@@ -103,12 +103,20 @@ std::vector<Suspicion> suspicions_of(const std::vector<WrongResult>& evidence) {
       }
       continue;
     }
+    const bool is_of_all = one.call.starts_with("all_reduce");
+    if (!is_of_all && !one.sources.empty()) {  // each member has a part of its own
+      RankSet ranks(one.sources.begin(), one.sources.end());
+      ranks.insert(one.receiver);
+      if (seen.insert({one.call, -2, one.receiver}).second) {
+        suspicions.push_back({{ranks.begin(), ranks.end()}, &one});
+      }
+      continue;
+    }
     const RankSet& who = receivers[{one.call, one.group}];
     const bool evidence_is_whole = std::all_of(
         one.group.begin(), one.group.end(),
         [&](int64_t rank) { return who.count(rank) > 0 || counts[rank] < kMaxEvidence; });
-    const bool some =
-        evidence_is_whole && who.size() < one.group.size() && one.call.starts_with("all_reduce");
+    const bool some = evidence_is_whole && who.size() < one.group.size() && is_of_all;
     if (!seen.insert({one.call, -1, one.group.front()}).second) continue;
     if (some) {
       suspicions.push_back({{who.begin(), who.end()}, &one});

@@ -16,7 +16,7 @@ namespace shardproof::sim::validate {
 // The ranks that one wrong result may come from.
 //
 //   a moved element          its sender and its receiver
-//   a known addend           its rank
+//   a known addend           its rank; of what one rank alone receives, that one too
 //   an all_reduce that only some members have wrong    those
 //   another reduction        every member
 struct Suspicion {

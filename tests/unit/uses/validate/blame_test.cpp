@@ -121,6 +121,26 @@ TEST_CASE("part of a reduce_scatter accuses its members, not the one that got it
   CHECK(findings[0].hosts.size() == 4);
 }
 
+TEST_CASE("addends lost in what one rank alone receives are that rank's", "[validate]") {
+  // Each rank gets its own part: a bit that flips in what it receives may look like a lost addend.
+  std::vector<WrongResult> evidence;
+  for (const int64_t member : {1, 3, 5}) {
+    const std::string call = "reduce_scatter(sum) round " + std::to_string(member);
+    evidence.push_back(reduced(call, {member, 6}, 6, {member}));
+  }
+  auto findings = blamed(evidence);
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].ranks == std::vector<int64_t>{6});
+  // One that all members lack is lost where it was sent.
+  evidence.clear();
+  for (const int64_t receiver : {2, 4, 6}) {
+    evidence.push_back(reduced("reduce_scatter(sum) world", {0, 2, 4, 6}, receiver, {0}));
+  }
+  findings = blamed(evidence);
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].hosts == std::vector<std::string>{"host0"});
+}
+
 TEST_CASE("an addend that the codes name outweighs its group", "[validate]") {
   std::vector<WrongResult> evidence;
   for (int64_t rank = 0; rank < 8; ++rank) {
