@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <set>
 #include <vector>
 
-#include "base/digest.h"
 #include "base/error.h"
+#include "base/program_digest.h"
 #include "sim/cli/check_case.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/outputs.h"
@@ -39,18 +38,6 @@ int status_of(const std::vector<judge::CaseResult>& results, const report::RunIn
   if (skipped_counts && status != 5) return kBadInput;
   const bool partial = !info.not_run.empty() && !arguments.allow_partial;
   return status == 0 && partial ? kBadInput : status;
-}
-
-// Of this program's file, which every run reads.
-std::string program_digest() {
-  std::ifstream program("/proc/self/exe", std::ios::binary);
-  std::vector<char> piece(1 << 18);
-  uint64_t digest = 0;
-  do {
-    program.read(piece.data(), std::ssize(piece));
-    digest = mix_bits(digest + digest_of(piece.data(), static_cast<size_t>(program.gcount())));
-  } while (program);
-  return fmt::format("{:016x}", digest);
 }
 
 // The files and folders that a run reads: its results must not take their place.
@@ -128,7 +115,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
         "loosen --filter, --only, --shard or --rerun-failed; `shardproof list` shows all");
   }
   const report::JobSummary job_summary;
-  const std::string program = program_digest();
+  const std::string& program = program_digest();
   if (earlier) require_same_cases(earlier->run, program, selection);
   const std::string folder =
       earlier ? arguments.resume

@@ -103,6 +103,11 @@ class Shrink {
              "nothing to shrink; a race, or expect.collectives, is not shrunk\n";
       return 2;
     }
+    if (before.verdict == Verdict::kBadInput) {
+      std::cerr << "shardproof: the case is bad input, which is not shrunk: "
+                << printable(explore::failure_text(before), kShownLine) << "\n";
+      return 2;
+    }
     std::cout << "the case fails: " << printable(explore::failure_text(before), kShownLine)
               << std::endl;
     const explore::Shrunk shrunk = explore::shrink_case(
@@ -151,7 +156,9 @@ class Shrink {
       const fs::path folder = fs::path(file_).parent_path() / settings[key].get<std::string>();
       settings[key] = fs::relative(folder, out_.parent_path()).string();
     }
-    if (settings.contains("faults")) {  // a case without faults is to match once it is corrected
+    const bool can_be_expected = found.verdict != Verdict::kInternal;
+    if (settings.contains("faults") &&
+        can_be_expected) {  // a case without faults is to match once it is corrected
       settings["expect.verdict"] = name_of(found.verdict);
       settings["expect.kind"] = name_of(found.kind);
     }

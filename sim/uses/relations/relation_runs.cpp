@@ -141,7 +141,8 @@ judge::CaseResult without_values(const CaseSpec& spec, Verdict verdict,
   return result;
 }
 
-// Of a run that did not finish. A change that the ranks refuse says nothing.
+// Of a run that did not finish. A change that the ranks refuse, or that does not fit other settings
+// of the case, such as a budget of tokens, says nothing.
 void take_ending(judge::CaseResult& result, const Ran& ran, const std::string& changed) {
   result.verdict = ran.result.verdict;
   result.kind = ran.result.kind;
@@ -152,8 +153,12 @@ void take_ending(judge::CaseResult& result, const Ran& ran, const std::string& c
   if (changed.empty()) return;
   result.message = fmt::format("with {}: {}", changed, ran.result.message);
   result.unexpected = "the changed case did not finish";
+  if (result.kind == ResultKind::kBadInput) {
+    result.verdict = Verdict::kRefused;
+    result.kind = ResultKind::kRefused;
+  }
   result.as_expected =
-      ran.result.verdict == Verdict::kRefused && ran.result.kind != ResultKind::kUnresolved;
+      result.verdict == Verdict::kRefused && result.kind != ResultKind::kUnresolved;
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "base/elapsed.h"
 #include "base/error.h"
 #include "base/mutex.h"
+#include "base/program_digest.h"
 #include "sim/world/external/launcher_watch.h"
 #include "sim/world/external/store_questions.h"
 #include "sim/world/process/ending_codec.h"
@@ -180,7 +181,7 @@ class ExternalRank {
     seals_ = shake_hands(socket_.get(), place, control, limit);
     known.set(control);
     control_ = control;
-    const ExternalHello hello{place_.rank, host_name(), boot_id(), ::getpid()};
+    const ExternalHello hello{place_.rank, host_name(), boot_id(), ::getpid(), program_digest()};
     send(FrameType::kHello, nlohmann::json(hello).dump());
     session_ = functions.make_world(world_setup(backend, device));
     std::thread([this] { beat(); }).detach();
@@ -381,6 +382,11 @@ std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
       const auto hello = text ? decode_hello(*text) : std::nullopt;
       // It may have died in the meantime; its next life is on its way.
       if (!hello || missing.erase(caller.rank) == 0) continue;
+      if (hello->program != program_digest()) {
+        throw_bad_input(fmt::format("rank {} on {} runs another build of shardproof than rank 0",
+                                    caller.rank, hello->host),
+                        "install the same one on all hosts");
+      }
       send_at_once(caller.socket.get());
       peers[static_cast<size_t>(caller.rank)] = {
           .socket = std::move(caller.socket),

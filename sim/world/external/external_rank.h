@@ -39,8 +39,9 @@ struct ExternalHello {
   std::string host;  // its name, for messages
   std::string boot;  // equal on one machine
   int64_t pid = 0;
+  std::string program = {};  // program_digest()
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExternalHello, rank, host, boot, pid)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ExternalHello, rank, host, boot, pid, program)
 
 // Control's end in rank 0's process: the listening socket, and the child that is rank 0.
 class ExternalHost {
