@@ -97,14 +97,15 @@ class ShardedRun {
     for (const std::string& axis : held.partial_axes) {
       if (mesh_.size(axis) > 1) axes.push_back(axis);
     }
-    recorder_->observe({.kind = kind,
-                        .name = name,
-                        .phase = phase,
-                        .step = 1,
-                        .tensor = tensor,
-                        .layout = held.layout,
-                        .part = axes.empty() ? Part::kFull : Part::kPartial,
-                        .partial_axes = axes});
+    const Observation observation{.kind = kind,
+                                  .name = name,
+                                  .phase = phase,
+                                  .step = 1,
+                                  .tensor = tensor,
+                                  .layout = held.layout,
+                                  .part = axes.empty() ? Part::kFull : Part::kPartial,
+                                  .partial_axes = axes};
+    if (!env_.on_tensor || env_.on_tensor(observation)) recorder_->observe(observation);
   }
 
   // This rank's part of the gradient that enters at an output. It is undefined if the golden lacks

@@ -248,18 +248,20 @@ std::vector<ValidationFinding> slow_ones(const Times& times, const Hosts& hosts,
   SlowLinks links(times, hosts, factor, round);
   links.add_hosts(slow_hosts, findings);
   const double compute = median(times.compute_ms);
-  for (size_t rank = 0; rank < times.compute_ms.size(); ++rank) {
-    const int64_t host = hosts.of(static_cast<int64_t>(rank));
-    if (!(times.compute_ms[rank] > factor * compute) || !slow_hosts.insert(host).second) continue;
+  const auto ms_of = [&](int64_t rank) { return times.compute_ms[static_cast<size_t>(rank)]; };
+  for (int64_t host = 0; host < hosts.count(); ++host) {
+    std::vector<int64_t> slow = hosts.ranks_of(host);
+    std::erase_if(slow, [&](int64_t rank) { return !(ms_of(rank) > factor * compute); });
+    if (slow.empty() || !slow_hosts.insert(host).second) continue;
+    const std::string who = slow.size() == 1 ? hosts.text(slow.front()) : hosts.called(host);
     findings.push_back(
         {.stage = Stage::kTimes,
          .kind = FindingKind::kSlow,
          .round = round,
          .hosts = {hosts.name(host)},
-         .ranks = {static_cast<int64_t>(rank)},
-         .message =
-             fmt::format("{} is slow: {:.3g} ms for what takes {:.3g} ms in the median",
-                         hosts.text(static_cast<int64_t>(rank)), times.compute_ms[rank], compute)});
+         .ranks = slow,
+         .message = fmt::format("{} is slow: {:.3g} ms for what takes {:.3g} ms in the median", who,
+                                ms_of(slow.front()), compute)});
   }
   links.add_links(slow_hosts, findings);
   const Medians in_host = medians_of(times, hosts, false);

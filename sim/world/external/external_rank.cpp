@@ -152,8 +152,8 @@ Seals shake_hands(int socket, const ExternalPlace& place, const NetAddress& cont
   const auto refuse = [&control](const std::string& what) {
     return Error({.kind = ErrorKind::kBadInput,
                   .what = fmt::format("the process at {}:{} {}", control.host, control.port, what),
-                  .fix = "give all ranks the same SHARDPROOF_SECRET, and let only their hosts "
-                         "reach MASTER_PORT"});
+                  .fix = "give all ranks the same SHARDPROOF_SECRET and WORLD_SIZE, and let only "
+                         "their hosts reach MASTER_PORT"});
   };
   const auto greeting = receive(socket, kGreetingBytes, limit);
   const std::string answer = greeting ? handshake.answer(*greeting) : "";

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/elapsed.h"
@@ -15,6 +16,7 @@
 #include "sim/world/calls/call_trace.h"
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/refusals.h"
+#include "sim/world/rank/stage_probe.h"
 #include "tensor/tensor_memory.h"
 
 namespace shardproof::sim::world {
@@ -81,6 +83,9 @@ judge::RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   judged.stages.clear();  // these have the trainer's meshes, to which it does not belong
   judge::RankRecorder recorder(judged, mesh, rank, golden.get(),
                                [&] { return trace.call_count(); });
+  std::optional<WatchedProbe> watched;
+  Probe& probe =
+      env.on_tensor ? watched.emplace(recorder, env.on_tensor) : static_cast<Probe&>(recorder);
   const at::Device device(env.device);
   const auto options =
       at::TensorOptions().dtype(dtype_of_precision(name_of(spec.precision))).device(device);
@@ -93,13 +98,13 @@ judge::RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
         for (const HeldTensor& held : wanted) held.piece.zero_();
         receive_refit(wanted, mesh, rank, *from, device);
         for (const HeldTensor& held : wanted) {
-          if (!recorder.listens(Phase::kStep)) break;
-          recorder.observe({.kind = ObservationKind::kRefit,
-                            .name = observed_name(ObservationKind::kRefit, held.key),
-                            .phase = Phase::kStep,
-                            .step = moment,
-                            .tensor = held.piece,
-                            .layout = held.layout});
+          if (!probe.listens(Phase::kStep)) break;
+          probe.observe({.kind = ObservationKind::kRefit,
+                         .name = observed_name(ObservationKind::kRefit, held.key),
+                         .phase = Phase::kStep,
+                         .step = moment,
+                         .tensor = held.piece,
+                         .layout = held.layout});
         }
       }
       moment += moments_of(stage, spec.data.batch_size);
