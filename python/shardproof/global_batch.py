@@ -16,10 +16,10 @@ from .sources import megatron
 
 
 class Rows:
-    """This rank's rows [start, start + count) of a global batch of `total` rows."""
+    """This rank's rows [start, start + count) of a global batch of `total` rows, which `axes` cut, if a program named them."""
 
-    def __init__(self, start: int, count: int, total: int):
-        self.start, self.count, self.total = start, count, total
+    def __init__(self, start: int, count: int, total: int, axes: tuple[str, ...] = ()):
+        self.start, self.count, self.total, self.axes = start, count, total, axes
         self._used: dict[str, int] = {}
 
     def begin_step(self) -> None:
@@ -70,6 +70,7 @@ def batch(*tensors: torch.Tensor, mesh=None, axes=None):
     The mesh is that of the run that is recorded or loaded, or Megatron's, or `mesh` (a DeviceMesh, or sizes by axis,
     outer to inner). `axes` names the data-parallel axes when their names are unusual; () says that there is none.
     """
+    axes = (axes,) if isinstance(axes, str) else axes
     index, count = place_of(mesh, axes)
     sizes = {tensor.shape[0] for tensor in tensors}
     if len(sizes) != 1:
@@ -79,7 +80,7 @@ def batch(*tensors: torch.Tensor, mesh=None, axes=None):
         raise Error(f"A batch of {total} rows does not split over {count} data-parallel ranks",
                     f"Use a multiple of {count} rows")
     rows = total // count
-    current.rows = Rows(index * rows, rows, total)
+    current.rows = Rows(index * rows, rows, total, tuple(axes or ()))
     cut = tuple(tensor[index * rows:(index + 1) * rows] for tensor in tensors)
     return cut[0] if len(cut) == 1 else cut
 
@@ -100,4 +101,4 @@ def place_of(mesh, axes) -> tuple[int, int]:
         return 0, 1
     if axes is None:
         return found.place_along(found.axes_of_batch())
-    return found.place_along(found.known((axes,) if isinstance(axes, str) else axes))
+    return found.place_along(found.known(axes))

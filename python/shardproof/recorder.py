@@ -447,7 +447,8 @@ class Recorder:
 
     def _is_whole_in_batch(self, tensor: torch.Tensor, rows: Rows) -> bool:
         """Whether a plain tensor has this rank's rows, on a mesh where no axis could cut its other dims."""
-        only_batch_axes = all(size == 1 or name in self.mesh.batch_axes for name, size in self.mesh.axes)
+        cutting = (*self.mesh.batch_axes, *rows.axes)
+        only_batch_axes = all(size == 1 or name in cutting for name, size in self.mesh.axes)
         return only_batch_axes and tensor.shape[:1] == (rows.count,)
 
     def _microbatch(self, kind: str, name: str, piece: Piece) -> int:

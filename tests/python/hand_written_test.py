@@ -97,12 +97,12 @@ def cut_outputs(rank, out, parts):
         rec.stepped()
 
 
-def data_parallel(rank, out):
+def data_parallel(rank, out, mesh=None, axes=None):
     """Plain torch DDP with one axis, and a batch that is cut over it."""
     model = nn.parallel.DistributedDataParallel(models.build())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with shardproof.record(model, optimizer, out=out, activations="head") as rec:
-        tokens, targets = shardproof.batch(*models.global_batch(0))
+    with shardproof.record(model, optimizer, out=out, activations="head", mesh=mesh) as rec:
+        tokens, targets = shardproof.batch(*models.global_batch(0), axes=axes)
         assert tokens.shape == (2, 5) and torch.equal(tokens, models.global_batch(0)[0][2 * rank:2 * rank + 2])
         logprobs = models.logprobs_of(model(tokens), targets)
         (-logprobs.mean()).backward()
@@ -205,6 +205,11 @@ class HandWrittenTest(judging.RunsTest):
         torch.testing.assert_close(runs.whole(self.out, kind="act", name="head"), logits.detach(), rtol=0, atol=1e-14)
         expected = models.logprobs_of(logits, targets)
         torch.testing.assert_close(runs.whole(self.out, kind="logprobs"), expected.detach(), rtol=0, atol=1e-14)
+
+    def test_axes_that_a_batch_names_cut_what_modules_give(self):
+        ranks.run(2, data_parallel, self.out, {"rep": 2}, "rep")
+        logits = models.build()(models.global_batch(0)[0])
+        torch.testing.assert_close(runs.whole(self.out, kind="act", name="head"), logits.detach(), rtol=0, atol=1e-14)
 
     def test_mistakes_are_reported_with_their_numbers(self):
         ranks.run(1, record_one, self.golden)

@@ -89,6 +89,16 @@ bool is_before_backward(const Symptoms& symptoms) {
              2 * factor_slack(symptoms) * std::fabs(row.factor);
 }
 
+// Whether one rank alone is wrong, while others have right parts or copies: no sum or mean over
+// ranks does that, of which each has a share.
+bool is_of_one_rank(const Symptoms& symptoms) {
+  std::set<int64_t> wrong, right;
+  for (const ResultRow* row : symptoms.rows) {
+    if (row->count > 0) (row->is_wrong() ? wrong : right).insert(row->rank);
+  }
+  return wrong.size() == 1 && !right.empty() && !right.contains(*wrong.begin());
+}
+
 std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
   std::vector<Meaning> meanings = {{-1, "", "the sign is wrong"}};
   for (const auto& [whole, named] : mesh_sizes(symptoms.mesh)) {
@@ -96,7 +106,11 @@ std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
     const auto size = static_cast<double>(whole);
     const std::string what = fmt::format("; {} is {}", whole, name);
     const std::string root = fmt::format("the square root of {}, {}", whole, name);
-    if (is_before_backward(symptoms)) {
+    if (is_of_one_rank(symptoms)) {
+      meanings.push_back(
+          {size, what, "on that rank alone: multiplied by it, or not divided by it", axes});
+      meanings.push_back({1 / size, what, "on that rank alone: divided by it", axes});
+    } else if (is_before_backward(symptoms)) {
       meanings.push_back(
           {size, what, "divided by a count that is not summed over that axis", axes});
       meanings.push_back({1 / size, what,

@@ -81,9 +81,22 @@ bool has_new(const Rows& rows) {
   return std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.is_new(); });
 }
 
+// The axes of this size, or those of them beyond whose first coordinate all wrong ranks lie.
+std::string axes_of_size(const Mesh& mesh, size_t size, const std::vector<int64_t>& wrong) {
+  std::vector<std::string> all, fitting;
+  for (const MeshAxis& axis : mesh.axes()) {
+    if (axis.size < 2 || static_cast<size_t>(axis.size) != size) continue;
+    all.push_back(axis.name);
+    const auto is_beyond = [&](int64_t rank) { return mesh.coordinate(axis.name, rank) > 0; };
+    if (!wrong.empty() && std::ranges::all_of(wrong, is_beyond)) fitting.push_back(axis.name);
+  }
+  return fmt::format("{}", fmt::join(fitting.empty() ? all : fitting, " or "));
+}
+
 // Of an embedding of positions: the rows of all ranks' parts of a sequence but the first are zero.
 std::string positions_begin_anew(const std::string& name, const Rows& rows,
-                                 const std::set<size_t>& zeros, const Mesh& mesh) {
+                                 const std::set<size_t>& zeros, const Mesh& mesh,
+                                 const std::vector<int64_t>& wrong) {
   size_t due = 0;
   while (due < rows.size() && rows[due].sums.golden != 0) ++due;
   const size_t first = *zeros.begin(), last = *zeros.rbegin();
@@ -91,21 +104,21 @@ std::string positions_begin_anew(const std::string& name, const Rows& rows,
   for (size_t i = due; i < rows.size(); ++i) {
     if (rows[i].sums.golden != 0) return "";
   }
-  for (const MeshAxis& axis : mesh.axes()) {
-    if (axis.size < 2 || first * static_cast<size_t>(axis.size) != due) continue;
-    return fmt::format(
-        "positions begin anew on each rank of {0}: rows {1} to {2} of {3} are zero here and are "
-        "not in the reference, and rows 0 to {4} are not, which are the positions of one rank of "
-        "{0}; or the parts of its other ranks do not count",
-        axis.name, first, last, name, first - 1);
-  }
-  return "";
+  const std::string axes =
+      first > 0 && due % first == 0 ? axes_of_size(mesh, due / first, wrong) : "";
+  if (axes.empty()) return "";
+  return fmt::format(
+      "positions begin anew on each rank of {0}: rows {1} to {2} of {3} are zero here and are "
+      "not in the reference, and rows 0 to {4} are not, which are the positions of one rank of "
+      "{0}; or the parts of its other ranks do not count",
+      axes, first, last, name, first - 1);
 }
 
 // Rows of an embedding are tokens. Those of the weight before an activation are its elements, which
 // are columns of the weight after it too; and where it is zero elsewhere, other rows are not.
 std::string empty_rows(const std::map<std::string, Rows>& tensors,
-                       const std::map<std::string, Rows>& columns, const Mesh& mesh) {
+                       const std::map<std::string, Rows>& columns, const Mesh& mesh,
+                       const std::vector<int64_t>& wrong) {
   for (const auto& [name, rows] : tensors) {
     const int64_t due = std::count_if(rows.begin(), rows.end(),
                                       [](const Row& row) { return row.sums.golden != 0; });
@@ -122,7 +135,7 @@ std::string empty_rows(const std::map<std::string, Rows>& tensors,
           empty, due, name, after);
     }
     if (has_new(rows)) continue;
-    const std::string positions = positions_begin_anew(name, rows, zeros, mesh);
+    const std::string positions = positions_begin_anew(name, rows, zeros, mesh, wrong);
     if (!positions.empty()) return positions;
     return fmt::format(
         "a part of the batch does not count, such as a microbatch or the rows of a rank: {} of {} "
@@ -223,9 +236,10 @@ std::string unequal_weights(const std::string& name, const Rows& rows) {
 
 }  // namespace
 
-std::string clue_of_batch_parts(const std::vector<Gradient>& gradients, const Mesh& mesh) {
+std::string clue_of_batch_parts(const std::vector<Gradient>& gradients, const Mesh& mesh,
+                                const std::vector<int64_t>& wrong) {
   const std::map<std::string, Rows> tensors = rows_of(gradients);
-  std::string clue = empty_rows(tensors, rows_of(gradients, 1), mesh);
+  std::string clue = empty_rows(tensors, rows_of(gradients, 1), mesh, wrong);
   for (const auto& [name, rows] : tensors) {
     if (clue.empty()) clue = unequal_weights(name, rows);
   }

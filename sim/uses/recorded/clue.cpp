@@ -261,7 +261,10 @@ std::string changed_copy(const RecordedRun& run, const Reference& reference, int
 std::string wrong_module(const RecordedRun& run, const Reference& reference,
                          const judge::Divergence& found) {
   constexpr std::string_view kOutput = ".output";
-  if (found.worst.kind != ObservationKind::kOutput || !found.tensor.ends_with(kOutput)) return "";
+  if (found.worst.kind != ObservationKind::kOutput || !found.tensor.ends_with(kOutput) ||
+      !found.worst.problem.empty()) {
+    return "";
+  }
   const std::string module = found.tensor.substr(0, found.tensor.size() - kOutput.size());
   std::string cut;
   bool has_weights = false;
@@ -302,6 +305,14 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
       return;
     }
   }
+  // Where a rank skipped a step, what it has of later ones is of others than the reference's.
+  if (found.kind != ResultKind::kMissing && found.step > 0) {
+    const std::string fewer = ranks_without_step(run, run.steps);
+    if (!fewer.empty()) {
+      found.likely = fewer + (found.likely.empty() ? "" : "; " + found.likely);
+      return;
+    }
+  }
   const std::string absent = found.step > 0 ? absent_gradients(run, reference, found) : "";
   if (!absent.empty()) {
     found.likely = absent;
@@ -337,7 +348,7 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     clue = missing_sum(run, gradients);
     if (clue.empty()) clue = clue_of_edges(run, reference, found);
     if (clue.empty()) clue = left_from_step_before(run, reference, found.step);
-    if (clue.empty()) clue = clue_of_batch_parts(gradients, run.mesh);
+    if (clue.empty()) clue = clue_of_batch_parts(gradients, run.mesh, found.ranks);
     if (clue.empty() && has_loss(run, reference, found.step)) {
       clue = wrong_router_alone(gradients, found);
     }

@@ -79,8 +79,9 @@ std::string left_from_step_before(const RecordedRun& run, const Reference& refer
 // microbatches) have other weights. Those of k parts of which each is a mean over its own n_i of N
 // tokens are N / (k n_i), so that their inverses add up to k; where the means are added they are N
 // / n_i. Rows of all positions but the first rank's: an embedding of positions counts them from 0
-// on each rank.
-std::string clue_of_batch_parts(const std::vector<Gradient>& gradients, const Mesh& mesh);
+// on each rank; `wrong` ranks, those of the first wrong tensor, tell axes of one size apart.
+std::string clue_of_batch_parts(const std::vector<Gradient>& gradients, const Mesh& mesh,
+                                const std::vector<int64_t>& wrong);
 
 // Experts are rows of a stacked
 // tensor, [.., experts, rows, columns] with "experts" in its name, or tensors of their own, whose
