@@ -5,7 +5,7 @@ before, and what to record where too little is known.
 Usage: recorded_parts_test.py PROGRAM [unittest arguments]
 """
 import cli_test
-from recorded_test import JudgedTest, Run, values_of
+from recorded_test import JudgedTest, Run, cut, values_of
 
 ROWS, POSITIONS, WIDE = 3, 8, 6
 WEIGHTS = {"pos.weight": (POSITIONS, WIDE), "emb.weight": (10, WIDE), "head.weight": (10, WIDE)}
@@ -68,6 +68,21 @@ class Parts(JudgedTest):
                 said = self.judged(mesh=("cp", size), logprobs=self.wrong_at(range(first, 8)), gradient=self.anew(first))
                 self.assertIn(f"positions begin anew on each rank of cp: rows {first} to 7 of grad.pos.weight are zero", said)
 
+    def test_the_axis_of_positions_is_that_of_the_wrong_ranks(self):
+        """dp and cp have one size; the ranks 1 and 3, of cp 1, are wrong."""
+        def made(rows, gradient=None):
+            run = Run([("dp", 2), ("cp", 2)])
+            for rank in range(4):
+                whole = rows if rank % 2 else values_of("logprobs 1", (ROWS, POSITIONS))
+                run.box(rank, "logprobs", "logprobs", whole, (ROWS, POSITIONS), 1, rank % 2, 2)
+                for name, shape in WEIGHTS.items():
+                    values = values_of(f"{name} 1", shape)
+                    run.add(rank, "grad", name, gradient(1, name, values), shape)
+            return run
+        rows = self.wrong_at(range(4, 8))(values_of("logprobs 1", (ROWS, POSITIONS)))
+        text = self.judged_pair(self.made(), made(rows, self.anew(4))).stdout
+        self.assertIn("positions begin anew on each rank of cp: rows 4 to 7", text)
+
     def test_other_rows_are_no_positions(self):
         said = self.judged(logprobs=self.wrong_at(range(4, 8)), gradient=self.anew(5))
         self.assertNotIn("anew", said)
@@ -113,6 +128,47 @@ class Parts(JudgedTest):
         said = self.judged(mesh=("dp", 2), steps=2, gradient=left(0.75))
         self.assertIn("0.75 to 1.5 x the gradients of step 1 are in those of step 2: they were not reset (zero_grad)", said)
         self.assertNotIn("reset", self.judged(mesh=("dp", 2), steps=2, gradient=left(0.75, lambda i: i % 3)))
+
+    # --- One rank alone
+
+    def stepped(self, size=1, fewer=None, factor=None):
+        """Gradients and parameters of three steps; rank `fewer` makes two, and those of rank 1 have a factor."""
+        run = Run([("dp", size)] if size > 1 else [], steps=3)
+        for rank in range(size):
+            for step in range(1, 4 - (rank == fewer)):
+                wrong = fewer is not None and step > 1
+                for name, shape in WEIGHTS.items():
+                    values = values_of(f"{name} {step}", shape)
+                    scale = factor if rank == 1 and factor else 1
+                    run.add(rank, "grad", name, [scale * one for one in (other(name, values) if wrong else values)], shape, step)
+                    run.add(rank, "param", name, [one + 0.1 * wrong for one in values], shape, step)
+        return run
+
+    def test_a_rank_that_skips_a_step(self):
+        text = self.judged_pair(self.stepped(), self.stepped(2, fewer=1)).stdout
+        self.assertIn("of step 2", text)
+        self.assertIn("likely    rank 1 recorded 2 of 3 steps: the optimizer did not step there", text)
+
+    def test_a_factor_of_one_rank_is_no_sum_over_ranks(self):
+        text = self.judged_pair(self.stepped(), self.stepped(2, factor=2)).stdout
+        self.assertIn("on that rank alone: multiplied by it, or not divided by it", text)
+        self.assertNotIn("summed once too often", text)
+
+    def test_a_layout_that_does_not_fit(self):
+        def made(size, dim):
+            run = Run([("cp", size)] if size > 1 else [])
+            for rank in range(size):
+                whole = [4, 6]
+                local = [4 // size, 6]
+                glob = [one * size if i == dim else one for i, one in enumerate(local)]
+                offset = [0, 0] if size == 1 else [rank * local[dim] if i == dim else 0 for i in range(2)]
+                values = cut(values_of("pos", whole), whole, [rank * local[0], 0], local)
+                run.add(rank, "act", "pos.output", values, local, global_shape=glob, offset=offset)
+            return run
+        text = self.judged_pair(made(1, 0), made(2, 1)).stdout
+        self.assertIn("the rank has [2, 6] of it, which its layout in this run makes [2, 12]; of the reference's [4, 6] that is a "
+                      "part along dim 0", " ".join(text.split()))
+        self.assertNotIn("roundings", text)
 
     # --- What to record
 
