@@ -4,6 +4,7 @@ file does not score, and a factor that predicts nothing. SEED=n draws other batc
 
 Usage: logprobs_values_test.py PROGRAM [unittest arguments]
 """
+import math
 import random
 
 import cli_test
@@ -64,6 +65,19 @@ class LogprobsValuesTest(cli_test.CommandTest):
         self.assertNotIn("token id 47", done.stdout)
         self.expect(unscored(lambda row, t: t < 6), 1, "the first ones of their rows", "the prompt is masked")
         self.assertNotIn("of their rows", unscored(lambda row, t: 6 < t < 12 + row).stdout)
+
+    def test_values_that_are_limited(self):
+        draw = random.Random(f"{SEED} limit")
+        batch = Batch(draw, rows=12, length=40)
+        a = [[0.0] + [-draw.expovariate(1 / 3) for _ in range(39)] for _ in range(12)]
+        floor = [[max(value, -5.0) for value in row] for row in a]
+        self.expect(self.compare(batch, a, floor), 1, "the cause is known: limit", "B is A where that is above -5, and -5 at")
+        self.expect(self.compare(batch, floor, a), 1, "the cause is known: limit", "A is B where that is above -5, and -5 at")
+        added = [[value and math.log(math.exp(value) + 1e-3) for value in row] for row in a]
+        self.expect(self.compare(batch, a, added), 1, "the cause is known: added", "B is log(exp(A) + 0.001) at every token")
+        self.expect(self.compare(batch, added, a), 1, "the cause is known: added", "A is log(exp(B) + 0.001) at every token")
+        constant = [[value and -1.5 for value in row] for row in a]
+        self.assertNotIn("known: limit", self.compare(batch, a, constant).stdout)
 
     def test_a_factor_that_predicts_nothing(self):
         """The logprobs of improbable tokens in A, of probable ones in B: A times any small number is nearer to B."""

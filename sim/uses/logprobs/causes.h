@@ -24,6 +24,10 @@ std::optional<Claim> propose_mean(const Comparison& comparison);
 std::optional<Claim> propose_cumulative(const Comparison& comparison);
 // b = exp(a), or a = exp(b).
 std::optional<Claim> propose_probability(const Comparison& comparison);
+// b = max(a, c), or the reverse, with the lowest value c of the limited file.
+std::optional<Claim> propose_limit(const Comparison& comparison);
+// b = log(exp(a) + c) with one c, of the token whose difference is the largest.
+std::optional<Claim> propose_added(const Comparison& comparison);
 // b = a + c with one c, found as the median of b - a.
 std::optional<Claim> propose_offset(const Comparison& comparison);
 // b[t] = a[t + k] with 0 < |k| <= 4, within rows or within segments.

@@ -24,7 +24,7 @@ constexpr Propose kCauses[] = {
     propose_padded_rows,    propose_attention_scores, propose_pack_boundary, propose_routes,
     propose_versions,       propose_vocabulary_shard, propose_token_id,      propose_replica,
     propose_late_positions, propose_context_shard,    propose_temperature,   propose_normalization,
-    propose_rounded,        propose_targets,
+    propose_rounded,        propose_targets,          propose_limit,         propose_added,
 };
 
 constexpr double kFew = 0.1;  // of the tokens: "few tokens differ"

@@ -268,6 +268,55 @@ std::optional<Claim> propose_probability(const Comparison& comparison) {
   return best;
 }
 
+std::optional<Claim> propose_limit(const Comparison& comparison) {
+  constexpr size_t kFewest = 4;  // tokens at the limit, and above it
+  std::optional<Claim> best;
+  for (const bool of_b : {true, false}) {
+    Pair turned = comparison.pair;  // so that the limited file is b, which the other one predicts
+    if (!of_b) {
+      for (Token& token : turned.tokens) std::swap(token.a, token.b);
+    }
+    const std::vector<Token>& tokens = turned.tokens;
+    double limit = 0;
+    for (const Token& token : tokens) limit = std::min(limit, token.b);
+    const auto is_at = [&](const Token& token) { return token.b == limit; };
+    const auto count = static_cast<size_t>(std::count_if(tokens.begin(), tokens.end(), is_at));
+    if (count < kFewest || tokens.size() - count < kFewest) continue;
+    const Comparison other(turned);
+    auto claim = judge_prediction(
+        other, map_a(other, [&](double a) { return std::max(a, limit); }),
+        {.cause = "limit",
+         .text = fmt::format("{} is {} where that is above {:.6g}, and {:.6g} at {} tokens",
+                             of_b ? "B" : "A", of_b ? "A" : "B", limit, limit, count),
+         .likely = "one file limits its logprobs (clamp, nan_to_num, a floor against log(0)); save "
+                   "them without",
+         .description = kFreeNumber + std::log(2)});
+    if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+  }
+  return best;
+}
+
+std::optional<Claim> propose_added(const Comparison& comparison) {
+  const std::vector<Token>& tokens = comparison.pair.tokens;
+  if (tokens.empty()) return std::nullopt;
+  const auto largest = std::max_element(
+      tokens.begin(), tokens.end(),
+      [](const Token& x, const Token& y) { return std::abs(x.b - x.a) < std::abs(y.b - y.a); });
+  const double added = std::exp(largest->b) - std::exp(largest->a);
+  if (added == 0 || !(std::abs(added) < 1)) return std::nullopt;
+  const auto predict = [added](double a) {
+    const double p = std::exp(a) + added;
+    return p > 0 ? std::log(p) : NAN;
+  };
+  return judge_prediction(
+      comparison, map_a(comparison, predict),
+      {.cause = "added",
+       .text = fmt::format("{} is log(exp({}) + {:.4g}) at every token", added > 0 ? "B" : "A",
+                           added > 0 ? "A" : "B", std::abs(added)),
+       .likely = "one file takes log(p + eps) of a probability; save log_softmax of the logits",
+       .description = kFreeNumber});
+}
+
 std::optional<Claim> propose_offset(const Comparison& comparison) {
   const double offset = median(comparison.differences);
   if (!moves_likely_tokens(comparison, offset)) return std::nullopt;
