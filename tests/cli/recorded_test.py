@@ -209,6 +209,13 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(recorded([("dp", 2), ("tp", 2)], of("grad", "norm", half))), 1,
                     "grad.layers.0.norm.weight", "the sum over tp is missing")
 
+    def test_files_of_two_runs(self):
+        folder = recorded([("tp", 2)]).write(os.path.join(self.scratch, "more"))
+        with open(os.path.join(folder, "rank2.jsonl"), "w", encoding="utf-8"):
+            pass
+        text = self.call("judge", folder, "--golden", self.golden, status=2)
+        self.assertIn("holds rank2.jsonl, and its run.json says 2 ranks", text)
+
     def test_wrong_gradients_with_a_part_of_the_name_in_common(self):
         def change(run, rank, kind, name, values):
             return [1.5 * value for value in values] if kind == "grad" and "layers" in name else None

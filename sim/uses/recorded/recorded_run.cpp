@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/checked.h"
+#include "base/count_of.h"
 #include "base/error.h"
 #include "base/precision.h"
 #include "base/read_text.h"
@@ -303,6 +304,12 @@ RecordedRun read_run(const std::string& folder) {
   run.folder = folder;
   read_header(fields, run);
   for (int64_t rank = 0; rank < run.world_size; ++rank) read_rank(rank, run);
+  const std::string next = fmt::format("rank{}.jsonl", run.world_size);
+  if (fs::exists(fs::path(run.folder) / next)) {
+    throw_bad_input(fmt::format("{} holds {}, and its run.json says {}", run.folder, next,
+                                count_of(run.world_size, "rank")),
+                    "these are files of two runs: record the run again, into an empty folder");
+  }
   std::set<int64_t> steps;
   for (const RecordedPiece& piece : run.pieces) steps.insert(piece.step);
   for (const RecordedHash& hash : run.hashes) steps.insert(hash.piece.step);
