@@ -3,23 +3,17 @@
 #include <fmt/format.h>
 
 #include <fstream>
-#include <vector>
+#include <iterator>
 
 #include "base/digest.h"
-#include "base/seed.h"
 
 namespace shardproof {
 namespace {
 
 std::string digest_of_program() {
   std::ifstream program("/proc/self/exe", std::ios::binary);
-  std::vector<char> piece(1 << 18);
-  uint64_t digest = 0;
-  do {
-    program.read(piece.data(), std::ssize(piece));
-    digest = mix_bits(digest + digest_of(piece.data(), static_cast<size_t>(program.gcount())));
-  } while (program);
-  return fmt::format("{:016x}", digest);
+  const std::string bytes{std::istreambuf_iterator<char>(program), {}};
+  return fmt::format("{:016x}", digest_of(bytes.data(), bytes.size()));
 }
 
 }  // namespace

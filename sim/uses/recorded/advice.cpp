@@ -21,7 +21,7 @@ bool has_outputs(const RecordedRun& run) {
 }
 
 // Of a tensor whose parts do not make the reference's shape: what the run says of their layout. ""
-// where the shapes are alike.
+// where the shapes are equal.
 std::string other_layout(const judge::ResultRow& row, const GoldenTensor& golden) {
   const std::vector<int64_t> shape(golden.value.sizes().begin(), golden.value.sizes().end());
   if (row.global_shape == shape || row.local_shape.size() != shape.size()) return "";

@@ -81,14 +81,14 @@ bool has_new(const Rows& rows) {
   return std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.is_new(); });
 }
 
-// The axes of this size, or those of them beyond whose first coordinate all wrong ranks lie.
+// The axes of this size, or those of them of which no wrong rank has coordinate 0.
 std::string axes_of_size(const Mesh& mesh, size_t size, const std::vector<int64_t>& wrong) {
   std::vector<std::string> all, fitting;
   for (const MeshAxis& axis : mesh.axes()) {
     if (axis.size < 2 || static_cast<size_t>(axis.size) != size) continue;
     all.push_back(axis.name);
-    const auto is_beyond = [&](int64_t rank) { return mesh.coordinate(axis.name, rank) > 0; };
-    if (!wrong.empty() && std::ranges::all_of(wrong, is_beyond)) fitting.push_back(axis.name);
+    const auto is_later = [&](int64_t rank) { return mesh.coordinate(axis.name, rank) > 0; };
+    if (!wrong.empty() && std::ranges::all_of(wrong, is_later)) fitting.push_back(axis.name);
   }
   return fmt::format("{}", fmt::join(fitting.empty() ? all : fitting, " or "));
 }

@@ -64,12 +64,10 @@ std::string host_name() {
   return name;
 }
 
-std::optional<ExternalHello> decode_hello(const std::string& text) {
-  try {
-    return nlohmann::json::parse(text).get<ExternalHello>();
-  } catch (const nlohmann::json::exception&) {
-    return std::nullopt;
-  }
+std::optional<ExternalHello> decode_hello(const std::string& text) try {
+  return nlohmann::json::parse(text).get<ExternalHello>();
+} catch (const nlohmann::json::exception&) {
+  return std::nullopt;
 }
 
 // The golden that a kGolden frame names: "path <path>", or "bytes <content>".
