@@ -70,7 +70,7 @@ def batch(*tensors: torch.Tensor, mesh=None, axes=None):
     The mesh is that of the run that is recorded or loaded, or Megatron's, or `mesh` (a DeviceMesh, or sizes by axis,
     outer to inner). `axes` names the data-parallel axes when their names are unusual; () says that there is none.
     """
-    axes = (axes,) if isinstance(axes, str) else axes
+    axes = (axes,) if isinstance(axes, str) else None if axes is None else tuple(axes)
     index, count = place_of(mesh, axes)
     sizes = {tensor.shape[0] for tensor in tensors}
     if len(sizes) != 1:
@@ -80,7 +80,7 @@ def batch(*tensors: torch.Tensor, mesh=None, axes=None):
         raise Error(f"A batch of {total} rows does not split over {count} data-parallel ranks",
                     f"Use a multiple of {count} rows")
     rows = total // count
-    current.rows = Rows(index * rows, rows, total, tuple(axes or ()))
+    current.rows = Rows(index * rows, rows, total, axes or ())
     cut = tuple(tensor[index * rows:(index + 1) * rows] for tensor in tensors)
     return cut[0] if len(cut) == 1 else cut
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable, Sequence
 
 import torch
 
+from . import names
 from .sources.slot import Slot
 
 
@@ -17,13 +20,57 @@ class CompiledCall:
         self._original = original = module._compiled_call_impl
 
         def call(*args, **kwargs):
-            announce(module)
+            if not torch.compiler.is_compiling():
+                announce(module)
             return original(*args, **kwargs)
 
-        module._compiled_call_impl = call
+        self._call = module._compiled_call_impl = call
 
     def remove(self) -> None:
-        self._module._compiled_call_impl = self._original
+        if self._module._compiled_call_impl is self._call:  # else it was compiled again
+            self._module._compiled_call_impl = self._original
+
+
+class Compiling:
+    """What torch compiles while anybody listens: modules by their compile(), and the calls of what torch.compile gave."""
+
+    def __init__(self):
+        self._listeners: weakref.WeakSet[ComputationOrder] = weakref.WeakSet()
+        self._originals: tuple | None = None
+
+    def add(self, listener: ComputationOrder) -> None:
+        self._listeners.add(listener)
+        if self._originals is not None:
+            return
+        from torch._dynamo.eval_frame import OptimizedModule  # which the first step of an optimizer imports, too
+        self._originals = compile_module, call_optimized = torch.nn.Module.compile, OptimizedModule.__call__
+
+        @functools.wraps(compile_module)
+        def compile_and_tell(module, *args, **kwargs):
+            result = compile_module(module, *args, **kwargs)
+            for one in list(self._listeners):
+                one.compiled(module)
+            return result
+
+        @functools.wraps(call_optimized)
+        def tell_and_call(module, *args, **kwargs):
+            if not torch.compiler.is_compiling():
+                for one in list(self._listeners):
+                    one.called(module)
+            return call_optimized(module, *args, **kwargs)
+
+        torch.nn.Module.compile, OptimizedModule.__call__ = compile_and_tell, tell_and_call
+
+    def discard(self, listener: ComputationOrder) -> None:
+        self._listeners.discard(listener)
+        if self._listeners or self._originals is None:
+            return
+        from torch._dynamo.eval_frame import OptimizedModule
+        torch.nn.Module.compile, OptimizedModule.__call__ = self._originals
+        self._originals = None
+
+
+_compiling = Compiling()
 
 
 class ComputationOrder:
@@ -39,31 +86,36 @@ class ComputationOrder:
         self._count = 0
         self._owners: dict[int, list[int]] = {}
         self._slots = slots
+        self._roots = list(models)
+        self._is_announced = False  # whether a compiled module was called in this step: its graph need not tell
         # FSDP reduces the gradients of a group at once, so that its hooks say little of the order within it.
         self._by_forward = any("FSDPModule" in names_of_types(module) or "FullyShardedDataParallel" in
                                names_of_types(module) for one in models for module in one.modules())
+        self._watched = {id(module) for one in models for module in one.modules()}
         self._handles = [handle for one in models for handle in self._watch_modules(one)]
         self._handles += self._watch_gradients()
-        self._models = models
-        for one in models:
-            self._watch_compile(one)
+        _compiling.add(self)
 
     def _watch_modules(self, model: torch.nn.Module):
         for module in model.modules():
             for parameter in module._parameters.values():
                 if parameter is not None:
                     self._owners.setdefault(id(parameter), []).append(id(module))
-            yield module.register_forward_pre_hook(self._on_forward)
+            hook = self._on_root if module is model else self._on_forward
+            yield module.register_forward_pre_hook(hook)
             if getattr(module, "_compiled_call_impl", None) is not None:
-                yield CompiledCall(module, self._on_forward)
+                yield CompiledCall(module, self._announce)
 
-    def _watch_compile(self, model: torch.nn.Module) -> None:
-        """Of a model that is compiled while it is recorded, no hook runs outside of the graph."""
-        def compile_model(*args, **kwargs):
-            type(model).compile(model, *args, **kwargs)
-            self._handles.append(CompiledCall(model, self._on_forward))
+    def compiled(self, module: torch.nn.Module) -> None:
+        """A module was compiled in place."""
+        if id(module) in self._watched and getattr(module, "_compiled_call_impl", None) is not None:
+            self._handles.append(CompiledCall(module, self._announce))
 
-        model.compile = compile_model
+    def called(self, optimized: torch.nn.Module) -> None:
+        """What torch.compile made of a module is called."""
+        inside = optimized._modules.get("_orig_mod")
+        if inside is not None and any(id(one) in self._watched for one in inside.modules()):
+            self._announce(inside)
 
     def _watch_gradients(self):
         for slot in self._slots:
@@ -71,14 +123,30 @@ class ComputationOrder:
             if parameter.requires_grad and parameter.is_leaf:
                 yield parameter.register_post_accumulate_grad_hook(self._on_gradient)
 
-    def _on_forward(self, module, _=None):
+    def _on_forward(self, module, _):
         # A compiled graph must not depend on what has run before, else each of its calls is compiled anew.
-        if torch.compiler.is_compiling():
-            return
+        if not torch.compiler.is_compiling():
+            self._began([module])
+
+    def _on_root(self, module, _):
+        if not torch.compiler.is_compiling():
+            self._began([module])
+        elif not self._is_announced:  # a compiled function calls it
+            break_graph(self, module)
+
+    def _announce(self, module: torch.nn.Module) -> None:
+        """A graph calls no hooks. The modules within a block of a model have its place, those of a whole model none."""
+        self._is_announced = True
+        is_whole = any(one is module for root in self._roots for one in [root, *wrapped_by(root)]) or \
+            any(root is one for root in self._roots for one in module.modules())
+        self._began([module] if is_whole else list(module.modules()))
+
+    def _began(self, modules: list[torch.nn.Module]) -> None:
         if not self._forward:
             self._on_start()
-        for one in module.modules() if is_compiled(module) else [module]:
-            self._forward.setdefault(id(one), len(self._forward))
+        position = len(self._forward)
+        for one in modules:
+            self._forward.setdefault(id(one), position)
 
     def _on_gradient(self, parameter):
         self._ready[id(parameter)] = self._count
@@ -86,6 +154,7 @@ class ComputationOrder:
         self._gradient_came(id(parameter))
 
     def clear(self) -> None:
+        self._is_announced = False
         self._forward.clear()
         self._ready.clear()
         self._count = 0
@@ -112,16 +181,24 @@ class ComputationOrder:
         return -min(uses) if uses else None
 
     def remove(self) -> None:
-        for handle in self._handles:
+        _compiling.discard(self)
+        for handle in reversed(self._handles):
             handle.remove()
         self._handles = []
-        for one in self._models:
-            vars(one).pop("compile", None)
 
 
-def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether the modules within may run in a graph, which calls no hooks: their order is that of their definition."""
-    return getattr(module, "_compiled_call_impl", None) is not None or "OptimizedModule" in names_of_types(module)
+def wrapped_by(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """What a wrapper such as DDP, or several around each other, hold."""
+    found = []
+    while (name := names.wrapped(module)) is not None:
+        module = module._modules[name]
+        found.append(module)
+    return found
+
+
+@torch.compiler.disable
+def break_graph(order: ComputationOrder, module: torch.nn.Module) -> None:
+    order._began([module])
 
 
 def names_of_types(module: torch.nn.Module) -> set[str]:

@@ -149,6 +149,15 @@ class Parts(JudgedTest):
         self.assertIn("of step 2", text)
         self.assertIn("likely    rank 1 recorded 2 of 3 steps: the optimizer did not step there", text)
 
+    def test_a_step_that_another_rank_lacks_later(self):
+        run = self.stepped(2)
+        run.lines[1], run.data[1] = ([one for one, line in zip(of, self.stepped(2).lines[1]) if line["step"] < 3]
+                                     for of in (run.lines[1], run.data[1]))
+        for line, data in zip(run.lines[0], run.data[0]):
+            if line["kind"] == "grad" and line["step"] == 1:
+                data[3][2] += 1
+        self.assertNotIn("recorded 2 of 3 steps", self.judged_pair(self.stepped(), run).stdout.split("likely")[-1].split("note")[0])
+
     def test_a_factor_of_one_rank_is_no_sum_over_ranks(self):
         text = self.judged_pair(self.stepped(), self.stepped(2, factor=2)).stdout
         self.assertIn("on that rank alone: multiplied by it, or not divided by it", text)

@@ -367,8 +367,46 @@ class RecorderTest(judging.RunsTest):
                 self.assertLessEqual(len(graphs), 2)
                 steps = [line["step"] for _, line, _ in runs.pieces(out, kind="scalar", name="loss")]
                 self.assertEqual(steps, [1, 2, 3])
-                self.assertNotIn("compile", vars(model))
                 torch._dynamo.reset()
+
+    def test_a_step_begins_with_the_forward_pass_of_what_was_compiled(self):
+        """The recorder has the model itself, and the program calls something around it."""
+        def of_function(model):
+            return torch.compile(lambda x: model(x), backend="eager")
+
+        def of_own(model):
+            class Outer(torch.nn.Module):
+                def compile(self, *args, **kwargs):
+                    self.inner.compile(*args, **kwargs)
+                    return self
+
+                def forward(self, x):
+                    return self.inner(x)
+            outer = Outer()
+            outer.inner = model
+            return outer.compile(backend="eager")
+
+        ways = {"module": lambda model: torch.compile(model, backend="eager", fullgraph=True), "function": of_function,
+                "ddp": lambda model: torch.compile(torch.nn.Sequential(model), backend="eager"), "own": of_own}
+        for name, way in ways.items():
+            for early in (True, False):
+                with self.subTest(name, early=early):
+                    torch._dynamo.reset()
+                    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)).double()
+                    call = way(model) if early else None
+                    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                    out = self.out / f"{name} {early}"
+                    with shardproof.record(model, optimizer, out=out) as rec:
+                        call = call or way(model)
+                        for step in range(3):
+                            loss = call(torch.ones(1, 2).double()).sum()
+                            rec.scalar("loss", loss)
+                            loss.backward()
+                            optimizer.step()
+                            optimizer.zero_grad()
+                    steps = [line["step"] for _, line, _ in runs.pieces(out, kind="scalar", name="loss")]
+                    self.assertEqual(steps, [1, 2, 3])
+        self.assertNotIn("shardproof", torch.nn.Module.compile.__code__.co_filename)
 
     def test_outputs_of_compiled_modules_are_recorded_once(self):
         self.model.layers[0] = torch.compile(self.model.layers[0], backend="eager")

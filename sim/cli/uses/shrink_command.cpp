@@ -160,7 +160,7 @@ class Shrink {
     if (settings.contains("faults") &&
         can_be_expected) {  // a case without faults is to match once it is corrected
       settings["expect.verdict"] = name_of(found.verdict);
-      settings["expect.kind"] = name_of(found.kind);
+      if (found.kind != ResultKind::kUnresolved) settings["expect.kind"] = name_of(found.kind);
     }
     const std::string head =
         fmt::format("{}\nShrunk from {}{}.", printable(found.text, kShownLine), run_.paths.front(),

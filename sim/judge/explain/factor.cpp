@@ -89,14 +89,17 @@ bool is_before_backward(const Symptoms& symptoms) {
              2 * factor_slack(symptoms) * std::fabs(row.factor);
 }
 
-// Whether one rank alone is wrong, while others have right parts or copies: no sum or mean over
-// ranks does that, of which each has a share.
+// Whether one rank alone is wrong, while another has a right copy of its part, or a right part that
+// is not all zeros, which have every factor: no sum or mean, of which each rank has a share.
 bool is_of_one_rank(const Symptoms& symptoms) {
-  std::set<int64_t> wrong, right;
+  std::set<int64_t> wrong;
   for (const ResultRow* row : symptoms.rows) {
-    if (row->count > 0) (row->is_wrong() ? wrong : right).insert(row->rank);
+    if (row->is_wrong()) wrong.insert(row->rank);
   }
-  return wrong.size() == 1 && !right.empty() && !right.contains(*wrong.begin());
+  return wrong.size() == 1 && std::ranges::any_of(symptoms.rows, [&](const ResultRow* row) {
+           const bool is_copy = std::ranges::count(row->replicas, *wrong.begin()) > 0;
+           return !row->is_wrong() && row->count > 0 && (row->worst_error > 0 || is_copy);
+         });
 }
 
 std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
@@ -264,9 +267,6 @@ std::optional<Meaning> all_meanings_of(double factor, double near,
   return all;
 }
 
-// Whether a tensor of this name has the weights of a router's choice: no count divides them.
-bool are_route_weights(std::string_view name) { return name.ends_with(".weights.output"); }
-
 // Two counts whose quotient the factor is: `due` tokens, rows or microbatches were divided by
 // `taken`.
 struct Counts {
@@ -355,7 +355,8 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
       .ranks = difference.ranks,
       .share = all_scalar ? -1 : found.share,
       .left = std::sqrt(1 - found.share) * std::fabs(found.factor - 1) * difference.golden_size};
-  if (!meaning && found.exact && are_route_weights(wrong.front()->name)) {
+  // The weights of a router's choice, which no count divides.
+  if (!meaning && found.exact && wrong.front()->name.ends_with(".weights.output")) {
     out.likely =
         "a constant of the model that multiplies the weights of all routes, such as "
         "routed_scaling_factor, is left out, another one, or applied twice";

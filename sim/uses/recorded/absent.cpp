@@ -188,7 +188,8 @@ std::string copies_without_state(const RecordedRun& run, const judge::Divergence
 
 }  // namespace
 
-std::string ranks_without_step(const RecordedRun& run, int64_t step) {
+std::string ranks_without_step(const RecordedRun& run, int64_t step,
+                               const std::vector<int64_t>& wrong) {
   std::map<int64_t, int64_t> last;  // step of each rank that has parameters
   for (const RecordedPiece& piece : run.pieces) {
     if (is_stepped(piece.kind)) last[piece.rank] = std::max(last[piece.rank], piece.step);
@@ -198,6 +199,8 @@ std::string ranks_without_step(const RecordedRun& run, int64_t step) {
     if (made < step) without.push_back(rank);
   }
   if (without.empty() || without.size() == last.size()) return "";
+  const auto is_wrong = [&](int64_t rank) { return std::ranges::count(wrong, rank) > 0; };
+  if (!wrong.empty() && std::ranges::none_of(without, is_wrong)) return "";
   return fmt::format("rank{} {} recorded {} of {} steps: the optimizer did not step there",
                      without.size() > 1 ? "s" : "", fmt::join(without, ", "), last[without.front()],
                      run.steps);

@@ -299,7 +299,7 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     return;
   }
   if (found.kind == ResultKind::kMissing && found.step > 0) {
-    const std::string without = ranks_without_step(run, found.step);
+    const std::string without = ranks_without_step(run, found.step, {});
     if (!without.empty()) {
       found.likely = without;
       return;
@@ -307,9 +307,9 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
   }
   // Where a rank skipped a step, what it has of later ones is of others than the reference's.
   if (found.kind != ResultKind::kMissing && found.step > 0) {
-    const std::string fewer = ranks_without_step(run, run.steps);
+    const std::string fewer = ranks_without_step(run, run.steps, found.ranks);
     if (!fewer.empty()) {
-      found.likely = fewer + (found.likely.empty() ? "" : "; " + found.likely);
+      found.likely = fewer;
       return;
     }
   }

@@ -32,8 +32,9 @@ std::string advice_on(const RecordedRun& run, const Reference& reference,
 // left_gradients.cpp, batch_parts.cpp, experts.cpp.
 
 // "ranks 1, 3 recorded 1 of 2 steps": those that recorded no parameter or state of this one, where
-// others did. "" for none.
-std::string ranks_without_step(const RecordedRun& run, int64_t step);
+// others did. "" for none, and where none of them is among the `wrong` ones, if there are any.
+std::string ranks_without_step(const RecordedRun& run, int64_t step,
+                               const std::vector<int64_t>& wrong);
 
 // "rank 0 recorded no gradient of c.weight, rank 1 none of b.weight": parts of
 // parameters of which some rank recorded a gradient and no rank recorded these elements. When the

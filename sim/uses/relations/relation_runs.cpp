@@ -153,7 +153,11 @@ void take_ending(judge::CaseResult& result, const Ran& ran, const std::string& c
   if (changed.empty()) return;
   result.message = fmt::format("with {}: {}", changed, ran.result.message);
   result.unexpected = "the changed case did not finish";
-  if (result.kind == ResultKind::kBadInput) {
+  const bool is_of_settings =
+      !result.endings.empty() && std::ranges::none_of(result.endings, [](const RankEnding& ending) {
+        return ending.shortage || ending.kind == ResultKind::kFinished;
+      });
+  if (result.kind == ResultKind::kBadInput && is_of_settings) {
     result.verdict = Verdict::kRefused;
     result.kind = ResultKind::kRefused;
   }
