@@ -406,7 +406,6 @@ class RecorderTest(judging.RunsTest):
                             optimizer.zero_grad()
                     steps = [line["step"] for _, line, _ in runs.pieces(out, kind="scalar", name="loss")]
                     self.assertEqual(steps, [1, 2, 3])
-        self.assertNotIn("shardproof", torch.nn.Module.compile.__code__.co_filename)
 
     def test_outputs_of_compiled_modules_are_recorded_once(self):
         self.model.layers[0] = torch.compile(self.model.layers[0], backend="eager")

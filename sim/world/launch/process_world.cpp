@@ -80,10 +80,7 @@ void ProcessWorld::hung(const std::string& why) {
   if (any_stopped || hung_by_links(why)) return settle();
   for (size_t i = 0; i < running.size(); ++i) {
     const bool waiting = !waits[i].empty();
-    const std::string doing =
-        waiting ? waits[i]
-                : "it waits for no other rank's call: it computes, or its last call, which all "
-                  "members have entered, has not ended";
+    const std::string doing = waiting ? waits[i] : kWaitsForNobody;
     set_ending(running[i],
                !waiting   ? ResultKind::kHung
                : all_wait ? ResultKind::kDeadlock

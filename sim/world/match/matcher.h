@@ -15,6 +15,11 @@
 
 namespace shardproof::sim::world {
 
+// What is known of a rank that hangs and waits for no other one.
+inline constexpr const char* kWaitsForNobody =
+    "it waits for no other rank's call: it computes, or its last call, which all members have "
+    "entered, has not ended";
+
 // Gets the calls of all ranks: in the emulated world under the world's lock, in control from the
 // lines of processes. Calls are matched by (group, call number), messages by (group, from, to, tag,
 // number). A rank whose numbers restart has recreated the group (a second life in one case): its

@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "comm/cuda_device.h"
 #include "sim/world/emulated/emulated_world.h"
+#include "sim/world/match/matcher.h"
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/member_noise.h"
 
@@ -189,7 +190,7 @@ std::vector<RankEnding> EmulatedWorldMain::run(const CaseSpec& spec, int golden_
     hung.rank = static_cast<int64_t>(rank);
     hung.kind = ResultKind::kHung;
     hung.last_call = impl.world.last_call(hung.rank);
-    hung.message = "it is in no call that waits for others; " + impl.abort_reason.value_or("");
+    hung.message = std::string(kWaitsForNobody) + "; " + impl.abort_reason.value_or("");
     endings.push_back(hung);
   }
   const auto trace = impl.world.schedule_trace();
