@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
-#include <iterator>
 
 #include "base/digest.h"
 
@@ -11,8 +11,9 @@ namespace shardproof {
 namespace {
 
 std::string digest_of_program() {
-  std::ifstream program("/proc/self/exe", std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(program), {}};
+  std::ifstream program("/proc/self/exe", std::ios::binary | std::ios::ate);
+  std::string bytes(static_cast<size_t>(std::max<std::streamoff>(program.tellg(), 0)), '\0');
+  program.seekg(0).read(bytes.data(), std::ssize(bytes));
   return fmt::format("{:016x}", digest_of(bytes.data(), bytes.size()));
 }
 

@@ -38,6 +38,15 @@ def train(model, optimizer, rec, steps=2, max_norm=None):
     return loss
 
 
+def three_steps(rec, call, optimizer):
+    for _ in range(3):
+        loss = call(torch.ones(1, 2).double()).sum()
+        rec.scalar("loss", loss)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 class RecorderTest(judging.RunsTest):
     def setUp(self):
         super().setUp()
@@ -358,12 +367,7 @@ class RecorderTest(judging.RunsTest):
                 with shardproof.record(model, optimizer, out=out) as rec:
                     if when == "while":
                         model.compile(backend=backend, fullgraph=True)
-                    for step in range(3):
-                        loss = model(torch.ones(1, 2).double()).sum()
-                        rec.scalar("loss", loss)
-                        loss.backward()
-                        optimizer.step()
-                        optimizer.zero_grad()
+                    three_steps(rec, model, optimizer)
                 self.assertLessEqual(len(graphs), 2)
                 steps = [line["step"] for _, line, _ in runs.pieces(out, kind="scalar", name="loss")]
                 self.assertEqual(steps, [1, 2, 3])
@@ -398,12 +402,7 @@ class RecorderTest(judging.RunsTest):
                     out = self.out / f"{name} {early}"
                     with shardproof.record(model, optimizer, out=out) as rec:
                         call = call or way(model)
-                        for step in range(3):
-                            loss = call(torch.ones(1, 2).double()).sum()
-                            rec.scalar("loss", loss)
-                            loss.backward()
-                            optimizer.step()
-                            optimizer.zero_grad()
+                        three_steps(rec, call, optimizer)
                     steps = [line["step"] for _, line, _ in runs.pieces(out, kind="scalar", name="loss")]
                     self.assertEqual(steps, [1, 2, 3])
 

@@ -156,9 +156,8 @@ class Shrink {
       const fs::path folder = fs::path(file_).parent_path() / settings[key].get<std::string>();
       settings[key] = fs::relative(folder, out_.parent_path()).string();
     }
-    const bool can_be_expected = found.verdict != Verdict::kInternal;
-    if (settings.contains("faults") &&
-        can_be_expected) {  // a case without faults is to match once it is corrected
+    // A case without faults is to match once it is corrected.
+    if (settings.contains("faults") && found.verdict != Verdict::kInternal) {
       settings["expect.verdict"] = name_of(found.verdict);
       if (found.kind != ResultKind::kUnresolved) settings["expect.kind"] = name_of(found.kind);
     }

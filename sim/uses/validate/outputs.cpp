@@ -56,6 +56,15 @@ nlohmann::ordered_json stages_json(const ValidationResult& result) {
   return stages;
 }
 
+// At the end of the run, of no host.
+ValidationFinding bad_input_of(const ValidationResult& result, std::string message) {
+  const StageResult& last = result.stages.back();
+  return {.stage = last.stage,
+          .kind = FindingKind::kBadInput,
+          .round = last.round,
+          .message = std::move(message)};
+}
+
 }  // namespace
 
 std::optional<ValidationFinding> nothing_compared(const ValidationResult& result) {
@@ -65,28 +74,20 @@ std::optional<ValidationFinding> nothing_compared(const ValidationResult& result
     if (stage.is_empty()) empty.insert(name_of(stage.stage));
   }
   if (empty.empty()) return std::nullopt;
-  return ValidationFinding{
-      .stage = result.stages.back().stage,
-      .kind = FindingKind::kBadInput,
-      .round = result.stages.back().round,
-      .message =
-          fmt::format("nothing was compared: {} had nothing to do on {}; start more ranks, or "
-                      "name other ops",
-                      fmt::join(empty, ", "), count_of(result.world_size, "rank"))};
+  return bad_input_of(
+      result, fmt::format("nothing was compared: {} had nothing to do on {}; start more ranks, or "
+                          "name other ops",
+                          fmt::join(empty, ", "), count_of(result.world_size, "rank")));
 }
 
 std::optional<ValidationFinding> idle_fault(const ValidationResult& result, const Suite& suite,
                                             const std::set<size_t>& acted) {
   for (size_t i = 0; i < suite.faults.size(); ++i) {
     if (acted.contains(i)) continue;
-    return ValidationFinding{
-        .stage = result.stages.back().stage,
-        .kind = FindingKind::kBadInput,
-        .round = result.stages.back().round,
-        .message =
-            fmt::format("faults[{}], {}, never acted: no call of the stages that ran was one "
-                        "at which it acts; see its stage, at_call and probability",
-                        i, suite.faults[i].kind)};
+    return bad_input_of(
+        result, fmt::format("faults[{}], {}, never acted: no call of the stages that ran was one "
+                            "at which it acts; see its stage, at_call and probability",
+                            i, suite.faults[i].kind));
   }
   return std::nullopt;
 }
