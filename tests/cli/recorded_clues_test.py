@@ -397,6 +397,41 @@ class Clues(JudgedTest):
                     likely = self.likely(self.judged_pair(*runs).stdout)
                     self.assertIn(said, likely) if said else self.assertNotIn("clip", likely)
 
+    def test_a_moment_that_is_kept_by_another_share(self):
+        """After step 2: the rank keeps 0.95 and 0.99, where the reference keeps 0.9 and 0.999. Where the other moment is
+        wrong too, the gradients may be what is wrong."""
+        for square, here, said in ((False, 0.95, "keeps 0.95 of what it was before the step, and the reference's 0.9: beta1 of"),
+                                   (True, 0.99, "keeps 0.99 of what it was before the step, and the reference's 0.999: beta2")):
+            for both in (False, True):
+                with self.subTest(square=square, both=both):
+                    def change(kind, name, step, values, rank):
+                        if rank == 0 or step != 2 or name not in ("exp_avg.a", "exp_avg_sq.a"):
+                            return None
+                        of_square = name == "exp_avg_sq.a"
+                        if of_square != square:
+                            return [value + 0.1 for value in values] if both else None
+                        first, power = self.moments("a", of_square)[0], 2 if of_square else 1
+                        return [here * old + (1 - here) * value ** power
+                                for old, value in zip(first, values_of("grad a 2", (4, 6)))]
+                    likely = self.likely(self.judged_states(change))
+                    self.assertNotIn("keeps", likely) if both else self.assertIn(said, likely)
+
+    def test_the_weight_decay_of_one_rank(self):
+        """lr is 0.01: a decay of 0.3 more takes 0.003 of the value before the step."""
+        def change(kind, name, step, values, rank):
+            before = values_of("param a 1", (4, 6))
+            return [value - 0.003 * old for value, old in zip(values, before)] if (name, step, rank) == ("a", 2, 1) and \
+                kind == "param" else None
+        text = self.judged_states(change)
+        self.assertIn("on rank 1 only", text)
+        self.assertIn("it is off by -0.003 x its value before the step: its weight decay is 0.3 there, and the reference's is 0",
+                      self.likely(text))
+
+        def grown(*given):  # by a decay below 0
+            changed = change(*given)
+            return changed and [2 * value - one for value, one in zip(given[3], changed)]
+        self.assertEqual("", self.likely(self.judged_states(grown)))
+
     def test_moments_of_another_place_of_a_flat_buffer(self):
         def change(kind, name, step, values, rank):
             if step != 1 or name != "exp_avg.a" or rank == 0:
@@ -587,6 +622,19 @@ class Clues(JudgedTest):
         # Without weights, or where they are wrong, nothing is known of the module.
         self.assertNotIn("the error begins", said("rope"))
         self.assertNotIn("the error begins", said("head", ("param", "head.weight")))
+
+    def test_a_wrong_loss_behind_right_outputs(self):
+        def said(outputs):
+            runs = recorded(version=2), recorded((("dp", 2),), lambda run, rank, kind, name, values:
+                                                 [1.0037 * value for value in values] if name == "loss" else None, version=2)
+            for run in runs:
+                for rank in range(run.world_size):
+                    for name in outputs:
+                        run.add(rank, "act", name, values_of(name, (4, 6)), (4, 6), order=1)
+            return self.likely(self.judged_pair(*runs).stdout)
+        self.assertIn("all outputs of modules that both runs recorded in this step are right, head.output the last of them: the "
+                      "loss is computed from other labels", said(["head"]))
+        self.assertNotIn("labels", said([]))
 
     def test_orders_of_positions_may_be_zigzag(self):
         def reordered(order):

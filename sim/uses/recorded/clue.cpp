@@ -156,6 +156,17 @@ bool is_whole_factor(const judge::ResultRow& row) {
   return smaller > 0 && times > 1 && std::fabs(larger - times * smaller) <= 1e-9 * larger;
 }
 
+// Outputs come before the loss, and the first wrong value is the loss.
+std::string wrong_loss_alone(const judge::Divergence& found) {
+  const bool follows = found.worst.kind == ObservationKind::kLoss &&
+                       found.last_good.ends_with(".output") && found.worst.problem.empty();
+  if (!follows) return "";
+  return fmt::format(
+      "all outputs of modules that both runs recorded in this step are right, {} the last of them: "
+      "the loss is computed from other labels, with another mask, or as another mean of its terms",
+      found.last_good);
+}
+
 bool has_loss(const RecordedRun& run, const Reference& reference, int64_t step) {
   return reference.record.find(Phase::kForward, step, "loss") &&
          std::any_of(run.pieces.begin(), run.pieces.end(), [&](const RecordedPiece& piece) {
@@ -329,7 +340,7 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     found.likely = settings;
     return;
   }
-  for (const auto& clue_of : {clue_of_state, clue_of_norm}) {
+  for (const auto& clue_of : {clue_of_state, other_decay, clue_of_norm}) {
     const std::string known = clue_of(run, reference, found);
     if (known.empty()) continue;
     found.likely = known;
@@ -364,6 +375,7 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     const std::string guilty = guilty_ranks(run, reference, found);
     if (!guilty.empty()) clue = guilty + (is_no_cause ? "" : "; " + found.likely);
   }
+  if (clue.empty() && is_no_cause) clue = wrong_loss_alone(found);
   if (clue.empty() && found.likely.empty()) clue = wrong_module(run, reference, found);
   if (!clue.empty()) found.likely = clue;
   // A loss does not tell the size of an axis from another count, which no run records.

@@ -56,6 +56,11 @@ std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
 std::string other_settings(const RecordedRun& run, const Reference& reference,
                            const std::string& parameter, int64_t step);
 
+// For a parameter of float64 whose optimizer decays weights apart from their gradients: the decay
+// that its error shows, where one explains all of it. "" for others.
+std::string other_decay(const RecordedRun& run, const Reference& reference,
+                        const judge::Divergence& found);
+
 // For a state: it is what a first step
 // makes of the gradient or of its square, because the optimizer began from empty states there; or
 // it lies at another place of a flat buffer. For a count of steps: both counts, and what follows

@@ -1,9 +1,12 @@
-// The cause of a wrong state of an optimizer.
+// The cause of a wrong state of an optimizer, or of a parameter that it moved.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
+#include <numeric>
+#include <optional>
 
 #include "sim/judge/diff/factor_sums.h"
 #include "sim/uses/recorded/clue.h"
@@ -17,7 +20,9 @@ namespace {
 constexpr double kMultiple = 1e-6;  // relative distance of a state from a multiple of a gradient
 // Of the tensor's largest value: its gradients may have gone through float32.
 constexpr double kRoundingOfState = 1e-6;
-constexpr size_t kFewestOfState = 4;  // elements that tell
+constexpr int64_t kFewestOfUpdate = 4;  // elements that tell
+constexpr size_t kFewestOfState = 4;
+constexpr double kLeastDecay = 1e-9;
 
 // The elements of a state's wrong pieces: their places in the whole tensor and their values.
 struct WrongPart {
@@ -82,6 +87,66 @@ std::string clipped_otherwise(const RecordedRun& run, const WrongPart& part,
                      is(coefficient) ? "they were clipped twice" : "they were not clipped");
 }
 
+std::vector<double> values_of(const GoldenTensor& golden) {
+  const double* values = golden.value.data<double>();
+  return {values, values + golden.value.numel()};
+}
+
+// The b of state = b * before + (1 - b) * made, the values of a moment after a step; unset where
+// none fits.
+std::optional<double> beta_of(const WrongPart& part, const std::vector<double>& before,
+                              const std::vector<double>& made) {
+  judge::FactorSums sums;
+  for (size_t i = 0; i < part.values.size(); ++i) {
+    const size_t at = part.places[i];
+    sums.add(part.values[i] - made[at], before[at] - made[at]);
+  }
+  if (part.values.size() < kFewestOfState || !sums.fits(kMultiple)) return std::nullopt;
+  return sums.factor();
+}
+
+WrongPart whole_of(const std::vector<double>& values) {
+  WrongPart all{std::vector<size_t>(values.size()), values};
+  std::iota(all.places.begin(), all.places.end(), size_t{0});
+  return all;
+}
+
+// A moment of the right gradients, kept by another share. The other moment of the parameter must be
+// right, since a gradient that was scaled makes both wrong.
+std::string other_beta(const RecordedRun& run, const Reference& reference, const WrongPart& part,
+                       const GoldenTensor& golden, const GoldenTensor* gradient,
+                       const std::vector<int64_t>& ranks) {
+  constexpr double kSame = 1e-6;
+  const bool squares = golden.kind == ObservationKind::kExpAvgSq;
+  if ((!squares && golden.kind != ObservationKind::kExpAvg) || !gradient) return "";
+  const GoldenTensor* then = reference.record.find(Phase::kStep, golden.step - 1, golden.name);
+  if (!then && (golden.step > 1 || run.from_step > 0)) return "";
+  for (const GoldenTensor* one : {&golden, gradient, then}) {
+    if (one && (!one->value.holds<double>() || one->value.numel() != golden.value.numel()))
+      return "";
+  }
+  const std::string sibling =
+      observed_name(squares ? ObservationKind::kExpAvg : ObservationKind::kExpAvgSq,
+                    parameter_of(golden.kind, golden.name));
+  const std::vector<Gradient> others =
+      pieces_beside(run, reference, golden.step, [&](const RecordedPiece& piece) {
+        return piece.name == sibling && std::ranges::count(ranks, piece.rank) > 0;
+      });
+  const auto is_right = [](const Gradient& one) { return one.is_right(); };
+  if (others.empty() || !std::ranges::all_of(others, is_right)) return "";
+  const std::vector<double> before =
+      then ? values_of(*then) : std::vector<double>(golden.value.numel());
+  std::vector<double> made = values_of(*gradient);
+  for (double& one : made) one *= squares ? one : 1;
+  const auto here = beta_of(part, before, made);
+  const auto due = beta_of(whole_of(values_of(golden)), before, made);
+  if (!here || !due || !(*here >= 0) || !(*here < 1) || std::fabs(*here - *due) <= kSame) return "";
+  return fmt::format(
+      "it keeps {:.6g} of what it was before the step, and the reference's {:.6g}: {} of this "
+      "optimizer is another one",
+      *here, *due, squares ? "beta2" : "beta1");
+}
+
 // How many values equal the reference's after the shift, and how many do not. At the end of a flat
 // buffer those of its neighbors come in, so some need not. Zeros tell nothing.
 struct Shifted {
@@ -123,11 +188,6 @@ std::string at_another_place(const WrongPart& part, const std::vector<double>& w
     }
   }
   return "";
-}
-
-std::vector<double> values_of(const GoldenTensor& golden) {
-  const double* values = golden.value.data<double>();
-  return {values, values + golden.value.numel()};
 }
 
 // A whole tensor as the run recorded it, with the reference's values where it did not.
@@ -189,6 +249,7 @@ std::string clue_of_state(const RecordedRun& run, const Reference& reference,
   const GoldenTensor& golden = *pieces.front().golden;
   std::string clue = began_anew(part, right, found.step);
   if (clue.empty()) clue = clipped_otherwise(run, part, golden);
+  if (clue.empty()) clue = other_beta(run, reference, part, golden, right, found.ranks);
   if (clue.empty())
     clue = at_another_place(part, values_of(golden), golden.scale, "those of the reference", "");
   if (clue.empty()) clue = was_at_another_place(run, reference, part, golden, right);
@@ -203,35 +264,75 @@ std::optional<double> rate_of(const std::vector<double>& rates, int64_t step) {
   return rates[static_cast<size_t>(step - 1)];
 }
 
+std::optional<double> rate_of(const Reference& reference, const std::string& parameter,
+                              int64_t step) {
+  if (const ParameterGroup* group = group_of(reference.groups, parameter)) {
+    return rate_of(group->lr, step);
+  }
+  const GoldenTensor* common = reference.record.find(Phase::kStep, step, "lr");
+  if (!common || !common->value.holds<double>()) return std::nullopt;
+  return *common->value.data<double>();
+}
+
 std::string other_rate(const RecordedRun& run, const Reference& reference,
                        const std::string& parameter, int64_t step) {
   if (run.from_step > 0) return "";  // whose first step is a later one of the golden
   const ParameterGroup* here = group_of(run.groups, parameter);
-  const ParameterGroup* there = group_of(reference.groups, parameter);
   if (!here && !run.groups.empty()) return "";  // run.json has the groups of rank 0 alone
-  const GoldenTensor* common = reference.record.find(Phase::kStep, step, "lr");
   const auto own = rate_of(here ? here->lr : run.lr, step);
-  std::optional<double> due;
-  if (there) {
-    due = rate_of(there->lr, step);
-  } else if (common && common->value.holds<double>()) {
-    due = *common->value.data<double>();
-  }
+  const auto due = rate_of(reference, parameter, step);
   constexpr double kSameRate = 1e-9;  // which two schedulers may round otherwise
   if (!own || !due || !(std::fabs(*own - *due) > kSameRate * std::fabs(*due))) return "";
   return fmt::format("lr of step {} is {:.6g}, the golden's {:.6g}", step, *own, *due);
 }
 
+// RecordedRun or Reference
+template <class Recorded>
+std::map<std::string, std::string> settings_of(const Recorded& one, const std::string& parameter) {
+  const ParameterGroup* group = group_of(one.groups, parameter);
+  if (!group && !one.groups.empty()) return {};
+  return group ? group->settings : one.settings;
+}
+
 }  // namespace
+
+// p' = (1 - lr decay) p - ..
+std::string other_decay(const RecordedRun& run, const Reference& reference,
+                        const judge::Divergence& found) {
+  if (found.worst.kind != ObservationKind::kParameter || run.from_step > 0) return "";
+  const GoldenTensor* before =
+      reference.record.find(Phase::kStep, found.step - 1, found.worst.name);
+  const std::string parameter = parameter_of(found.worst.kind, found.worst.name);
+  const auto rate = rate_of(reference, parameter, found.step);
+  const auto settings = settings_of(reference, parameter);
+  const auto decay = settings.find("weight_decay");
+  if (!before || !before->value.holds<double>() || !rate || *rate <= 0 || decay == settings.end())
+    return "";
+  judge::FactorSums sums;
+  for (const Gradient& one :
+       pieces_beside(run, reference, found.step, [&](const RecordedPiece& piece) {
+         return piece.name == found.worst.name && std::ranges::count(found.ranks, piece.rank) > 0;
+       })) {
+    if (one.is_right()) continue;
+    size_t next = 0;
+    plan_of(*one.piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
+      for (int64_t i = global; i < global + length; ++i, ++next)
+        sums.add(one.actual[next] - one.expected[next], before->value.data<double>()[i]);
+    });
+  }
+  const double due = std::strtod(decay->second.c_str(), nullptr);
+  const double here = due - sums.factor() / *rate;
+  if (sums.count < kFewestOfUpdate || !sums.fits(kMultiple) || here < -kLeastDecay) return "";
+  return fmt::format(
+      "it is off by {:.3g} x its value before the step: its weight decay is {:.4g} there, and the "
+      "reference's is {:.4g}",
+      sums.factor(), here <= kLeastDecay ? 0 : here, due);
+}
 
 std::string other_settings(const RecordedRun& run, const Reference& reference,
                            const std::string& parameter, int64_t step) {
-  const auto settings_of = [&](const auto& one) {
-    const ParameterGroup* group = group_of(one.groups, parameter);
-    if (!group && !one.groups.empty()) return std::map<std::string, std::string>();
-    return group ? group->settings : one.settings;
-  };
-  std::map<std::string, std::string> here = settings_of(run), there = settings_of(reference);
+  std::map<std::string, std::string> here = settings_of(run, parameter),
+                                     there = settings_of(reference, parameter);
   if (here.contains("rule") && there.contains("rule")) here.erase("type");  // the rule counts
   // A subclass may compute what its base class does.
   constexpr const char* kUnknown = "\"other\"";
