@@ -17,10 +17,12 @@ struct AddendGroup {
   std::vector<int64_t> peers;  // each of them must hold an addend
   std::vector<ResultRow*> rows;
   std::vector<const Piece*> pieces;
+  std::vector<int64_t> unfit;  // peers whose addend is of another form
 };
 
 struct TensorAddends {
   std::vector<ResultRow*> rows;
+  std::vector<const ResultRow*> unfit;
   std::vector<const Piece*> pieces;
 };
 
@@ -28,8 +30,13 @@ std::map<GoldenPosition, TensorAddends> addends_by_tensor(std::vector<RankReport
   std::map<GoldenPosition, TensorAddends> tensors;
   for (RankReport& report : reports) {
     for (ResultRow& row : report.rows) {
-      if (!row.partial || row.order < 0 || row.is_wrong()) continue;
-      tensors[golden_position(row.step, row.phase, row.order)].rows.push_back(&row);
+      if (!row.partial || row.order < 0) continue;
+      TensorAddends& tensor = tensors[golden_position(row.step, row.phase, row.order)];
+      if (row.is_wrong()) {
+        tensor.unfit.push_back(&row);
+      } else {
+        tensor.rows.push_back(&row);
+      }
     }
     for (const Piece& piece : report.pieces) {
       if (!piece.partial) continue;
@@ -52,6 +59,11 @@ std::map<int64_t, AddendGroup> groups_of(const Mesh& mesh, const TensorAddends& 
     AddendGroup& group = groups[peers.front()];
     group.peers = peers;
     group.rows.push_back(row);
+  }
+  for (const ResultRow* row : tensor.unfit) {
+    if (row->rank >= mesh.world_size()) continue;
+    const auto group = groups.find(mesh.peers_along(row->partial_axes, row->rank).front());
+    if (group != groups.end()) group->second.unfit.push_back(row->rank);
   }
   for (const Piece* piece : tensor.pieces) {
     if (piece->rank >= mesh.world_size()) continue;
@@ -256,6 +268,11 @@ void settle_group(const AddendGroup& group, WrongAddends& found) {
     return leave_unjudged(group,
                           fmt::format("{} of its {} addends came without their values",
                                       group.rows.size() - group.pieces.size(), group.rows.size()));
+  }
+  if (!group.unfit.empty()) {
+    return leave_unjudged(
+        group, fmt::format("the {} of {} cannot be added to it",
+                           group.unfit.size() > 1 ? "addends" : "addend", ranks_text(group.unfit)));
   }
   Sum sum = summed(group);
   if (lacks_addend(group, sum.held_equally_often, found)) return leave_unjudged(group, found.lack);

@@ -29,7 +29,10 @@ double scatter_allowance(const GoldenTensor& golden, double eps) {
 }
 
 double scatter_allowance(double scatter, double scale, double eps) {
-  const double scatters = std::clamp(scale / 2, kLeastScatters * scatter, kScatters * scatter);
+  const bool hides_half = kLeastScatters * scatter >= scale / 2;
+  const double scatters =
+      hides_half ? kScatters * scatter
+                 : std::clamp(kMostOfScale * scale, kLeastScatters * scatter, kScatters * scatter);
   return std::max(scatters, kFloorRoundings * eps * scale);
 }
 
@@ -55,7 +58,7 @@ double Tolerance::allowance(const GoldenTensor& golden) const {
 
 bool Tolerance::resolves(const GoldenTensor& golden) const {
   if (is_optimizer_state(golden)) return true;
-  return lower_precision(golden) <= golden.scale / 2;
+  return lower_precision(golden) < golden.scale / 2;
 }
 
 double Tolerance::fed_allowance(const GoldenTensor& golden) const {

@@ -3,13 +3,14 @@
 //   float64   |actual - golden| <= 1e-10 * scale + 64 * eps * phase_scale
 //             + max(scatters, 4 * eps of float64 * scale), for a golden whose scatter was measured
 //   lower     + max(scatters, 4 * eps of the dtype that holds it * scale)
-//             scatters = scale / 2, but at least 2 * scatter and at most 6 * scatter
+//             scatters = 0.4 * scale, but at least 2 * scatter and at most 6 * scatter;
+//             6 * scatter where 2 * scatter is half of the scale or more
 //
 // `scale` is the largest magnitude of the golden tensor and `phase_scale` that of all golden
 // tensors of the same phase and step. `scatter` is the largest distance between the float64 run and
 // a member of the golden's ensemble in that precision (golden/perturbation.h). Correct runs use up
 // to 1.3 scatters of a tensor and 1.8 of a scalar (tests/precision/calibrate.py). Where 6 scatters
-// would hide half of the tensor, fewer are allowed; where 2 would, the tensor is not resolved.
+// come near half of the tensor, fewer are allowed; where 2 reach it, the tensor is not resolved.
 // In float64 the scatter is measured where a case fails by little (sim/run/case_runner.cpp).
 #pragma once
 
@@ -30,6 +31,7 @@ inline constexpr double kFedRelativeToScale =
     1e-12;                                   // the optimizer that is fed with the golden gradients
 inline constexpr double kScatters = 6;       // times the largest distance of a member
 inline constexpr double kLeastScatters = 2;  // the fewest, where more would hide half of the tensor
+inline constexpr double kMostOfScale = 0.4;  // for more than the fewest; a lost half exceeds it
 // In eps of the tensor's dtype, for a tensor whose members do not scatter.
 inline constexpr double kFloorRoundings = 4;
 inline constexpr double kClipEps = 1e-6;  // torch.nn.utils.clip_grad_norm_
@@ -51,7 +53,7 @@ class Tolerance {
 
   // The allowance of every element of the tensor; 0 for integers.
   double allowance(const GoldenTensor& golden) const;
-  // Whether the allowance is at most half of the tensor's scale. A factor of 2 or the loss of half
+  // Whether the allowance is below half of the tensor's scale. A factor of 2 or the loss of half
   // of a sum could pass otherwise. True for all parameters and optimizer state, which
   // own_optimizer.h judges, or in files result_file.cpp.
   bool resolves(const GoldenTensor& golden) const;

@@ -56,6 +56,11 @@ std::string matched_line(const RecordedJudgement& judgement) {
   const judge::CaseResult& result = judgement.result;
   std::string text = fmt::format("{}, {}", count_of(result.tensors_compared, "tensor"),
                                  count_of(result.elements_compared, "element"));
+  const judge::Grounds& grounds = result.account.grounds;
+  if (grounds.gradients_not_zero < grounds.gradients) {
+    text += fmt::format(", {} of {} gradients not all zero", grounds.gradients_not_zero,
+                        grounds.gradients);
+  }
   if (!result.worst_tensor.empty()) {
     text += fmt::format(", at most {:.3g}% of an allowance used ({})", 100 * result.worst_ratio,
                         result.worst_tensor);

@@ -35,6 +35,11 @@ constexpr double kFactorOfRounding = 1.0 / 64;
 constexpr double kUnlike = 0.25;  // the most that a factor leaves unexplained, of what it explains
 constexpr int64_t kFewestOfUpdate = 4;
 
+// A step that takes the same gradient elsewhere. An element counts whose gradient is no rounding.
+constexpr double kLeastAlike = 0.25;
+constexpr int64_t kFewestAlike = 16;
+constexpr double kSameGradient = 1e-9, kNotRounding = 1e-6;  // of the gradient's largest element
+
 // How a rank's part of a parameter moved in a step, or what a state has become, beside the
 // reference's: u' and u.
 struct Update {
@@ -199,6 +204,16 @@ bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, c
                         : fmt::format("every element is {:.3g} x golden, or nearly", update.factor);
     return false;
   }
+  if (moves && !knows_rule && has_gradient && !is_coarse && source.is_judged()) {
+    const auto correlation = alike(piece, *then, golden, *golden_before, *grad);
+    if (correlation && !(*correlation >= kLeastAlike)) {
+      row.problem = fmt::format(
+          "it has the golden's gradient and moved elsewhere: its update of this step and the "
+          "golden's have a correlation of {:.2g}",
+          *correlation);
+      return false;
+    }
+  }
   // An optimizer that divides by the gradient's size makes roundings as large as any update. Where
   // the gradient is exactly 0 here and in the golden there are none.
   const auto has_rounding = [&] {
@@ -219,6 +234,40 @@ bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, c
                                       "Adam, AdamW or SGD is not known"
                                     : source.reason;
   return true;
+}
+
+std::optional<double> OwnSteps::alike(const RecordedPiece& now, const RecordedPiece& before,
+                                      const GoldenTensor& golden, const GoldenTensor& golden_before,
+                                      const GoldenTensor& grad) {
+  const RecordedPiece* own_grad = own(now, now.step, grad.name);
+  if (!own_grad || !grad.value.holds<double>() || !own_grad->partial_axes.empty() ||
+      grad.value.sizes() != golden.value.sizes()) {
+    return std::nullopt;
+  }
+  const std::vector<double> values = values_as<double>(now.values),
+                            then = values_as<double>(before.values),
+                            gradients = values_as<double>(own_grad->values);
+  const double *right = golden.value.data<double>(),
+               *right_then = golden_before.value.data<double>(),
+               *right_grad = grad.value.data<double>();
+  bool is_same = true;
+  double both = 0, here = 0, there = 0;
+  int64_t count = 0;
+  plan_of(now).for_each_run([&](int64_t local, int64_t global, int64_t length) {
+    for (int64_t i = 0; i < length; ++i) {
+      const double g = right_grad[global + i];
+      is_same = is_same && std::fabs(gradients[local + i] - g) <= kSameGradient * grad.scale;
+      if (!(std::fabs(g) > kNotRounding * grad.scale)) continue;
+      const double own = values[local + i] - then[local + i];
+      const double due = right[global + i] - right_then[global + i];
+      both += own * due;
+      here += own * own;
+      there += due * due;
+      ++count;
+    }
+  });
+  if (!is_same || count < kFewestAlike || !(here > 0) || !(there > 0)) return std::nullopt;
+  return both / std::sqrt(here * there);
 }
 
 double OwnSteps::largest_update(int64_t step) {

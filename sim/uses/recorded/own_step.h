@@ -73,6 +73,12 @@ class OwnSteps {
   // What the rank had of the same part of a tensor of the optimizer's step; null: nothing.
   const RecordedPiece* own(const RecordedPiece& piece, int64_t step, const std::string& name);
   bool breaks_rule(const RecordedPiece& piece, const GoldenTensor& golden);
+  // Of a parameter that moved from the golden's value by the golden's gradient: the correlation of
+  // its update with the golden's. Unset where the gradient is another one, or too few elements
+  // tell.
+  std::optional<double> alike(const RecordedPiece& now, const RecordedPiece& before,
+                              const GoldenTensor& golden, const GoldenTensor& golden_before,
+                              const GoldenTensor& grad);
   // The farthest that the golden moved an element of a parameter in the step.
   double largest_update(int64_t step);
 

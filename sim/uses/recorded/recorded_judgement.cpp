@@ -137,12 +137,25 @@ bool judged_anything(const RecordedRun& run, const judge::CaseResult& result) {
   return false;
 }
 
+bool has_gradients(const RecordedRun& run) {
+  return std::ranges::any_of(run.pieces, [](const RecordedPiece& piece) {
+    return piece.kind == ObservationKind::kGradient;
+  });
+}
+
 void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
   if (result.divergence) explain_start(run, *result.divergence);
   judge::conclude(result);
   const judge::Grounds& grounds = result.account.grounds;
-  const std::string zeros =
-      run.is_file || grounds.scores_something ? "" : judge::zeros_text(grounds);
+  std::string zeros = run.is_file || grounds.scores_something ? "" : judge::zeros_text(grounds);
+  if (zeros.empty() && grounds.gradients > 0 && grounds.gradients_not_zero == 0) {
+    zeros = fmt::format("all {} gradients are 0, so a match would show nothing of them",
+                        grounds.gradients);
+  }
+  const bool trains = run.steps > 0 && !run.settings.empty() && !run.is_file;
+  if (zeros.empty() && trains && !has_gradients(run) && !grounds.scores_something) {
+    zeros = "no step has a gradient, although an optimizer is recorded: another model was trained";
+  }
   if (result.verdict == Verdict::kMatch && !judged_anything(run, result)) {
     result.verdict = Verdict::kRefused;
     result.kind = ResultKind::kUnresolved;
@@ -254,6 +267,24 @@ std::string note_of(const RecordedRun& run, const Reference& golden) {
   return note;
 }
 
+// Ranks may leave gradients to others (ZeRO), so this is no finding.
+std::string without_gradients(const RecordedRun& run) {
+  std::set<int64_t> with, without;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.kind == ObservationKind::kGradient) with.insert(piece.rank);
+  }
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.kind == ObservationKind::kParameter && !with.contains(piece.rank))
+      without.insert(piece.rank);
+  }
+  if (with.empty() || without.empty()) return "";
+  const bool many = without.size() > 1;
+  return fmt::format(
+      "rank{} {} recorded parameters and no gradient, so that nothing says whether "
+      "{} got the others'",
+      many ? "s" : "", fmt::join(without, ", "), many ? "they" : "it");
+}
+
 Name name_of(const judge::ResultRow& row) { return {row.step, row.phase, row.name}; }
 
 judge::GoldenPosition stage_of(const judge::ResultRow& row) {
@@ -353,7 +384,8 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
   out.against = fmt::format("{} ({})", reference.folder, ranks);
   out.note = note_of(run, golden);
   const std::string advice = result.divergence ? advice_on(run, golden, *result.divergence) : "";
-  for (const std::string& more : {hashes.note, compare_random_states(run, reference), advice}) {
+  for (const std::string& more :
+       {without_gradients(run), hashes.note, compare_random_states(run, reference), advice}) {
     if (!more.empty()) out.note += (out.note.empty() ? "" : "; ") + more;
   }
   return out;

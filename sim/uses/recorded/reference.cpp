@@ -324,6 +324,12 @@ void check_repeat(const RecordedRun& repeat, const std::vector<GoldenTensor>& te
                   "record all repeats anew, with the script and options of the golden");
 }
 
+// A moment of small gradients is far below any parameter: moments stand beside their own kind.
+std::tuple<Phase, int64_t, ObservationKind> beside(const GoldenTensor& tensor) {
+  const bool is_state = is_stepped(tensor.kind) && tensor.kind != ObservationKind::kParameter;
+  return {tensor.phase, tensor.step, is_state ? tensor.kind : ObservationKind::kOutput};
+}
+
 }  // namespace
 
 Reference make_reference(const RecordedRun& run, Precision judged) {
@@ -365,7 +371,7 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
   out.settings = run.settings;
   out.matrices = run.matrices;
   for (const GoldenTensor& tensor : out.record.tensors()) {
-    double& scale = out.scales[{tensor.phase, tensor.step}];
+    double& scale = out.scales[beside(tensor)];
     if (tensor.value.dim() > 0 && !is_optional_state(tensor.kind))
       scale = std::max(scale, tensor.scale);
   }
@@ -373,7 +379,7 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
 }
 
 double phase_scale_of(const Reference& reference, const GoldenTensor& golden) {
-  const auto scale = reference.scales.find({golden.phase, golden.step});
+  const auto scale = reference.scales.find(beside(golden));
   return scale == reference.scales.end() ? golden.scale : scale->second;
 }
 
@@ -382,15 +388,6 @@ double exact_allowance(const Reference& reference, const GoldenTensor& golden) {
   judged.phase_scale = phase_scale_of(reference, golden);
   judged.scatter = 0;
   return judge::Tolerance(CaseSpec{}).allowance(judged);
-}
-
-const ParameterGroup* group_of(const std::vector<ParameterGroup>& groups,
-                               const std::string& parameter) {
-  for (const ParameterGroup& group : groups) {
-    if (group.parameters.contains(parameter)) return &group;
-  }
-  const std::string whole = name_without_layer(parameter);
-  return whole == parameter ? nullptr : group_of(groups, whole);
 }
 
 }  // namespace shardproof::sim::recorded

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "sim/case/record/golden_record.h"
@@ -16,8 +17,8 @@ namespace shardproof::sim::recorded {
 struct Reference {
   GoldenRecord record;           // ordered as the run computed them
   std::set<std::string> narrow;  // record keys of tensors that were recorded below float64
-  // The largest magnitude of the tensors of a phase and step, without scalars.
-  std::map<std::pair<Phase, int64_t>, double> scales;
+  // The largest magnitude of the tensors that phase_scale_of() takes together, without scalars.
+  std::map<std::tuple<Phase, int64_t, ObservationKind>, double> scales;
   bool knows_optimizer = false;                      // RecordedRun::knows_optimizer
   std::vector<ParameterGroup> groups = {};           // RecordedRun::groups
   std::map<std::string, std::string> settings = {};  // RecordedRun::settings
@@ -38,8 +39,8 @@ struct Reference {
 // they agree with each other, and are far from the run.
 Reference make_reference(const RecordedRun& run, Precision judged);
 
-// The largest magnitude of the tensors beside it. User scalars, as a count of tokens, are not
-// among them.
+// The largest magnitude of the tensors beside it: of a moment, those of its kind and step; of
+// others, those of their phase and step. User scalars, as a count of tokens, are not among them.
 double phase_scale_of(const Reference& reference, const GoldenTensor& golden);
 // The allowance of float64.
 double exact_allowance(const Reference& reference, const GoldenTensor& golden);

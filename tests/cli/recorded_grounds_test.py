@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""`judge RUN --golden RUN1`: what a match must rest on.
+
+Usage: recorded_grounds_test.py PROGRAM [unittest arguments]
+"""
+import os
+import random
+
+import cli_test
+from recorded_test import ADAM, PARAMETERS, JudgedTest, Run, gradient, recorded, start, stepped
+
+
+class Grounds(JudgedTest):
+    def test_moments_of_small_gradients_are_judged(self):
+        """Gradients of 1e-6: their squares are far below the roundings of a parameter."""
+        def run_of(mesh=(), lost=False):
+            run = Run(mesh, optimizer=ADAM)
+            for rank in range(run.world_size):
+                for name, (shape, _) in PARAMETERS.items():
+                    run.box(rank, "param", name, start(name), shape, step=0)
+                run.box(rank, "scalar", "loss", [1.25], ())
+                for name, (shape, _) in PARAMETERS.items():
+                    grad = [1e-6 * value for value in gradient(name)]
+                    run.box(rank, "grad", name, grad, shape)
+                    run.box(rank, "opt", "exp_avg." + name, [0.1 * value for value in grad], shape)
+                    run.box(rank, "opt", "exp_avg_sq." + name, [0.0 if lost else 0.001 * value ** 2 for value in grad], shape)
+                    run.box(rank, "param", name, [old - 0.01 * value / (abs(value) + 1e-8)
+                                                  for old, value in zip(start(name), grad)], shape)
+            return run
+        self.judged_pair(run_of(), run_of((("dp", 2),)), status=0)
+        text = self.judged_pair(run_of(), run_of((("dp", 2),), lost=True)).stdout
+        self.assertIn("tensor    exp_avg_sq.", text)
+        self.assertIn("every element is 0", text)
+
+    def test_gradients_that_are_all_zero(self):
+        def zeros(but=None):
+            return lambda run, rank, kind, name, values: [0.0] * len(values) if kind == "grad" and name != but else None
+        text = self.judged_pair(recorded((), zeros()), recorded((("dp", 2),), zeros()), status=2).stdout
+        self.assertIn("all 5 gradients are 0, so a match would show nothing of them; record steps in which tokens count", text)
+        one = zeros("head.weight")
+        text = self.judged_pair(recorded((), one), recorded((("dp", 2),), one), status=0).stdout
+        self.assertIn("1 of 5 gradients not all zero", text)
+
+    def test_a_rank_without_gradients_is_noted(self):
+        def run_of(wanted):
+            run = recorded((("dp", 2),))
+            kept = [i for i, line in enumerate(run.lines[1]) if line["kind"] != "grad" or wanted in line["name"]]
+            run.lines[1], run.data[1] = ([rows[1][i] for i in kept] for rows in (run.lines, run.data))
+            return self.judged_pair(recorded(), run, status=0).stdout
+        self.assertIn("rank 1 recorded parameters and no gradient", run_of("none"))
+        self.assertNotIn("and no gradient", run_of("head"))
+
+    def test_an_update_that_has_nothing_of_the_goldens(self):
+        """The gradients are right and no rule of the optimizer is known."""
+        lion = {**ADAM, "type": "Lion"}
+
+        def judged(after, status):
+            def change(run, rank, kind, name, values):
+                return after(start(name), values) if kind == "param" and values == stepped(name) else None
+            return self.judged_pair(recorded(optimizer_of=lion), recorded((("dp", 2),), change, optimizer_of=lion),
+                                    status=status).stdout
+        def drawn(old, _):
+            draw = random.Random(old[0])  # the same on both ranks
+            return [value + draw.uniform(-0.01, 0.01) for value in old]
+        for after in (drawn, lambda old, new: [a - (b - a) * (-1) ** i for i, (a, b) in enumerate(zip(old, new))]):
+            self.assertIn("it has the golden's gradient and moved elsewhere", judged(after, 1))
+        # A few signs are those of roundings.
+        said = judged(lambda old, new: [2 * a - b if i == 3 else b for i, (a, b) in enumerate(zip(old, new))], 0)
+        self.assertIn("not judged", said)
+
+    def test_an_addend_of_another_form_is_not_missing(self):
+        def halves(run, rank, kind, name, values):
+            return [value * (0.25, 0.75)[rank] for value in values] if run.world_size > 1 and (kind, name) == \
+                ("grad", "layers.0.norm.weight") else None
+        for shape in ((6,), (5,)):
+            run = recorded((("tp", 2),), halves)
+            for rank in (0, 1):
+                at = next(i for i, line in enumerate(run.lines[rank])
+                          if line["kind"] == "grad" and line["name"] == "layers.0.norm.weight")
+                run.lines[rank][at]["partial"] = {"axes": ["tp"], "op": "sum"}
+                if rank == 1:
+                    key, dtype, _, values = run.data[rank][at]
+                    run.data[rank][at] = (key, dtype, list(shape), values[:shape[0]])
+                    run.lines[rank][at] |= {"shape": list(shape), "global_shape": list(shape), "offset": [0]}
+            text = self.judged_pair(recorded(), run, status=int(shape != (6,))).stdout
+            self.assertNotIn("an addend is missing", text)
+        self.assertIn("tensor    grad.layers.0.norm.weight", text)
+        self.assertRegex(text, r"\[5\].*\[6\]|\[6\].*\[5\]")
+
+    def test_a_wide_scatter_hides_no_half(self):
+        """Repeats in float32 scatter by a sixth of the largest element; the ranks' gradients are another multiple."""
+        folder = os.path.join(self.scratch, "wide")
+        recorded().write(folder)
+
+        def in_float32(run):
+            run.head["precision"] = "float32"
+            for lines, data in zip(run.lines, run.data):
+                for i, line in enumerate(lines):
+                    line["dtype"] = "float32"
+                    data[i] = (data[i][0], "float32", *data[i][2:])
+            return run
+        for number in range(1, 17):
+            draw = random.Random(number)
+
+            def moved(run, rank, kind, name, values):
+                most = max(map(abs, values)) / 6
+                return [value + most * draw.uniform(-1, 1) for value in values] if kind == "grad" else None
+            repeat = in_float32(recorded((), moved))
+            repeat.head["noise"] = number
+            repeat.write(os.path.join(folder, f"noise{number}"))
+
+        def judged(factor, status):
+            def times(run, rank, kind, name, values):
+                return [factor * value for value in values] if kind == "grad" else None
+            run = in_float32(recorded((("dp", 2),), times)).write(os.path.join(self.scratch, f"times {factor}"))
+            return self.run_to_end("judge", run, "--golden", folder, status=status).stdout
+        judged(1, 0)
+        for factor in (0.5, 1.5):
+            self.assertIn("5 of 5 gradients of step 1 are wrong", judged(factor, 1))
+
+
+if __name__ == "__main__":
+    cli_test.main()
