@@ -113,10 +113,10 @@ def owners(case, whole):
     held = {rank: sent.copy() for rank, sent in whole.holders.items()}
     layout = ((case.get("divergence") or {}).get("worst") or {}).get("layout", "")
     cuts = layouts.parse(layout or "")
-    axes = [(axis["name"], axis["size"]) for axis in case.get("mesh", {}).get("axes", [])]
+    mesh = layouts.mesh_of(case)
     unsent = ~whole.sent
-    if cuts and unsent.any() and layouts.world_size(axes) <= 64:
-        for ranks, parts in layouts.holders(cuts, whole.shape, axes):
+    if cuts and unsent.any() and mesh.size() <= 64:
+        for ranks, parts in layouts.holders(cuts, whole.shape, mesh):
             mask = np.ones(whole.shape, bool)
             for dim, ranges in enumerate(parts):
                 along = np.zeros(whole.shape[dim], bool)

@@ -1,9 +1,10 @@
 """From a layout's text to who holds which indices. The same rules as src/mesh/cut.cpp, written again."""
 
+import math
 import re
 from dataclasses import dataclass
 
-CUT = re.compile(r"(?P<kind>S|B|Zs|Z|H)\((?P<dim>-?\d+)\)(?P<axis>\w+)(?::(?P<extra>\S+))?$")
+CUT = re.compile(r"(?P<kind>S|B|Zs|Z|H)\((?P<dim>-?\d+)\)(?P<axis>[\w+]+(?:(?:%|//)\d+)?)(?::(?P<extra>\S+))?$")
 
 
 @dataclass(frozen=True)
@@ -12,6 +13,49 @@ class Cut:
     dim: int
     axis: str
     extra: str = ""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Axes [(name, size)], outer to inner, and parts [(name, stride, size)], which are other views of the same ranks."""
+    axes: tuple
+    parts: tuple = ()
+
+    def size(self):
+        return math.prod(size for _, size in self.axes)
+
+    def is_known(self, axis):
+        names = {name for name, *_ in (*self.axes, *self.parts)}
+        return set(re.split("%|//", axis)[0].split("+")) <= names
+
+    def place(self, axis, rank):
+        """(size, coordinate of the rank) of an axis or part, of several as one ("dp+cp"), or of blocks of those: "dp%2" is
+        the place within its block, "dp//2" the number of the block."""
+        names = re.split("%|//", axis)[0].split("+")
+        digits, stride = [], 1  # (stride, size), inner to outer
+        for name, size in reversed(self.axes):
+            if name in names:
+                digits.append((stride, size))
+            stride *= size
+        digits += [(stride, size) for name, stride, size in self.parts if name in names]
+        count = math.prod(size for _, size in digits)
+        at = 0
+        for stride, size in reversed(digits):
+            at = at * size + rank // stride % size
+        if "%" in axis:
+            block = int(axis.split("%")[1])
+            return block, at % block
+        if "//" in axis:
+            block = int(axis.split("//")[1])
+            return count // block, at // block
+        return count, at
+
+
+def mesh_of(case):
+    """The mesh of a case of results.json."""
+    mesh = case.get("mesh", {})
+    return Mesh(tuple((one["name"], one["size"]) for one in mesh.get("axes", [])),
+                tuple((one["name"], one["stride"], one["size"]) for one in mesh.get("parts", [])))
 
 
 def parse(layout):
@@ -25,22 +69,6 @@ def parse(layout):
             return None
         cuts.append(Cut(match["kind"], int(match["dim"]), match["axis"], match["extra"] or ""))
     return cuts
-
-
-def coordinates(axes, rank):
-    """{axis: coordinate} of a rank; `axes` is [(name, size)], outer to inner."""
-    found = {}
-    for name, size in reversed(axes):
-        found[name] = rank % size
-        rank //= size
-    return found
-
-
-def world_size(axes):
-    product = 1
-    for _, size in axes:
-        product *= size
-    return product
 
 
 def _zigzag(indices, size, at):
@@ -75,13 +103,12 @@ def _apply(cut, indices, size, at):
     return indices[at * share:(at + 1) * share]
 
 
-def indices(cuts, dim, dim_count, global_size, axes, rank):
+def indices(cuts, dim, dim_count, global_size, mesh, rank):
     """Global indices along `dim` that `rank` holds, padding left out."""
-    where, sizes = coordinates(axes, rank), dict(axes)
     kept = list(range(global_size))
     for cut in cuts:
         if cut.dim % dim_count == dim:
-            kept = _apply(cut, kept, sizes.get(cut.axis, 1), where.get(cut.axis, 0))
+            kept = _apply(cut, kept, *mesh.place(cut.axis, rank))
     return kept
 
 
@@ -96,11 +123,14 @@ def runs(kept):
     return found
 
 
-def holders(cuts, shape, axes):
-    """[(ranks, runs per dim)]: each distinct piece of a tensor with the ranks that hold it."""
+def holders(cuts, shape, mesh):
+    """[(ranks, runs per dim)]: each distinct piece of a tensor with the ranks that hold it; empty where a cut names an
+    axis that the mesh has not."""
     pieces = {}
-    for rank in range(world_size(axes)):
-        piece = tuple(tuple(runs(indices(cuts, dim, len(shape), size, axes, rank)))
+    if not all(mesh.is_known(cut.axis) for cut in cuts):
+        return []
+    for rank in range(mesh.size()):
+        piece = tuple(tuple(runs(indices(cuts, dim, len(shape), size, mesh, rank)))
                       for dim, size in enumerate(shape))
         pieces.setdefault(piece, []).append(rank)
     return [(ranks, piece) for piece, ranks in pieces.items()]

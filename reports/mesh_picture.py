@@ -24,22 +24,21 @@ def representatives(parameters, most=MOST_LAYOUTS):
     return chosen[:most]
 
 
-def _draw_ranks(mesh_axes):
-    used = [(name, size) for name, size in mesh_axes if size > 1]
+def _draw_ranks(mesh):
+    used = [(name, size) for name, size in mesh.axes if size > 1]
     columns, outer = used[-1][1], used[:-1]
-    place = lambda at: " ".join(f"{name}{at[name]}" for name, _ in used)
-    world_size = layouts.world_size(used)
-    widest = place(layouts.coordinates(used, world_size - 1))
+    place = lambda rank: " ".join(f"{name}{mesh.place(name, rank)[1]}" for name, _ in used)
+    world_size = mesh.size()
+    widest = place(world_size - 1)
     width, height = max(44, width_of(widest) + 8), 36
     figure, axes = canvas(width * columns, height * world_size // columns)
     for rank in range(world_size):
         row, column = divmod(rank, columns)
-        at = layouts.coordinates(used, rank)
-        shade = SHADES[at[outer[0][0]] % 2 * 2 + row % 2] if outer else SHADES[0]
+        shade = SHADES[mesh.place(outer[0][0], rank)[1] % 2 * 2 + row % 2] if outer else SHADES[0]
         axes.add_patch(Rectangle((column * width + 1, row * height + 1), width - 2, height - 2, facecolor=shade,
                                  edgecolor=LINE, linewidth=1))
         write(axes, (column + 0.5) * width, row * height + 12, str(rank), ha="center", fontweight="bold")
-        write(axes, (column + 0.5) * width, row * height + 26, place(at), ha="center", color=SOFT)
+        write(axes, (column + 0.5) * width, row * height + 26, place(rank), ha="center", color=SOFT)
     down = f", down: {', '.join(name for name, _ in outer)}" if outer else ""
     return Picture(inline(figure), f"Ranks; across: {used[-1][0]}{down}.")
 
@@ -52,8 +51,8 @@ def _piece_label(ranks, width):
     return ""
 
 
-def _draw_parameter(name, layout, shape, count, mesh_axes, width_of_all):
-    pieces = layouts.holders(layouts.parse(layout), shape, mesh_axes)
+def _draw_parameter(name, layout, shape, count, mesh, width_of_all):
+    pieces = layouts.holders(layouts.parse(layout), shape, mesh)
     figure, axes = canvas(width_of_all, HEIGHT)
     row_height, column_width = HEIGHT / shape[0], width_of_all / (shape[1] if len(shape) == 2 else 1)
     for number, (ranks, piece) in enumerate(pieces):
@@ -72,9 +71,9 @@ def _draw_parameter(name, layout, shape, count, mesh_axes, width_of_all):
 
 def draw(case, parameters):
     """[Picture]; empty for one rank, and when the mesh is too large to draw."""
-    mesh_axes = [(axis["name"], axis["size"]) for axis in case.get("mesh", {}).get("axes", [])]
-    if not 1 < layouts.world_size(mesh_axes) <= MOST_RANKS:
+    mesh = layouts.mesh_of(case)
+    if not 1 < mesh.size() <= MOST_RANKS:
         return []
-    shown = representatives(parameters)
+    shown = [one for one in representatives(parameters) if all(mesh.is_known(cut.axis) for cut in layouts.parse(one[1]))]
     width = min(max(PAGE_WIDTH // (len(shown) + 1) - GAP, NARROWEST), WIDEST)
-    return [_draw_ranks(mesh_axes)] + [_draw_parameter(*one, mesh_axes, width) for one in shown]
+    return [_draw_ranks(mesh)] + [_draw_parameter(*one, mesh, width) for one in shown]

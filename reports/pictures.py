@@ -19,7 +19,7 @@ OF_STYLE = {INK: "ink", SOFT: "soft", LINE: "rule", WRONG: "wrong", PAPER: "pape
 ON_LIGHT = "#15202b"    # over a light cell, whatever the mode
 FAINT = "#8c9aa83a"     # nothing is there; shows the ground
 VERDICT_COLORS = {"match": "#2f9e62", "mismatch": "#d6453d", "refused": "#b07a14", "failed": "#8e44ad",
-                  "bad_input": "#b5541c", "internal": "#5f6975"}
+                  "bad_input": "#b5541c", "internal": "#5f6975", "not_judged": "#8a8f98"}
 PIECE_COLORS = ["#4c78a8", "#f2a65a", "#5fb58c", "#d8756f", "#9a86c4", "#c9a87c", "#5bb0c9", "#b3bd5a",
                 "#d992b8", "#7f8fa6", "#8fbf6b", "#e0c057"]
 

@@ -68,7 +68,7 @@ def case_rows(views, shown):
         more = [] if has_section or case["as_expected"] else [case["why"], case.get("replay", "")]
         seconds = run_data.number(case.get("seconds"))
         sequence_parallel = " +SP" if case.get("sequence_parallel") else ""
-        rows.append([case["anchor"], run_data.VERDICTS.index(case["verdict"]), int(case["as_expected"]), case["name"],
+        rows.append([case["anchor"], run_data.SHOWN.index(run_data.shown_verdict(case)), int(case["as_expected"]), case["name"],
                      case.get("mesh", {}).get("text", "") + sequence_parallel, case.get("precision", ""),
                      case.get("backend", ""), case.get("tensors_compared", 0), len(case.get("unresolved", [])),
                      "" if math.isnan(case["ratio"]) else pictures.share(case["ratio"]),
@@ -106,7 +106,7 @@ def limits_of_matches(cases):
 
 def summary_of(results):
     totals = run_data.totals_of(results)
-    tiles = [(verdict, totals[verdict]) for verdict in run_data.VERDICTS if totals[verdict]]
+    tiles = [(verdict, totals[verdict]) for verdict in run_data.SHOWN if totals[verdict]]
     unexpected, cases, not_run = totals["unexpected"], totals["cases"], totals["not_run"]
     if not_run:
         headline = f"{cases} of {cases + not_run} cases were run"
@@ -139,7 +139,8 @@ def render(results, folders=(), everything=False, page_folder=None):
     of the page, without one from the run's own."""
     anchors = case_view.anchors(results["cases"])
     bases = [os.path.join(os.path.relpath(folder, page_folder or folder), "").removeprefix("./") for folder in folders] or [""]
-    views = [{**case_view.view(number, case, bases[case.get("run", 0)]), "anchor": anchors[number]}
+    views = [{**case_view.view(number, case, bases[case.get("run", 0)]), "anchor": anchors[number],
+              "shown": run_data.shown_verdict(case)}
              for number, case in enumerate(results["cases"])]
     drawn = most_interesting(views, everything)
     timelines = timelines_of([views[number] for number in drawn], folders)
@@ -154,7 +155,7 @@ def render(results, folders=(), everything=False, page_folder=None):
     return environment.get_template("page.html").render(
         run=results["run"], summary=summary_of(results), differences=run_data.differences(results), cases=views,
         unexpected=unexpected, shown=shown, drawn=sorted(with_section, key=lambda case: case["number"]),
-        rows=case_rows(views, {case["number"] for case in shown + with_section}), verdicts=run_data.VERDICTS,
+        rows=case_rows(views, {case["number"] for case in shown + with_section}), verdicts=run_data.SHOWN,
         skipped=results["skipped"], not_run=results.get("not_run", []), budget=error_budget.draw(results["cases"]),
         budget_limit=error_budget.MOST_CASES, colors=pictures.VERDICT_COLORS, table_rows=TABLE_ROWS,
         worlds=len({case.get("backend") for case in views}), measured=[case for case in views if case["measured"]], warned=warned(views),

@@ -11,6 +11,7 @@ FORMAT = "shardproof-results/1"
 CRITICAL_PATH = "critical path"
 PHASES = ("forward", "recompute", "backward", "step")  # of a step, in the order of computation
 VERDICTS = ("match", "mismatch", "refused", "failed", "bad_input", "internal")
+SHOWN = (*VERDICTS, "not_judged")
 MOST_RANKS, MOST_POSITIONS, LARGEST_INTEGER = 1 << 16, 1 << 16, 1 << 64
 OWN_FILE = re.compile(r"(logs|replay|tensors)(/[^/\\:.][^/\\:]*)+")
 
@@ -103,12 +104,13 @@ RANK = Object({"rank!": count, "coordinates": Map(count), "ending": text, "messa
 PARTS_OF_TIME = Object({"compute_us": real, "waiting_us": real, "exposed_us": real, "communication_us": real})
 VIRTUAL_TIME = Object({"total_us": real, "ranks": [PARTS_OF_TIME],
                        "critical_path_shares": [Object({"what!": text, "duration_us!": real})]})
-MESH = Object({"axes": [Object({"name!": text, "size!": size})], "text": text})
+MESH = Object({"axes": [Object({"name!": text, "size!": size})], "text": text,
+               "parts": [Object({"name!": text, "stride!": size, "size!": size})]})
 DIVERGENCE = Object({"tensor": text, "phase": text, "step": count, "ranks": [count], "pattern": text, "likely": text,
                      "collectives": [text], "last_good": text, "worst": ROW})
 UNRESOLVED = Object({"tensor!": text, "step": count, "reason": text})
 CASE = Object({
-    "id": text, "name!": text, "file": text, "line": integer, "verdict!": verdict, "kind": text, "as_expected!": flag,
+    "id": text, "name!": text, "file": text, "line": integer, "verdict!": verdict, "judged": flag, "kind": text, "as_expected!": flag,
     "unexpected": text, "message": text, "text": text, "workload": text, "precision": text, "backend": text,
     "device": text, "sequence_parallel": flag, "world_size": size, "mesh": MESH, "seconds": real,
     "expected": Object({"verdict": text, "kind": text}), "tensors_compared": count, "sample_rows": count,
@@ -238,11 +240,16 @@ def merged(runs):
     return results | {"totals": totals_of(results)}
 
 
+def shown_verdict(case):
+    """A case with judged: false that ended as it should was compared with nothing."""
+    return "not_judged" if case["verdict"] == "match" and not case.get("judged", True) else case["verdict"]
+
+
 def totals_of(results):
     """What `totals` must say."""
     cases = results["cases"]
-    verdicts = Counter(case["verdict"] for case in cases)
-    return {"cases": len(cases), **{name: verdicts[name] for name in VERDICTS}, "skipped": len(results["skipped"]),
+    verdicts = Counter(shown_verdict(case) for case in cases)
+    return {"cases": len(cases), **{name: verdicts[name] for name in SHOWN}, "skipped": len(results["skipped"]),
             "not_run": len(results.get("not_run", [])),
             "unexpected": sum(not case["as_expected"] for case in cases)}
 

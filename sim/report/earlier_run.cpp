@@ -52,6 +52,7 @@ judge::CaseResult result_of(const nlohmann::json& entry) {
   judge::CaseResult result;
   result.spec = spec_of(entry);
   result.spec.precision = entry.at("precision").get<Precision>();
+  result.spec.judged = entry.value("judged", true);
   result.verdict = entry.at("verdict").get<Verdict>();
   result.kind = entry.at("kind").get<ResultKind>();
   result.seconds = entry.at("seconds").is_number() ? entry.at("seconds").get<double>() : 0;

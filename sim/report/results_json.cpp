@@ -26,7 +26,11 @@ Json texts(const std::vector<std::string>& values) {
 Json mesh_json(const Mesh& mesh) {
   auto axes = Json::array();
   for (const auto& axis : mesh.axes()) axes.push_back({{"name", axis.name}, {"size", axis.size}});
-  return {{"axes", axes}, {"text", mesh.describe()}};
+  auto parts = Json::array();
+  for (const MeshPart& part : mesh.parts()) {
+    parts.push_back({{"name", part.name}, {"stride", part.stride}, {"size", part.size}});
+  }
+  return {{"axes", axes}, {"parts", parts}, {"text", mesh.describe()}};
 }
 
 Json divergence_json(const judge::Divergence& divergence) {
@@ -166,6 +170,7 @@ Json case_json(size_t index, const judge::CaseResult& result, const RunInfo& inf
   Json out = {{"id", id}};
   out.update(spec_json(result.spec));
   out["verdict"] = result.verdict;
+  out["judged"] = result.spec.judged;
   out["kind"] = result.kind;
   out["as_expected"] = result.as_expected;
   out["unexpected"] = valid_utf8(result.unexpected);
@@ -201,11 +206,12 @@ Json case_json(size_t index, const judge::CaseResult& result, const RunInfo& inf
 Json totals_json(const std::vector<judge::CaseResult>& results, const RunInfo& info) {
   Json totals = {{"cases", results.size()}};
   for (const std::string& verdict : all_names<Verdict>()) totals[verdict] = 0;
+  totals["not_judged"] = 0;
   totals["skipped"] = info.skipped.size();
   totals["not_run"] = info.not_run.size();
   int64_t unexpected = 0;
   for (const auto& result : results) {
-    Json& count = totals[name_of(result.verdict)];
+    Json& count = totals[is_unjudged(result) ? "not_judged" : name_of(result.verdict)];
     count = count.get<int64_t>() + 1;
     unexpected += result.as_expected ? 0 : 1;
   }

@@ -210,6 +210,7 @@ std::string case_json_line(const judge::CaseResult& result) {
                                  {"line", result.spec.line},
                                  {"backend", result.spec.world.backend},
                                  {"verdict", result.verdict},
+                                 {"judged", result.spec.judged},
                                  {"kind", result.kind},
                                  {"as_expected", result.as_expected},
                                  {"message", valid_utf8(what_it_says(result))},

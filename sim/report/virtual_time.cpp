@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "sim/case/stretch.h"
@@ -210,21 +211,25 @@ std::string bubble_text(const VirtualTime& time) {
 constexpr size_t kMostSteps = 40;
 constexpr size_t kMostShares = 12;
 
-// The shortest duration among the kMostSteps longest steps.
-double shortest_listed(const std::vector<PathStep>& path) {
-  if (path.size() <= kMostSteps) return 0;
-  std::vector<double> durations;
-  for (const PathStep& step : path) durations.push_back(step.duration_us);
-  std::nth_element(durations.begin(), durations.begin() + kMostSteps - 1, durations.end(),
-                   std::greater<>());
-  return durations[kMostSteps - 1];
+// The kMostSteps longest steps, in their order; of equal ones the first.
+std::vector<PathStep> listed(std::vector<PathStep> path) {
+  const std::vector<PathStep> all = path;
+  std::ranges::stable_sort(path, std::greater<>(), &PathStep::duration_us);
+  if (path.size() <= kMostSteps) return all;
+  double shortest = path[kMostSteps - 1].duration_us;
+  auto equal = std::count_if(path.begin(), path.begin() + kMostSteps,
+                             [&](const PathStep& step) { return step.duration_us == shortest; });
+  path.clear();
+  for (const PathStep& step : all) {
+    const bool is_last = step.duration_us == shortest;
+    if (step.duration_us > shortest || (is_last && equal-- > 0)) path.push_back(step);
+  }
+  return path;
 }
 
 Json path_json(const std::vector<PathStep>& path) {
   auto out = Json::array();
-  const double shortest = shortest_listed(path);
-  for (const PathStep& step : path) {
-    if (step.duration_us < shortest || out.size() == kMostSteps) continue;
+  for (const PathStep& step : listed(path)) {
     out.push_back({{"rank", step.rank},
                    {"what", step.name},
                    {"start_us", json_number(step.start_us)},

@@ -138,11 +138,23 @@ class VirtualTime(unittest.TestCase):
 
 
 class Layouts(unittest.TestCase):
-    AXES = [("dp", 2), ("tp", 3)]
+    AXES = (("dp", 2), ("tp", 3))
 
-    def held(self, layout, size, axes=AXES):
+    def held(self, layout, size, axes=AXES, parts=()):
+        mesh = layouts.Mesh(tuple(axes), parts)
         cuts = layouts.parse(layout)
-        return [layouts.indices(cuts, 0, 1, size, axes, rank) for rank in range(layouts.world_size(axes))]
+        return [layouts.indices(cuts, 0, 1, size, mesh, rank) for rank in range(mesh.size())]
+
+    def test_joint_axes_blocks_and_parts(self):  # as in tests/unit/mesh/mesh_test.cpp
+        axes = [("dp", 2), ("cp", 2), ("tp", 2)]
+        self.assertEqual(self.held("S(0)dp+cp", 4, axes), [[0], [0], [1], [1], [2], [2], [3], [3]])
+        self.assertEqual(self.held("S(0)dp+tp", 4, axes), [[0], [1], [0], [1], [2], [3], [2], [3]])
+        self.assertEqual(self.held("S(0)dp+cp%2", 2, axes), [[0], [0], [1], [1]] * 2)
+        self.assertEqual(self.held("S(0)dp+cp//2", 2, axes), [[0]] * 4 + [[1]] * 4)
+        self.assertEqual(self.held("S(0)dp+cp:padded8", 5, axes), [[0, 1]] * 2 + [[2, 3]] * 2 + [[4]] * 2 + [[]] * 2)
+        self.assertEqual(self.held("S(0)ep", 4, axes, (("ep", 2, 4),)), [[0], [0], [1], [1], [2], [2], [3], [3]])
+        unknown = layouts.holders(layouts.parse("S(0)ep"), [4], layouts.Mesh(tuple(axes)))
+        self.assertEqual(unknown, [])
 
     def test_each_kind_of_cut_keeps_what_its_picture_shows(self):  # as in tests/unit/mesh/layout_test.cpp
         tp = [("tp", 3)]
@@ -159,7 +171,7 @@ class Layouts(unittest.TestCase):
         self.assertEqual(self.held("S(0)tp S(0)dp", 9), [[0, 1], [3, 4], [6, 7], [2], [5], [8]])
 
     def test_holders_group_the_ranks_with_equal_copies(self):
-        self.assertEqual(layouts.holders(layouts.parse("S(1)tp"), [4, 6], self.AXES),
+        self.assertEqual(layouts.holders(layouts.parse("S(1)tp"), [4, 6], layouts.Mesh(self.AXES)),
                          [([0, 3], (((0, 4),), ((0, 2),))), ([1, 4], (((0, 4),), ((2, 2),))),
                           ([2, 5], (((0, 4),), ((4, 2),)))])
 
