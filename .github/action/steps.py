@@ -1,5 +1,6 @@
 """The steps of action.yml: steps.py install | run | summary. Inputs are in the environment, as action.yml gives them."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -18,13 +19,29 @@ def say(file, text):
         out.write(text)
 
 
+def error(text, status=1):
+    print(f"::error::{text}")
+    return status
+
+
 def given(name):
-    return shlex.split(os.environ.get(name, ""))
+    try:
+        return shlex.split(os.environ.get(name, ""))
+    except ValueError as fault:
+        sys.exit(error(f"the input {name.lower()} cannot be split into words: {fault}; close its quotes", 2))
+
+
+def started(command):
+    """The exit status; where the command cannot be started, the error is said."""
+    try:
+        return subprocess.run(command, check=False).returncode
+    except OSError as fault:
+        return error(f"{command[0] or 'shardproof'} cannot be started: {fault.strerror}; does the step install come before?", 2)
 
 
 def call(*command):
     """Ends this step where the command fails."""
-    if status := subprocess.run(command, check=False).returncode:
+    if status := started(command):
         sys.exit(status)
 
 
@@ -51,24 +68,41 @@ def run():
     status = 0
     if scenarios := given("SCENARIOS"):
         share = ["--shard", shard] if shard else []
-        command = [*shlex.split(os.environ["SHARDPROOF"]), "run", *scenarios, *share, "--out", out]
-        status = subprocess.run([*command, *options], check=False).returncode  # it prints its own annotations
+        command = [*(given("SHARDPROOF") or ["shardproof"]), "run", *scenarios, *share, "--out", out]
+        status = started([*command, *options])  # it prints its own annotations of cases
+        if status == 2:
+            error("the scenarios or options are bad input; the log of this step says which")
+        elif status == 0 and not shard and not cases_of_program(Path(out)):
+            status = error("no case was run: all are skipped, or none was selected")
     if tests := given("PYTEST"):
         Path(out).mkdir(parents=True, exist_ok=True)
         junit = Path(out, "pytest.xml")
         command = ["python3", "-m", "pytest", *tests, f"--junitxml={junit}", "-o", "junit_family=xunit1"]
-        status = subprocess.run([*command, *([] if given("SCENARIOS") else options)], check=False).returncode or status
-        for case in cases_of(junit):
+        ended = started([*command, *([] if given("SCENARIOS") else options)])
+        cases = cases_of(junit)
+        if ended == 0 and all(is_skipped(case) for case in cases):
+            ended = error("no test was run: all are skipped")
+        status = ended or status
+        for case in cases:
             if failure := failure_of(case):
                 print(annotation(case, failure))
     elif not scenarios:
-        print("::error::shardproof has nothing to run: give it scenarios or pytest")
-        status = 2
+        status = error("shardproof has nothing to run: give it scenarios or pytest", 2)
     return status
+
+
+def cases_of_program(out):
+    """How many cases a run has finished."""
+    results = out / "results.json"
+    return json.loads(results.read_text(encoding="utf-8"))["totals"]["cases"] if results.exists() else 0
 
 
 def cases_of(junit):
     return list(xml.parse(junit).getroot().iter("testcase")) if junit.exists() else []
+
+
+def is_skipped(case):
+    return case.find("skipped") is not None
 
 
 def failure_of(case):
@@ -103,17 +137,21 @@ def summary():
     out = Path(os.environ["OUT"])
     cases = cases_of(out / "pytest.xml")
     failed = [(case, failure) for case in cases if (failure := failure_of(case))]
-    text = [f"### shardproof in pytest: {len(cases) - len(failed)} of {len(cases)} as expected", ""] if cases else []
+    skipped = sum(is_skipped(case) for case in cases)
+    passed = len(cases) - len(failed) - skipped
+    more = f", {skipped} skipped" if skipped else ""
+    text = [f"### shardproof in pytest: {passed} of {len(cases)} as expected{more}", ""] if cases else []
     if failed:
         text += ["| case | finding |", "|---|---|"]
     for case, failure in failed[:MOST_SHOWN]:
-        text.append(f"| {case.get('name')} | {finding(failure)} |".replace("\n", " "))
+        cells = [cell.replace("\n", " ").replace("|", "\\|") for cell in (case.get("name", ""), finding(failure))]
+        text.append(f"| {cells[0]} | {cells[1]} |")
     if len(failed) > MOST_SHOWN:
         text.append(f"\n{len(failed) - MOST_SHOWN} more are in pytest.xml.")
     page = ""
     if (out / "results.json").exists() or (out / "journal").exists():
-        done = subprocess.run([*shlex.split(os.environ["SHARDPROOF"]), "report", out], check=False)
-        page = str(out / "report.html") if done.returncode == 0 else ""
+        status = started([*(given("SHARDPROOF") or ["shardproof"]), "report", str(out)])
+        page = str(out / "report.html") if status == 0 else ""
         text += ["", f"The page with pictures is report.html in the artifact {out.name}."] if page else []
     if text:
         say("GITHUB_STEP_SUMMARY", "\n".join(text) + "\n")

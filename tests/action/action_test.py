@@ -153,6 +153,35 @@ class Action(unittest.TestCase):
         self.assertRegex((job.folder / "pip.log").read_text(), r"--editable .*/python\n$")
         self.assertNotEqual(job.outcome, 0)
 
+    def test_a_job_that_ran_nothing_is_red(self):
+        job = Job(self)
+        (job.folder / "skipped.yaml").write_text(RIGHT + "skip: not now\n")
+        job.run(scenarios="skipped.yaml", options="--backend emulated")
+        self.assertEqual(job.outcome, 1, job.output)
+        self.assertIn("::error::no case was run: all are skipped, or none was selected", job.output)
+
+        own = ROOT / ".venv/bin/python"
+        job = Job(self)
+        (job.folder / "test_it.py").write_text("import pytest\n\n\ndef test_it():\n    pytest.skip('not now')\n")
+        job.stub("python3", f'if [ "$2" != pip ]; then exec "{own if own.exists() else sys.executable}" -B "$@"; fi')
+        job.run(pytest="test_it.py", wheel="some.whl", options="-p no:cacheprovider")
+        if "No module named pytest" in job.output:
+            self.skipTest("this Python has no pytest")
+        self.assertEqual(job.outcome, 1, job.output)
+        self.assertIn("::error::no test was run: all are skipped", job.output)
+        self.assertIn("0 of 1 as expected, 1 skipped", job.read("GITHUB_STEP_SUMMARY"))
+
+    def test_bad_input_is_an_annotation(self):
+        for inputs, text in (({"scenarios": "none.yaml"}, "::error::the scenarios or options are bad input"),
+                             ({"scenarios": "right.yaml", "options": "--filter 'a"}, "::error::the input options cannot be split")):
+            with self.subTest(text=text):
+                job = Job(self)
+                (job.folder / "right.yaml").write_text(RIGHT)
+                job.run(**inputs)
+                self.assertEqual(job.outcome, 2, job.output)
+                self.assertIn(text, job.output)
+                self.assertNotIn("Traceback", job.output)
+
     def test_nothing_to_run_is_said(self):
         job = Job(self).run()
         self.assertEqual(job.outcome, 2)

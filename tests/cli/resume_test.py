@@ -245,6 +245,17 @@ class EndedRun(cli_test.CommandTest):
         self.assertGreaterEqual(self.finished(kept), said)
         self.check_resumed(kept)
 
+    def test_a_case_that_nothing_judged_is_no_match_after_a_resume(self):
+        scenario = self.write("free.yaml", MANY.replace("name: t/", "judged: false\nname: t/free_"))
+        out = os.path.join(self.scratch, "free")
+        words = ("run", scenario, "--backend", "emulated", "--out", out)
+        self.run_to_end(*words, "--time-budget", "0.05", status=2)
+        text = self.run_to_end("run", "--resume", out).stdout
+        self.assertIn(f"{CASES} cases: {CASES} not judged", text)
+        with open(os.path.join(out, "results.json"), encoding="utf-8") as file:
+            totals = json.load(file)["totals"]
+        self.assertEqual((totals["match"], totals["not_judged"]), (0, CASES))
+
     def test_what_has_changed_is_not_resumed(self):
         out = self.path("changed")
         self.end_early(out, signal.SIGKILL)

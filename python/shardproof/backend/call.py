@@ -58,6 +58,11 @@ def dtype_text(dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def message_key(tensors) -> str:
+    """Without dims of size 1: a message of a number into [1] is received as it was sent."""
+    return tensors_text([tensor.squeeze() for tensor in tensors])
+
+
 def tensors_text(tensors) -> str:
     """"[4] float32"; of several "[4] [2, 3] float32"; equal neighbors once: "3 x [4] float32"."""
     words, dtype, start = [], "", 0

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from .call import Call, by_key, call_site, list_text, names, reduce_text, tensors_text
+from .call import Call, by_key, call_site, list_text, message_key, names, reduce_text, tensors_text
 
 SAME_CALLS = "make every member enter the same calls in the same order"
 POLL_SECONDS = (0.0002, 0.005)    # from the first look into the store to later ones
@@ -250,6 +250,7 @@ class CheckedGroup(dist.ProcessGroup):
     def recv_anysource(self, tensors, tag):
         """The first sender that has written its record is taken."""
         call = Call("recv", tensors_text(tensors), direction=" from any rank" + (f" (tag {tag})" if tag else ""))
+        call.key = message_key(tensors)
         call.site, call.sequence = call_site(), self._counts.get(("any", tag), 0)
         self._counts["any", tag] = call.sequence + 1
         self._world.enter(self._text(), call)
@@ -304,6 +305,7 @@ class CheckedGroup(dist.ProcessGroup):
 
     def _message(self, op, direction, tensors, peer, tag, action):
         call = Call(op, tensors_text(tensors), direction=direction + (f" (tag {tag})" if tag else ""))
+        call.key = message_key(tensors)
         ends = (self._rank, peer) if op == "send" else (peer, self._rank)
         channel = (op, *ends, tag)
         call.site, call.sequence = call_site(), self._counts.get(channel, 0)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include "base/count_of.h"
 #include "base/error.h"
@@ -272,7 +273,13 @@ void set_parallel(const Settings& settings, ParallelSpec& parallel) {
   }
 }
 
-void check_expected(const Settings& settings, const ExpectSpec& expect) {
+void check_expected(const Settings& settings, const CaseSpec& spec) {
+  const ExpectSpec& expect = spec.expect;
+  if (!spec.judged && expect.verdict == Verdict::kMismatch) {
+    settings.fail("expect.verdict",
+                  "expect.verdict is mismatch, and with judged: false nothing is compared",
+                  "remove judged: false");
+  }
   if (expect.verdict != Verdict::kMatch || settings.given("expect.verdict")) return;
   for (const auto& [path, value] : {std::pair{"expect.kind", &expect.kind},
                                     {"expect.tensor", &expect.tensor},
@@ -288,11 +295,12 @@ void check_collectives(const Settings& settings, const json& collectives) {
   if (collectives.is_null()) return;
   for (const auto& [axis, counts] : collectives.items()) {
     const std::vector<std::string> axes = known_axes();
-    const bool named = axis.find('+') != std::string::npos ||
-                       std::find(axes.begin(), axes.end(), axis) != axes.end();
-    if (!named)
-      settings.fail(path, fmt::format("unknown axis '{}' in {}", axis, path),
-                    known_names(axis, axes));
+    std::istringstream names(axis);
+    for (std::string name; std::getline(names, name, '+');) {
+      if (std::find(axes.begin(), axes.end(), name) == axes.end())
+        settings.fail(path, fmt::format("unknown axis '{}' in {}", name, path),
+                      known_names(name, axes) + "; several are written as dp+cp");
+    }
     if (!counts.is_object())
       settings.fail(path, fmt::format("{}.{} is not a map", path, axis), "write {all_reduce: 3}");
     for (const auto& [op, count] : counts.items()) {
@@ -328,7 +336,7 @@ CaseSpec build_case(const Settings& settings, const WorldChoice& world) {
   check_reference(settings, spec);
   if (model) check_init(settings, spec);
   check_collectives(settings, spec.expect.collectives);
-  check_expected(settings, spec.expect);
+  check_expected(settings, spec);
   return spec;
 }
 

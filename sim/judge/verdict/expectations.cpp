@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 
 #include "base/error.h"
@@ -17,9 +18,11 @@ namespace {
 std::string other_counts(const std::vector<RankReport>& reports, int64_t world_size,
                          const std::string& axis, const std::string& op, int64_t expected) {
   std::map<int64_t, std::vector<int64_t>> ranks;
+  std::string group = axis;
+  std::replace(group.begin(), group.end(), '+', ',');  // as calls name several axes
   for (const RankReport& report : reports) {
     if (report.rank >= world_size) continue;  // a rank that a policy refits has its own mesh
-    const auto count = report.call_counts.find({axis, op});
+    const auto count = report.call_counts.find({group, op});
     ranks[count == report.call_counts.end() ? 0 : count->second].push_back(report.rank);
   }
   std::string text;

@@ -76,6 +76,7 @@ class Drawer {
   const Catalog& catalog_;
   WorldChoice world_;
   DrawCounts counts_;
+  bool has_drawn_ = false;  // draw_missing() a case
   // By setting, "run.steps: 3": how often the checks refused it, and how often they took it.
   std::map<std::string, std::pair<int64_t, int64_t>> outcomes_;
   std::unordered_set<uint64_t> triples_;  // of registered workloads, that were drawn

@@ -1,7 +1,10 @@
 // What a case is drawn for: a pair that has not run, three values of a registered workload, or an
 // edge of the code.
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "sim/uses/explore/draw.h"
 
@@ -13,6 +16,8 @@ namespace {
 // the case.
 constexpr int kDrawsToChoose = 8;
 constexpr int kMostRefused = 1000;  // pairs
+// Drawn cases, where none at all was taken. Seconds.
+constexpr int64_t kMostHopeless = 15000;
 
 }  // namespace
 
@@ -81,6 +86,7 @@ CaseSettings Drawer::draw_missing(PairCoverage& run, PairCoverage& expected,
     const auto [missing, found] = expected.missing_pair(random);
     const KindPair pair = found ? missing : expected.any_pair(random);
     if (auto settings = draw(pair, random, kTries)) {
+      has_drawn_ = true;
       int64_t most = expected.count_new(catalog_.kinds_in(*settings));
       for (int i = 1; i < kDrawsToChoose; ++i) {
         auto other = draw(pair, random, kTries);
@@ -90,10 +96,13 @@ CaseSettings Drawer::draw_missing(PairCoverage& run, PairCoverage& expected,
       }
       return *settings;
     }
-    if (!found) {
-      if (++refused < kMostRefused) continue;
-      throw_bad_input("no case that the checks take was drawn", "loosen --set");
+    const bool is_hopeless = !has_drawn_ && counts_.drawn >= kMostHopeless;
+    if (is_hopeless || (!found && ++refused >= kMostRefused)) {
+      throw_bad_input(fmt::format("no case that the checks take was drawn, of {}",
+                                  count_of(counts_.drawn, "case")),
+                      "loosen --set");
     }
+    if (!found) continue;
     run.give_up(pair);
     expected.give_up(pair);
   }

@@ -331,6 +331,7 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
   }
   if (found.kind != ResultKind::kValues) return;
   if (explain_experts(run, reference, found) || found.step == 0) return;
+  if (explain_stale_number(reference, found)) return;
   const judge::ResultRow& worst = found.worst;
   const std::string settings =
       is_stepped(worst.kind)

@@ -78,6 +78,10 @@ std::string clue_of_edges(const RecordedRun& run, const Reference& reference,
 // clipping or a sum over ranks. "" for others.
 std::string left_from_step_before(const RecordedRun& run, const Reference& reference, int64_t step);
 
+// A buffer of one number, such as a counter of batches, that is the reference's of the step before:
+// says so in found.pattern, and returns true.
+bool explain_stale_number(const Reference& reference, judge::Divergence& found);
+
 // A sentence for `likely`, or "". Rows
 // that are zero here alone: a part of the batch does not count; unless the same columns of another
 // gradient are zero too: then an activation is zero there. Rows that are multiples of the

@@ -77,4 +77,17 @@ std::string left_from_step_before(const RecordedRun& run, const Reference& refer
           : "; a sum over ranks or a clip between them makes a factor other than 1");
 }
 
+bool explain_stale_number(const Reference& reference, judge::Divergence& found) {
+  const judge::ResultRow& row = found.worst;
+  if (row.kind != ObservationKind::kBuffer || found.step < 1 || row.count != 1 || row.partial)
+    return false;
+  const GoldenTensor* before = reference.record.find(row.phase, found.step - 1, row.name);
+  if (!before || before->value.numel() != 1) return false;
+  if (values_as<double>(before->value).front() != row.actual_value) return false;
+  found.pattern =
+      fmt::format("equals the golden of step {}: stale, it was not updated", found.step - 1);
+  found.likely.clear();
+  return true;
+}
+
 }  // namespace shardproof::sim::recorded

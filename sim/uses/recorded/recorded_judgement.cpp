@@ -78,6 +78,19 @@ void resume_as(const RecordedRun& run, RecordedRun& reference) {
   start_after(later, reference);
 }
 
+// run.json has the steps of rank 0. Where ranks made different numbers of steps, it is the finding,
+// and those of a rank that made the reference's count.
+void count_steps(const RecordedRun& reference, RecordedRun& run) {
+  std::map<int64_t, int64_t> last;  // step of each rank
+  for (const RecordedPiece& piece : run.pieces) {
+    int64_t& step = last[piece.rank];
+    step = std::max(step, piece.step);
+  }
+  if (std::ranges::any_of(last, [&](const auto& one) { return one.second == reference.steps; })) {
+    run.steps = reference.steps;
+  }
+}
+
 void check_same_recording(const RecordedRun& run, const RecordedRun& reference) {
   const auto differ = [&](const std::string& what, const auto& one, const auto& other) {
     if (one == other) return;
@@ -343,6 +356,7 @@ std::string last_right(const RecordedRun& run, const std::vector<judge::RankRepo
 RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
                                      const Progress& progress) {
   resume_as(run, reference);
+  count_steps(reference, run);
   check_same_recording(run, reference);
   for (const RecordedRun& repeat : reference.repeats) check_same_recording(repeat, reference);
   split_layers(run, reference);

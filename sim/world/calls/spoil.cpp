@@ -207,8 +207,10 @@ bool occurs_in(std::string_view text, std::string_view pattern) {
 
 bool concerns(const FaultSpec& fault, const Call& call, int64_t step) {
   const std::string_view group = call.group;
+  std::string axis = fault.axis;
+  std::replace(axis.begin(), axis.end(), '+', ',');  // as calls name several axes
   return (fault.op.empty() || fault.op == name_of(call.op)) &&
-         (fault.axis.empty() || fault.axis == group.substr(0, group.find('['))) &&
+         (axis.empty() || axis == group.substr(0, group.find('['))) &&
          (fault.step == 0 || fault.step == step) && occurs_in(call.label, fault.label) &&
          can_spoil(fault, call);
 }

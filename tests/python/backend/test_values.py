@@ -112,6 +112,14 @@ def batched_messages(rank, size):
     return batched.tolist()
 
 
+def numbers(rank, size):
+    """A message of a number is received into one element, as torch.distributed.pipelining does."""
+    received = torch.zeros(1)
+    for work in [dist.isend(torch.tensor(rank + 1.0), (rank + 1) % size), dist.irecv(received, (rank - 1) % size)]:
+        work.wait()
+    return received.tolist()
+
+
 def messages(rank, size):
     right, left = (rank + 1) % size, (rank - 1) % size
     received = torch.zeros(2)
@@ -206,6 +214,10 @@ class Values(RanksTest):
     def test_batched_messages(self):
         for rank, batched in enumerate(self.values(3, batched_messages)):
             self.assertEqual(batched, [(rank + 1) % 3 + 1, 10 * ((rank + 1) % 3 + 1)])
+
+    @unittest.skipIf(ON_GPU, "with NCCL a ring in which each rank sends first waits for ever")
+    def test_numbers(self):
+        self.assertEqual(self.values(2, numbers), [[2], [1]])
 
     @unittest.skipIf(ON_GPU, "with NCCL a ring in which each rank sends first waits for ever")
     def test_messages(self):

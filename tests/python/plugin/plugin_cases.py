@@ -292,6 +292,20 @@ def test_gives_up(layout):
         pytest.xfail("not yet")
 
 
+@pytest.mark.layouts("tp2")
+def test_one_rank_skips(layout):
+    if layout.rank == 1:
+        pytest.skip("only here")
+
+
+@pytest.mark.layouts("tp2")
+def test_has_a_failed_subtest(layout, request):
+    if not hasattr(pytest, "Subtests"):  # pytest 9
+        pytest.fail("contains 1 failed subtest")
+    with request.getfixturevalue("subtests").test("odd"):
+        assert not layout.golden
+
+
 @pytest.fixture
 def on_rank(layout, tmp_path):
     yield f"rank {layout.rank}"

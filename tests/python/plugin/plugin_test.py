@@ -204,6 +204,12 @@ class PluginTest(unittest.TestCase):
         self.assertEqual(self.cases["test_skips[tp2]"].find("skipped").get("message"), "not here")
         self.assertEqual(self.cases["test_gives_up[tp2]"].find("skipped").get("message"), "not yet")
 
+    def test_a_skip_on_one_rank_is_a_failure(self):
+        self.expect("test_one_rank_skips[tp2]", "rank 1 skipped the test (only here), and others did not")
+
+    def test_a_failure_that_a_hook_makes(self):
+        self.expect("test_has_a_failed_subtest[tp2]", "contains 1 failed subtest")
+
     def test_fixtures_are_set_up_on_ranks(self):
         self.passed("test_fixtures[tp2]")
         self.assertEqual(sorted(notes(self.folder, "torn down")),

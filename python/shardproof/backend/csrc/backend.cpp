@@ -753,6 +753,7 @@ class CheckingBackend : public c10d::Backend {
     call.direction = direction + (tag == 0 ? "" : " (tag " + std::to_string(tag) + ")");
     call.tensors = tensors_text(tensors);
     call.site = own_->call_site();
+    const std::string key = message_key(tensors);
     const bool sends = name == "send";
     Channeled& channel = channel_to(sends, peer, tag);
     call.sequence = channel.next;
@@ -771,7 +772,7 @@ class CheckingBackend : public c10d::Backend {
     auto later = c10::make_intrusive<LaterWork>(tensors);
     if (on_cpu(tensors)) {
       channel.lane.push(job(later, [=, this]() mutable {
-        const int other = agree_on_message(call, sends, peer, tag);
+        const int other = agree_on_message(call, key, sends, peer, tag);
         WorkPtr work = make(own, other);
         work->wait();
         if (!sends) spoil(own);
@@ -780,7 +781,7 @@ class CheckingBackend : public c10d::Backend {
       return later;
     }
     channel.lane.push(job(later, [=, this]() -> WorkPtr {
-      agree_on_message(call, sends, peer, tag);
+      agree_on_message(call, key, sends, peer, tag);
       return nullptr;
     }));
     WorkPtr inner = make(own, peer);
@@ -790,10 +791,10 @@ class CheckingBackend : public c10d::Backend {
   }
 
   // Returns who the other is, in group order.
-  int agree_on_message(const Call& call, bool sends, int peer, int tag) {
+  int agree_on_message(const Call& call, const std::string& key, bool sends, int peer, int tag) {
     if (!own_->settings().checks) return peer;
     throw_if_broken();
-    const Record mine = call.record(own_rank(), call.tensors);
+    const Record mine = call.record(own_rank(), key);
     const Rank::Wait wait = wait_in(call, true, peer);
     const Rank::Waiting waiting(*own_, wait);
     try {

@@ -83,6 +83,14 @@ inline std::string tensors_text(const Tensors& tensors) {
   return out + dtype;
 }
 
+// As tensors_text, without dims of size 1: a message of a number into [1] is received as it was
+// sent.
+inline std::string message_key(const Tensors& tensors) {
+  Tensors squeezed;
+  for (const at::Tensor& tensor : tensors) squeezed.push_back(tensor.squeeze());
+  return tensors_text(squeezed);
+}
+
 inline const char* reduce_text(c10d::ReduceOp::RedOpType op) {
   constexpr const char* kNames[] = {"sum",     "avg",    "product", "min",        "max",
                                     "bit_and", "bit_or", "bit_xor", "premul_sum", "unused"};
