@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "sim/uses/recorded/placement.h"
 
@@ -115,6 +116,29 @@ std::string other_wrong_gradients(const std::vector<judge::RankReport>& reports,
   wrong.resize(wrong.size() - more);
   return fmt::format("{}: {}{}", count, fmt::join(wrong, ", "),
                      more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+bool has_gradients(const RecordedRun& run) {
+  return std::ranges::any_of(run.pieces, [](const RecordedPiece& piece) {
+    return piece.kind == ObservationKind::kGradient;
+  });
+}
+
+std::string without_gradients(const RecordedRun& run) {
+  std::set<int64_t> with, without;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.kind == ObservationKind::kGradient) with.insert(piece.rank);
+  }
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.kind == ObservationKind::kParameter && !with.contains(piece.rank))
+      without.insert(piece.rank);
+  }
+  if (with.empty() || without.empty()) return "";
+  const bool many = without.size() > 1;
+  return fmt::format(
+      "rank{} {} recorded parameters and no gradient, so that nothing says whether "
+      "{} got the others'",
+      many ? "s" : "", fmt::join(without, ", "), many ? "they" : "it");
 }
 
 }  // namespace shardproof::sim::recorded

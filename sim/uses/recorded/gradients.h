@@ -31,6 +31,11 @@ std::vector<Gradient> pieces_beside(const RecordedRun& run, const Reference& ref
 std::vector<Gradient> gradients_of(const RecordedRun& run, const Reference& reference,
                                    int64_t step);
 
+bool has_gradients(const RecordedRun& run);
+// The ranks that recorded parameters and no gradient, where others did, for the note; "" for none.
+// Ranks may leave gradients to others (ZeRO), so this is not a finding.
+std::string without_gradients(const RecordedRun& run);
+
 // What the wrong gradients of a step have in common.
 
 // "3 of 30 gradients of step 1 are wrong: all with 'norm' in their name, and no others"; with no

@@ -35,7 +35,8 @@ constexpr double kFactorOfRounding = 1.0 / 64;
 constexpr double kUnlike = 0.25;  // the most that a factor leaves unexplained, of what it explains
 constexpr int64_t kFewestOfUpdate = 4;
 
-// A step that takes the same gradient elsewhere. An element counts whose gradient is no rounding.
+// A step that takes the same gradient elsewhere. An element counts whose gradient is more than
+// roundings.
 constexpr double kLeastAlike = 0.25;
 constexpr int64_t kFewestAlike = 16;
 constexpr double kSameGradient = 1e-9, kNotRounding = 1e-6;  // of the gradient's largest element

@@ -204,7 +204,7 @@ class PieceJudge {
     const bool moved = start && start->value.sizes() == golden.value.sizes();
     const double size = moved ? distance_between(start->value, golden.value).largest : golden.scale;
     const double allowed = judge::scatter_allowance(golden, eps);
-    if (allowed < size / 2) return "";
+    if (allowed == 0 || allowed < size / 2) return "";
     return fmt::format("rounding in {} may move it by {:.2g}, and its {} is {:.2g}", run_.precision,
                        allowed, moved ? "way from the start" : "largest element", size);
   }

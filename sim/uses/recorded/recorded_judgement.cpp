@@ -150,12 +150,6 @@ bool judged_anything(const RecordedRun& run, const judge::CaseResult& result) {
   return false;
 }
 
-bool has_gradients(const RecordedRun& run) {
-  return std::ranges::any_of(run.pieces, [](const RecordedPiece& piece) {
-    return piece.kind == ObservationKind::kGradient;
-  });
-}
-
 void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
   if (result.divergence) explain_start(run, *result.divergence);
   judge::conclude(result);
@@ -278,24 +272,6 @@ std::string note_of(const RecordedRun& run, const Reference& golden) {
     if (!line.empty()) note += (note.empty() ? "" : "; ") + line;
   }
   return note;
-}
-
-// Ranks may leave gradients to others (ZeRO), so this is no finding.
-std::string without_gradients(const RecordedRun& run) {
-  std::set<int64_t> with, without;
-  for (const RecordedPiece& piece : run.pieces) {
-    if (piece.kind == ObservationKind::kGradient) with.insert(piece.rank);
-  }
-  for (const RecordedPiece& piece : run.pieces) {
-    if (piece.kind == ObservationKind::kParameter && !with.contains(piece.rank))
-      without.insert(piece.rank);
-  }
-  if (with.empty() || without.empty()) return "";
-  const bool many = without.size() > 1;
-  return fmt::format(
-      "rank{} {} recorded parameters and no gradient, so that nothing says whether "
-      "{} got the others'",
-      many ? "s" : "", fmt::join(without, ", "), many ? "they" : "it");
 }
 
 Name name_of(const judge::ResultRow& row) { return {row.step, row.phase, row.name}; }
