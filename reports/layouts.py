@@ -26,7 +26,10 @@ class Mesh:
 
     def is_known(self, axis):
         names = {name for name, *_ in (*self.axes, *self.parts)}
-        return set(re.split("%|//", axis)[0].split("+")) <= names
+        joint, *block = re.split("%|//", axis)
+        if not set(joint.split("+")) <= names:
+            return False
+        return not block or int(block[0]) > 0 and self.place(joint, 0)[0] % int(block[0]) == 0
 
     def place(self, axis, rank):
         """(size, coordinate of the rank) of an axis or part, of several as one ("dp+cp"), or of blocks of those: "dp%2" is

@@ -1,6 +1,7 @@
 // The names that a scenario, a case or the command line may use. Each list is written once.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,21 @@ inline std::vector<std::string> known_axes() {
   for (std::string& name : expert_names()) names.push_back(std::move(name));
   names.push_back("world");
   return names;
+}
+
+// What is wrong with the name of an axis, or of several as "dp+cp"; "" if it is known.
+inline std::string unknown_axis(const std::string& axis, const std::vector<std::string>& known) {
+  auto from = known.begin();
+  for (size_t begin = 0; begin <= axis.size();) {
+    const size_t end = std::min(axis.find('+', begin), axis.size());
+    const std::string name = axis.substr(begin, end - begin);
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      return "unknown axis '" + name + "'";
+    from = std::find(from, known.end(), name);
+    if (from == known.end()) return "'" + axis + "' is not in the order of the mesh";
+    begin = end + 1;
+  }
+  return "";
 }
 inline std::vector<std::string> known_collectives() {
   std::vector<std::string> names = all_names<Op>();

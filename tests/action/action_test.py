@@ -172,7 +172,7 @@ class Action(unittest.TestCase):
         self.assertIn("0 of 1 as expected, 1 skipped", job.read("GITHUB_STEP_SUMMARY"))
 
     def test_bad_input_is_an_annotation(self):
-        for inputs, text in (({"scenarios": "none.yaml"}, "::error::the scenarios or options are bad input"),
+        for inputs, text in (({"scenarios": "none.yaml"}, "::error::shardproof run: bad input, no case"),
                              ({"scenarios": "right.yaml", "options": "--filter 'a"}, "::error::the input options cannot be split")):
             with self.subTest(text=text):
                 job = Job(self)

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 
 #include "base/count_of.h"
 #include "base/error.h"
@@ -275,9 +274,8 @@ void set_parallel(const Settings& settings, ParallelSpec& parallel) {
 
 void check_expected(const Settings& settings, const CaseSpec& spec) {
   const ExpectSpec& expect = spec.expect;
-  if (!spec.judged && expect.verdict == Verdict::kMismatch) {
-    settings.fail("expect.verdict",
-                  "expect.verdict is mismatch, and with judged: false nothing is compared",
+  if (!spec.judged && expect.kind == name_of(ResultKind::kValues)) {
+    settings.fail("expect.kind", "expect.kind is values, and with judged: false none is compared",
                   "remove judged: false");
   }
   if (expect.verdict != Verdict::kMatch || settings.given("expect.verdict")) return;
@@ -295,12 +293,10 @@ void check_collectives(const Settings& settings, const json& collectives) {
   if (collectives.is_null()) return;
   for (const auto& [axis, counts] : collectives.items()) {
     const std::vector<std::string> axes = known_axes();
-    std::istringstream names(axis);
-    for (std::string name; std::getline(names, name, '+');) {
-      if (std::find(axes.begin(), axes.end(), name) == axes.end())
-        settings.fail(path, fmt::format("unknown axis '{}' in {}", name, path),
-                      known_names(name, axes) + "; several are written as dp+cp");
-    }
+    const std::string unknown = unknown_axis(axis, axes);
+    if (!unknown.empty())
+      settings.fail(path, fmt::format("{} in {}", unknown, path),
+                    known_names(axis, axes) + "; several, in the order of the mesh, as dp+cp");
     if (!counts.is_object())
       settings.fail(path, fmt::format("{}.{} is not a map", path, axis), "write {all_reduce: 3}");
     for (const auto& [op, count] : counts.items()) {

@@ -44,17 +44,10 @@ void check_stragglers(const Settings& settings, const std::vector<StragglerSpec>
   }
 }
 
-void check_axis(const Settings& settings, const std::string& text) {
+void check_axis(const Settings& settings, const std::string& axis) {
   const std::vector<std::string> known = known_axes();
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('+', begin), text.size());
-    const std::string axis = text.substr(begin, end - begin);
-    if (std::find(known.begin(), known.end(), axis) == known.end()) {
-      settings.fail("faults", fmt::format("unknown axis '{}' in a fault", axis),
-                    known_names(axis, known));
-    }
-    begin = end + 1;
-  }
+  const std::string unknown = axis.empty() ? "" : unknown_axis(axis, known);
+  if (!unknown.empty()) settings.fail("faults", unknown + " in a fault", known_names(axis, known));
 }
 
 void check_faults(const Settings& settings, const CaseSpec& spec, int64_t world_size) {

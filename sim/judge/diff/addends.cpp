@@ -63,7 +63,9 @@ std::map<int64_t, AddendGroup> groups_of(const Mesh& mesh, const TensorAddends& 
   for (const ResultRow* row : tensor.unfit) {
     if (row->rank >= mesh.world_size()) continue;
     const auto group = groups.find(mesh.peers_along(row->partial_axes, row->rank).front());
-    if (group != groups.end()) group->second.unfit.push_back(row->rank);
+    if (group == groups.end()) continue;
+    std::vector<int64_t>& unfit = group->second.unfit;
+    if (std::find(unfit.begin(), unfit.end(), row->rank) == unfit.end()) unfit.push_back(row->rank);
   }
   for (const Piece* piece : tensor.pieces) {
     if (piece->rank >= mesh.world_size()) continue;

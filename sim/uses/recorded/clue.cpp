@@ -156,14 +156,25 @@ bool is_whole_factor(const judge::ResultRow& row) {
   return smaller > 0 && times > 1 && std::fabs(larger - times * smaller) <= 1e-9 * larger;
 }
 
-// Outputs come before the loss, and the first wrong value is the loss.
-std::string wrong_loss_alone(const judge::Divergence& found) {
+// Of a wrong loss: that all outputs of the step are right on all ranks.
+std::string wrong_loss_alone(const RecordedRun& run, const Reference& reference,
+                             const judge::Divergence& found) {
   const bool follows = found.worst.kind == ObservationKind::kLoss &&
                        found.last_good.ends_with(".output") && found.worst.problem.empty();
   if (!follows) return "";
+  const auto is_output = [&](const RecordedPiece& piece) {
+    return piece.step == found.step && piece.kind == ObservationKind::kOutput;
+  };
+  const auto outputs = pieces_beside(run, reference, found.step, is_output);
+  const auto is_right = [](const Gradient& one) { return one.is_right(); };
+  if (std::ssize(outputs) != std::ranges::count_if(run.pieces, is_output) ||
+      !std::ranges::all_of(outputs, is_right)) {
+    return "";
+  }
   return fmt::format(
       "all outputs of modules that both runs recorded in this step are right, {} the last of them: "
-      "the loss is computed from other labels, with another mask, or as another mean of its terms",
+      "the loss is computed from other labels, with another mask, or as another mean of its terms; "
+      "or what lies between is wrong",
       found.last_good);
 }
 
@@ -376,7 +387,7 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     const std::string guilty = guilty_ranks(run, reference, found);
     if (!guilty.empty()) clue = guilty + (is_no_cause ? "" : "; " + found.likely);
   }
-  if (clue.empty() && is_no_cause) clue = wrong_loss_alone(found);
+  if (clue.empty() && is_no_cause) clue = wrong_loss_alone(run, reference, found);
   if (clue.empty() && found.likely.empty()) clue = wrong_module(run, reference, found);
   if (!clue.empty()) found.likely = clue;
   // A loss does not tell the size of an axis from another count, which no run records.

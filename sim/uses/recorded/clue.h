@@ -56,8 +56,9 @@ std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
 std::string other_settings(const RecordedRun& run, const Reference& reference,
                            const std::string& parameter, int64_t step);
 
-// For a parameter of float64 whose optimizer decays weights apart from their gradients: the decay
-// that its error shows, where one explains all of it. "" for others.
+// For a parameter of float64 whose optimizer has a weight_decay: the decay that its error shows,
+// where one explains all of it. "" for others, and for values that are nearly equal, since any
+// factor of an update may look so.
 std::string other_decay(const RecordedRun& run, const Reference& reference,
                         const judge::Divergence& found);
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "sim/uses/recorded/placement.h"
 
@@ -122,6 +123,18 @@ bool has_gradients(const RecordedRun& run) {
   return std::ranges::any_of(run.pieces, [](const RecordedPiece& piece) {
     return piece.kind == ObservationKind::kGradient;
   });
+}
+
+bool has_moved(const RecordedRun& run) {
+  std::map<std::tuple<int64_t, std::string, std::vector<int64_t>>, const RecordedPiece*> start;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.kind != ObservationKind::kParameter) continue;
+    const auto [at, is_first] =
+        start.emplace(std::tuple(piece.rank, piece.name, piece.place.offset), &piece);
+    if (!is_first && values_as<double>(at->second->values) != values_as<double>(piece.values))
+      return true;
+  }
+  return false;
 }
 
 std::string without_gradients(const RecordedRun& run) {

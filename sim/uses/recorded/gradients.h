@@ -32,6 +32,8 @@ std::vector<Gradient> gradients_of(const RecordedRun& run, const Reference& refe
                                    int64_t step);
 
 bool has_gradients(const RecordedRun& run);
+// Whether a parameter is another one after a step than before it.
+bool has_moved(const RecordedRun& run);
 // The ranks that recorded parameters and no gradient, where others did, for the note; "" for none.
 // Ranks may leave gradients to others (ZeRO), so this is not a finding.
 std::string without_gradients(const RecordedRun& run);

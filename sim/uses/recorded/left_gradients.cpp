@@ -1,5 +1,6 @@
 // Gradients of a step before that were not reset.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -85,7 +86,8 @@ bool explain_stale_number(const Reference& reference, judge::Divergence& found) 
   if (!before || before->value.numel() != 1) return false;
   if (values_as<double>(before->value).front() != row.actual_value) return false;
   found.pattern =
-      fmt::format("equals the golden of step {}: stale, it was not updated", found.step - 1);
+      fmt::format("equals the golden of step {}: stale, it was not updated on rank{} {}",
+                  found.step - 1, found.ranks.size() > 1 ? "s" : "", fmt::join(found.ranks, ", "));
   found.likely.clear();
   return true;
 }

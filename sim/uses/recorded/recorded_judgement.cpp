@@ -78,17 +78,22 @@ void resume_as(const RecordedRun& run, RecordedRun& reference) {
   start_after(later, reference);
 }
 
-// run.json has the steps of rank 0. Where ranks made different numbers of steps, it is the finding,
-// and those of a rank that made the reference's count.
+// run.json has the steps of rank 0. Where it made fewer than others, that is the finding.
 void count_steps(const RecordedRun& reference, RecordedRun& run) {
   std::map<int64_t, int64_t> last;  // step of each rank
   for (const RecordedPiece& piece : run.pieces) {
-    int64_t& step = last[piece.rank];
-    step = std::max(step, piece.step);
+    if (is_stepped(piece.kind)) last[piece.rank] = std::max(last[piece.rank], piece.step);
   }
-  if (std::ranges::any_of(last, [&](const auto& one) { return one.second == reference.steps; })) {
-    run.steps = reference.steps;
+  for (const auto& [rank, step] : last) {
+    if (step <= run.steps) continue;
+    if (step == reference.steps) run.steps = step;
   }
+}
+
+// "3", or where ranks differ "3 (ranks 1, 2: 2)".
+std::string steps_of(const RecordedRun& run) {
+  const std::string fewer = ranks_without_step(run, run.steps, {});
+  return fmt::format("{}", run.steps) + (fewer.empty() ? "" : " (" + fewer + ")");
 }
 
 void check_same_recording(const RecordedRun& run, const RecordedRun& reference) {
@@ -98,7 +103,7 @@ void check_same_recording(const RecordedRun& run, const RecordedRun& reference) 
                                 reference.folder, other),
                     "record both runs with the same script and options");
   };
-  differ("the number of recorded steps", run.steps, reference.steps);
+  differ("the number of recorded steps", steps_of(run), steps_of(reference));
   differ("the selection of parameters (only=)", run.only, reference.only);
   differ("the number of rows (rows=)", run.rows, reference.rows);
 }
@@ -154,14 +159,17 @@ void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
   if (result.divergence) explain_start(run, *result.divergence);
   judge::conclude(result);
   const judge::Grounds& grounds = result.account.grounds;
-  std::string zeros = run.is_file || grounds.scores_something ? "" : judge::zeros_text(grounds);
-  if (zeros.empty() && grounds.gradients > 0 && grounds.gradients_not_zero == 0) {
-    zeros = fmt::format("all {} gradients are 0, so a match would show nothing of them",
-                        grounds.gradients);
-  }
-  const bool trains = run.steps > 0 && !run.settings.empty() && !run.is_file;
-  if (zeros.empty() && trains && !has_gradients(run) && !grounds.scores_something) {
-    zeros = "no step has a gradient, although an optimizer is recorded: another model was trained";
+  std::string zeros;
+  if (!run.is_file && !grounds.scores_something) {
+    zeros = judge::zeros_text(grounds);
+    if (zeros.empty() && grounds.gradients > 0 && grounds.gradients_not_zero == 0) {
+      zeros = fmt::format("all {} gradients are 0, so a match would show nothing of them",
+                          grounds.gradients);
+    }
+    const bool trains = run.steps > 0 && !run.settings.empty();
+    if (zeros.empty() && trains && !has_gradients(run) && !has_moved(run)) {
+      zeros = "no step has a gradient and no parameter moves, although an optimizer is recorded";
+    }
   }
   if (result.verdict == Verdict::kMatch && !judged_anything(run, result)) {
     result.verdict = Verdict::kRefused;

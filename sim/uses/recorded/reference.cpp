@@ -324,12 +324,6 @@ void check_repeat(const RecordedRun& repeat, const std::vector<GoldenTensor>& te
                   "record all repeats anew, with the script and options of the golden");
 }
 
-// A moment of small gradients is far below any parameter: moments stand beside their own kind.
-std::tuple<Phase, int64_t, ObservationKind> beside(const GoldenTensor& tensor) {
-  const bool is_state = is_stepped(tensor.kind) && tensor.kind != ObservationKind::kParameter;
-  return {tensor.phase, tensor.step, is_state ? tensor.kind : ObservationKind::kOutput};
-}
-
 }  // namespace
 
 Reference make_reference(const RecordedRun& run, Precision judged) {
@@ -370,24 +364,8 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
   out.groups = run.groups;
   out.settings = run.settings;
   out.matrices = run.matrices;
-  for (const GoldenTensor& tensor : out.record.tensors()) {
-    double& scale = out.scales[beside(tensor)];
-    if (tensor.value.dim() > 0 && !is_optional_state(tensor.kind))
-      scale = std::max(scale, tensor.scale);
-  }
+  for (const GoldenTensor& tensor : out.record.tensors()) add_scale(tensor, out);
   return out;
-}
-
-double phase_scale_of(const Reference& reference, const GoldenTensor& golden) {
-  const auto scale = reference.scales.find(beside(golden));
-  return scale == reference.scales.end() ? golden.scale : scale->second;
-}
-
-double exact_allowance(const Reference& reference, const GoldenTensor& golden) {
-  GoldenTensor judged = golden;
-  judged.phase_scale = phase_scale_of(reference, golden);
-  judged.scatter = 0;
-  return judge::Tolerance(CaseSpec{}).allowance(judged);
 }
 
 }  // namespace shardproof::sim::recorded

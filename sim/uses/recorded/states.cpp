@@ -23,6 +23,7 @@ constexpr double kRoundingOfState = 1e-6;
 constexpr int64_t kFewestOfUpdate = 4;  // elements that tell
 constexpr size_t kFewestOfState = 4;
 constexpr double kLeastDecay = 1e-9;
+constexpr double kLeastSpread = 1e-3;  // of values, relative to the largest
 
 // The elements of a state's wrong pieces: their places in the whole tensor and their values.
 struct WrongPart {
@@ -141,6 +142,11 @@ std::string other_beta(const RecordedRun& run, const Reference& reference, const
   const auto here = beta_of(part, before, made);
   const auto due = beta_of(whole_of(values_of(golden)), before, made);
   if (!here || !due || !(*here >= 0) || !(*here < 1) || std::fabs(*here - *due) <= kSame) return "";
+  // A first step makes a share of the gradient, and so does a factor of a sum over ranks.
+  const double factor = (1 - *here) / (1 - *due), times = std::fmax(factor, 1 / factor);
+  const bool is_first = std::ranges::all_of(before, [](double value) { return value == 0; });
+  const bool is_of_ranks = times <= static_cast<double>(run.world_size) + kSame;
+  if (is_first && is_of_ranks && std::fabs(times - std::round(times)) <= kSame * times) return "";
   return fmt::format(
       "it keeps {:.6g} of what it was before the step, and the reference's {:.6g}: {} of this "
       "optimizer is another one",
@@ -306,9 +312,16 @@ std::string other_decay(const RecordedRun& run, const Reference& reference,
   const auto rate = rate_of(reference, parameter, found.step);
   const auto settings = settings_of(reference, parameter);
   const auto decay = settings.find("weight_decay");
-  if (!before || !before->value.holds<double>() || !rate || *rate <= 0 || decay == settings.end())
+  const auto nesterov = settings.find("nesterov");
+  if (nesterov != settings.end() && nesterov->second == "true") return "";
+  if (!before || !before->value.holds<double>() || !rate || *rate <= 0 || decay == settings.end() ||
+      before->value.sizes() != found.worst.global_shape) {
     return "";
+  }
+  const auto [least, most] = std::ranges::minmax(values_of(*before));
+  if (!(most - least > kLeastSpread * before->scale)) return "";  // as any factor of an update
   judge::FactorSums sums;
+  bool has_moved = false;
   for (const Gradient& one :
        pieces_beside(run, reference, found.step, [&](const RecordedPiece& piece) {
          return piece.name == found.worst.name && std::ranges::count(found.ranks, piece.rank) > 0;
@@ -316,13 +329,17 @@ std::string other_decay(const RecordedRun& run, const Reference& reference,
     if (one.is_right()) continue;
     size_t next = 0;
     plan_of(*one.piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
-      for (int64_t i = global; i < global + length; ++i, ++next)
-        sums.add(one.actual[next] - one.expected[next], before->value.data<double>()[i]);
+      for (int64_t i = global; i < global + length; ++i, ++next) {
+        const double then = before->value.data<double>()[i];
+        has_moved = has_moved || one.actual[next] != then;
+        sums.add(one.actual[next] - one.expected[next], then);
+      }
     });
   }
   const double due = std::strtod(decay->second.c_str(), nullptr);
   const double here = due - sums.factor() / *rate;
-  if (sums.count < kFewestOfUpdate || !sums.fits(kMultiple) || here < -kLeastDecay) return "";
+  if (!has_moved || sums.count < kFewestOfUpdate || !sums.fits(kMultiple) || here < -kLeastDecay)
+    return "";
   return fmt::format(
       "it is off by {:.3g} x its value before the step: its weight decay is {:.4g} there, and the "
       "reference's is {:.4g}",

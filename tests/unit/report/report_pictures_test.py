@@ -153,8 +153,8 @@ class Layouts(unittest.TestCase):
         self.assertEqual(self.held("S(0)dp+cp//2", 2, axes), [[0]] * 4 + [[1]] * 4)
         self.assertEqual(self.held("S(0)dp+cp:padded8", 5, axes), [[0, 1]] * 2 + [[2, 3]] * 2 + [[4]] * 2 + [[]] * 2)
         self.assertEqual(self.held("S(0)ep", 4, axes, (("ep", 2, 4),)), [[0], [0], [1], [1], [2], [2], [3], [3]])
-        unknown = layouts.holders(layouts.parse("S(0)ep"), [4], layouts.Mesh(tuple(axes)))
-        self.assertEqual(unknown, [])
+        for unknown in ("S(0)ep", "S(0)dp%0", "S(0)dp//3"):
+            self.assertEqual(layouts.holders(layouts.parse(unknown), [4], layouts.Mesh(tuple(axes))), [])
 
     def test_each_kind_of_cut_keeps_what_its_picture_shows(self):  # as in tests/unit/mesh/layout_test.cpp
         tp = [("tp", 3)]
