@@ -20,7 +20,7 @@ namespace {
 constexpr double kMultiple = 1e-6;  // relative distance of a state from a multiple of a gradient
 // Of the tensor's largest value: its gradients may have gone through float32.
 constexpr double kRoundingOfState = 1e-6;
-constexpr int64_t kFewestOfUpdate = 4;  // elements that tell
+constexpr int64_t kFewestOfDecay = 4;  // elements that tell
 constexpr size_t kFewestOfState = 4;
 constexpr double kLeastDecay = 1e-9;
 constexpr double kLeastSpread = 1e-3;  // of values, relative to the largest
@@ -338,7 +338,7 @@ std::string other_decay(const RecordedRun& run, const Reference& reference,
   }
   const double due = std::strtod(decay->second.c_str(), nullptr);
   const double here = due - sums.factor() / *rate;
-  if (!has_moved || sums.count < kFewestOfUpdate || !sums.fits(kMultiple) || here < -kLeastDecay)
+  if (!has_moved || sums.count < kFewestOfDecay || !sums.fits(kMultiple) || here < -kLeastDecay)
     return "";
   return fmt::format(
       "it is off by {:.3g} x its value before the step: its weight decay is {:.4g} there, and the "
