@@ -17,6 +17,8 @@ std::string text_of(const json& value) {
 // None where the case does not have it as one member.
 std::optional<json> value_in(const CaseSpec& spec, const std::string& path) {
   if (path == "workload") return std::nullopt;
+  if (path == "run.sequence_packing.enabled") return spec.batching.kind == BatchingKind::kPacked;
+  if (path == "run.dynamic_batching.enabled") return spec.batching.kind == BatchingKind::kDynamic;
   for (const CaseOption& option : case_options()) {
     if (option.path == path && option.get) return option.get(spec, Extent::kAll);
   }
@@ -36,6 +38,12 @@ std::string lack_of(const Way& way, const CaseSpec& spec) {
 
 std::vector<std::string> idle_options(const CaseSpec& spec) {
   std::vector<std::string> idle;
+  const bool has_budget = spec.batching.token_budget > 0 || spec.batching.logprob_budget > 0;
+  if (spec.batching.kind == BatchingKind::kFixed && has_budget) {
+    idle.push_back(
+        "mb_tokens are given, but neither run.sequence_packing.enabled nor "
+        "run.dynamic_batching.enabled is true: they have no effect");
+  }
   for (const CaseOption& option : case_options()) {
     if (!option.get || option.only_allows || option.default_value.is_null()) continue;
     if (option.needs.empty()) continue;

@@ -142,9 +142,18 @@ void check_config_keys(const ConfigFields& decoder) {
     if (of_experts ? experts : contains(known, key)) continue;
     const auto found = decoder.object().find(key);
     if (found == decoder.object().end() || changes_nothing(*found, neutral)) continue;
-    decoder.refuse({key},
-                   fmt::format("'{}' is not supported: no family here {}computes with it",
-                               decoder.name(key), of_experts ? "without experts " : ""),
+    std::vector<std::string> computing;
+    for (const FamilyTraits& family : all_families()) {
+      if (contains(known_keys({&family}), key)) computing.push_back(family.name);
+    }
+    const std::string who =
+        computing.empty() || of_experts
+            ? fmt::format("no family here {}computes with it", of_experts ? "without experts " : "")
+            : fmt::format("{} with it, and this family does not",
+                          computing.size() > 1
+                              ? fmt::format("{} compute", fmt::join(computing, ", "))
+                              : computing.front() + " computes");
+    decoder.refuse({key}, fmt::format("'{}' is not supported: {}", decoder.name(key), who),
                    "remove it if the model does without it");
   }
 }

@@ -7,7 +7,7 @@ import os
 import random
 
 import cli_test
-from recorded_test import ADAM, PARAMETERS, JudgedTest, Run, gradient, recorded, start, stepped
+from recorded_test import ADAM, PARAMETERS, JudgedTest, Run, gradient, recorded, start, stepped, values_of
 
 
 class Grounds(JudgedTest):
@@ -31,6 +31,29 @@ class Grounds(JudgedTest):
         text = self.judged_pair(run_of(), run_of((("dp", 2),), lost=True)).stdout
         self.assertIn("tensor    exp_avg_sq.", text)
         self.assertIn("every element is 0", text)
+
+    def test_the_rank_whose_states_are_missing_is_named(self):
+        def run_of(mesh=(), lost=False):
+            run, shape = Run(mesh, optimizer=ADAM), (4, 6)
+            start_of, grad = values_of("w", shape), values_of("grad w", shape)
+
+            def put(rank, kind, name, values, step=1):
+                run.box(rank, kind, name, values, shape, 0 if mesh else None, rank, 2, step=step)
+            for rank in range(run.world_size):
+                put(rank, "param", "w", start_of, 0)
+                run.box(rank, "scalar", "loss", [1.25], ())
+                put(rank, "grad", "w", grad)
+                for name, values in (("exp_avg", [0.1 * value for value in grad]),
+                                     ("exp_avg_sq", [0.001 * value ** 2 for value in grad])):
+                    if not lost or rank == 0:
+                        put(rank, "opt", f"{name}.w", values)
+                put(rank, "param", "w", [old - 0.01 * value / (abs(value) + 1e-8) for old, value in zip(start_of, grad)])
+            return run
+        self.judged_pair(run_of(), run_of((("dp", 2),)), status=0)
+        text = self.judged_pair(run_of(), run_of((("dp", 2),), lost=True)).stdout
+        self.assertIn("tensor    exp_avg.w", text)
+        self.assertIn("likely    rank 1 recorded a part of the parameter and no such state of it, rank 0 did: the optimizer there "
+                      "does not hold it, or its states were lost", text)
 
     def test_gradients_that_are_all_zero(self):
         def zeros(but=None):

@@ -34,6 +34,7 @@ struct Checked {
       hint = "write true";
     if (wanted == "true or false" && (text == "no" || text == "off" || text == "0"))
       hint = "write false";
+    if (!node.quoted && wanted == "text") hint = "write it in quotes, if it is meant as text";
     if (node.quoted && wanted != "text") hint = "remove the quotes if it is not text";
     fail(node, fmt::format("{} is {}; it must be {}", key.path, node.describe(), wanted), hint);
   }

@@ -188,6 +188,27 @@ std::string copies_without_state(const RecordedRun& run, const judge::Divergence
 
 }  // namespace
 
+std::string ranks_without_state(const RecordedRun& run, const judge::Divergence& found) {
+  if (!is_optimizer_state(found.worst.kind)) return "";
+  const std::string parameter = parameter_of(found.worst.kind, found.tensor);
+  std::set<int64_t> have, without;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.step == found.step && piece.name == found.tensor) have.insert(piece.rank);
+  }
+  for (const RecordedPiece& piece : run.pieces) {
+    const bool holds = piece.step == found.step && piece.kind == ObservationKind::kParameter &&
+                       parameter_of(piece.kind, piece.name) == parameter &&
+                       piece.values.numel() > 0;
+    if (holds && !have.contains(piece.rank)) without.insert(piece.rank);
+  }
+  if (have.empty() || without.empty()) return "";
+  return fmt::format(
+      "rank{} {} recorded a part of the parameter and no such state of it, rank{} {} did: the "
+      "optimizer there does not hold it, or its states were lost",
+      without.size() > 1 ? "s" : "", fmt::join(without, ", "), have.size() > 1 ? "s" : "",
+      fmt::join(have, ", "));
+}
+
 std::string ranks_without_step(const RecordedRun& run, int64_t step,
                                const std::vector<int64_t>& wrong) {
   std::map<int64_t, int64_t> last;  // step of each rank that has parameters

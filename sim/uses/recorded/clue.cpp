@@ -321,21 +321,18 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     return;
   }
   if (found.kind == ResultKind::kMissing && found.step > 0) {
-    const std::string without = ranks_without_step(run, found.step, {});
+    std::string without = ranks_without_step(run, found.step, {});
+    if (without.empty()) without = ranks_without_state(run, found);
     if (!without.empty()) {
       found.likely = without;
       return;
     }
   }
   // Where a rank skipped a step, what it has of later ones is of others than the reference's.
-  if (found.kind != ResultKind::kMissing && found.step > 0) {
-    const std::string fewer = ranks_without_step(run, run.steps, found.ranks);
-    if (!fewer.empty()) {
-      found.likely = fewer;
-      return;
-    }
-  }
-  const std::string absent = found.step > 0 ? absent_gradients(run, reference, found) : "";
+  std::string absent;
+  if (found.kind != ResultKind::kMissing && found.step > 0)
+    absent = ranks_without_step(run, run.steps, found.ranks);
+  if (absent.empty() && found.step > 0) absent = absent_gradients(run, reference, found);
   if (!absent.empty()) {
     found.likely = absent;
     return;
@@ -363,7 +360,7 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     found.likely = later + (found.likely.empty() ? "" : "; of this step alone: " + found.likely);
     return;
   }
-  const bool is_scalar = found.phase == Phase::kForward && found.worst.global_shape.empty();
+  const bool is_scalar = found.phase == Phase::kForward && worst.global_shape.empty();
   std::string clue = is_scalar ? unequal_copies(run, found) : "";
   const bool is_no_cause = found.likely.empty();
   if (clue.empty() && is_no_cause) {

@@ -31,6 +31,10 @@ std::string advice_on(const RecordedRun& run, const Reference& reference,
 // The clues that have files of their own: absent.cpp, norms.cpp, states.cpp, sequence_parts.cpp,
 // left_gradients.cpp, batch_parts.cpp, experts.cpp.
 
+// Of a state that the ranks together do not hold: the ranks that recorded their part of its
+// parameter and not the state. "" for others.
+std::string ranks_without_state(const RecordedRun& run, const judge::Divergence& found);
+
 // "ranks 1, 3 recorded 1 of 2 steps": those that recorded no parameter or state of this one, where
 // others did. "" for none, and where none of them is among the `wrong` ones, if there are any.
 std::string ranks_without_step(const RecordedRun& run, int64_t step,

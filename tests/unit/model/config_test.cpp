@@ -196,6 +196,8 @@ TEST_CASE("Experts of mixtral and qwen3_moe are read, in both spellings", "[mode
              Contains("num_experts=4, but num_local_experts=8"));
   CHECK_THAT(complaint(with("num_experts", 4)).second,
              Contains("no family here without experts computes with it"));
+  CHECK_THAT(complaint(with("num_nextn_predict_layers", 1)).second,
+             Contains("llama_mtp, deepseek_v3 compute with it, and this family does not"));
 }
 
 TEST_CASE("Keys of Hugging Face that change nothing are left alone, and are listed", "[model]") {
