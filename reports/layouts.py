@@ -24,17 +24,16 @@ class Mesh:
     def size(self):
         return math.prod(size for _, size in self.axes)
 
-    def is_known(self, axis):
+    def knows(self, cuts):
+        """Whether it has the axes of all cuts, and blocks that divide them."""
         names = {name for name, *_ in (*self.axes, *self.parts)}
-        joint, *block = re.split("%|//", axis)
-        if not set(joint.split("+")) <= names:
-            return False
-        return not block or int(block[0]) > 0 and self.place(joint, 0)[0] % int(block[0]) == 0
+        return all(set(joint) <= names and (not sign or block > 0 and self.place("+".join(joint), 0)[0] % block == 0)
+                   for joint, sign, block in (_axis(cut.axis) for cut in cuts))
 
     def place(self, axis, rank):
         """(size, coordinate of the rank) of an axis or part, of several as one ("dp+cp"), or of blocks of those: "dp%2" is
         the place within its block, "dp//2" the number of the block."""
-        names = re.split("%|//", axis)[0].split("+")
+        names, sign, block = _axis(axis)
         digits, stride = [], 1  # (stride, size), inner to outer
         for name, size in reversed(self.axes):
             if name in names:
@@ -45,13 +44,13 @@ class Mesh:
         at = 0
         for stride, size in reversed(digits):
             at = at * size + rank // stride % size
-        if "%" in axis:
-            block = int(axis.split("%")[1])
-            return block, at % block
-        if "//" in axis:
-            block = int(axis.split("//")[1])
-            return count // block, at // block
-        return count, at
+        return {"": (count, at), "%": (block, at % block), "//": (count // block, at // block)}[sign]
+
+
+def _axis(text):
+    """The names, sign and size of the block of "dp+cp%2"; without a block "" and 1."""
+    joint, sign, block = re.fullmatch(r"([^%/]+)(?:(%|//)(\d+))?", text).groups()
+    return joint.split("+"), sign or "", int(block or 1)
 
 
 def mesh_of(case):
@@ -130,7 +129,7 @@ def holders(cuts, shape, mesh):
     """[(ranks, runs per dim)]: each distinct piece of a tensor with the ranks that hold it; empty where a cut names an
     axis that the mesh has not."""
     pieces = {}
-    if not all(mesh.is_known(cut.axis) for cut in cuts):
+    if not mesh.knows(cuts):
         return []
     for rank in range(mesh.size()):
         piece = tuple(tuple(runs(indices(cuts, dim, len(shape), size, mesh, rank)))

@@ -74,6 +74,6 @@ def draw(case, parameters):
     mesh = layouts.mesh_of(case)
     if not 1 < mesh.size() <= MOST_RANKS:
         return []
-    shown = [one for one in representatives(parameters) if all(mesh.is_known(cut.axis) for cut in layouts.parse(one[1]))]
+    shown = [one for one in representatives(parameters) if mesh.knows(layouts.parse(one[1]))]
     width = min(max(PAGE_WIDTH // (len(shown) + 1) - GAP, NARROWEST), WIDEST)
     return [_draw_ranks(mesh)] + [_draw_parameter(*one, mesh, width) for one in shown]

@@ -31,12 +31,16 @@ def given(name):
         sys.exit(error(f"the input {name.lower()} cannot be split into words: {fault}; close its quotes", 2))
 
 
+def program():
+    return given("SHARDPROOF") or ["shardproof"]
+
+
 def started(command):
     """The exit status; where the command cannot be started, the error is said."""
     try:
         return subprocess.run(command, check=False).returncode
     except OSError as fault:
-        return error(f"{command[0] or 'shardproof'} cannot be started: {fault.strerror}; does the step install come before?", 2)
+        return error(f"{command[0]} cannot be started: {fault.strerror}; does the step install come before?", 2)
 
 
 def call(*command):
@@ -53,13 +57,13 @@ def install():
         call(*pip, wheel)
         say("GITHUB_ENV", "SHARDPROOF=shardproof\n")
         return
-    program = ROOT / "shardproof"
+    own = ROOT / "shardproof"
     if given("SCENARIOS"):
-        call(program, "build", "--yes")
+        call(own, "build", "--yes")
     if pytest:
-        call(program, "build", "shardproof-light", "--yes")
+        call(own, "build", "shardproof-light", "--yes")
         call(*pip, "--editable", ROOT / "python")
-    say("GITHUB_ENV", f"SHARDPROOF={program}\n")
+    say("GITHUB_ENV", f"SHARDPROOF={own}\n")
 
 
 def run():
@@ -68,7 +72,7 @@ def run():
     status = 0
     if scenarios := given("SCENARIOS"):
         share = ["--shard", shard] if shard else []
-        command = [*(given("SHARDPROOF") or ["shardproof"]), "run", *scenarios, *share, "--out", out]
+        command = [*program(), "run", *scenarios, *share, "--out", out]
         status = started([*command, *options])  # it prints its own annotations of cases
         if status == 2:
             error("shardproof run: bad input, no case selected, or cases that were not run; the log of this step says which")
@@ -151,7 +155,7 @@ def summary():
         text.append(f"\n{len(failed) - MOST_SHOWN} more are in pytest.xml.")
     page = ""
     if (out / "results.json").exists() or (out / "journal").exists():
-        status = started([*(given("SHARDPROOF") or ["shardproof"]), "report", str(out)])
+        status = started([*program(), "report", str(out)])
         page = str(out / "report.html") if status == 0 else ""
         text += ["", f"The page with pictures is report.html in the artifact {out.name}."] if page else []
     if text:

@@ -170,8 +170,7 @@ class LayoutTests:
         self._program = program
         self._template = template
         self._numbers = {item: number for number, item in enumerate(items)}
-        self._goldens: dict = {}
-        self._attempts: dict = {}
+        self._goldens: dict = {}  # (attempt, Run)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item) -> None:
@@ -197,12 +196,13 @@ class LayoutTests:
         parameters = {**getattr(item.callspec, "funcargs", {}), **item.callspec.params, "layout": None}
         key = (item.parent.nodeid, item.originalname, *sorted((name, id(value)) for name, value in parameters.items()))
         attempt = getattr(item, "execution_count", 1)  # of pytest-rerunfailures
-        if self._goldens.get(key) is None or (self._goldens[key].failure and self._attempts[key] != attempt):
-            self._attempts[key] = attempt
-            golden = self._goldens[key] = self._run(item, Layout(GOLDEN), None)
+        known, golden = self._goldens.get(key, (None, None))
+        if golden is None or (golden.failure and known != attempt):
+            golden = self._run(item, Layout(GOLDEN), None)
+            self._goldens[key] = attempt, golden
             if golden.is_recorded and not golden.failure:
                 golden.failure = self._repeat(item, golden)
-        return self._goldens[key]
+        return golden
 
     def _repeat(self, item, golden: Run) -> str:
         """Repeats the golden with other roundings, and returns why a repeat failed."""
@@ -319,10 +319,8 @@ def failure_text(endings, layout: Layout, folder: Path, timeout: float) -> str:
         ranks.setdefault(f"skipped the test ({ending.result['line']}), and others did not", []).append(ending.rank)
     name = "the golden (one rank)" if layout.text == GOLDEN else f'layout "{layout}"'
     lines = [f"{ranks_of(numbers)} {line}" for line, numbers in ranks.items()]
-    if not failed:
-        return f"{name}: " + "\n".join(lines)
     # Those that failed later, often because the first one had left, need no traceback.
-    traceback = (failed[0].result or {}).get("text", "")
+    traceback = (failed[0].result or {}).get("text", "") if failed else ""
     return f"{name}: " + "\n".join([*lines, traceback]).rstrip()
 
 

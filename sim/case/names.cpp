@@ -31,4 +31,24 @@ std::string known_names(const std::string& word, const std::vector<std::string>&
   return nearest.empty() ? list : fmt::format("{}; did you mean {}?", list, nearest);
 }
 
+std::string unknown_axis(const std::string& axis) {
+  const std::vector<std::string> known = known_axes();
+  auto last = known.begin();
+  for (size_t begin = 0; begin <= axis.size();) {
+    const size_t end = std::min(axis.find('+', begin), axis.size());
+    const std::string name = axis.substr(begin, end - begin);
+    const auto at = std::find(known.begin(), known.end(), name);
+    if (at == known.end()) return "unknown axis '" + name + "'";
+    if (at < last) return "'" + axis + "' is not in the order of the mesh";
+    last = at;
+    begin = end + 1;
+  }
+  return "";
+}
+
+std::string group_of_axis(std::string axis) {
+  std::replace(axis.begin(), axis.end(), '+', ',');
+  return axis;
+}
+
 }  // namespace shardproof::sim

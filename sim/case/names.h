@@ -1,7 +1,6 @@
 // The names that a scenario, a case or the command line may use. Each list is written once.
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -23,26 +22,17 @@ inline std::vector<std::string> known_axes() {
   names.push_back("world");
   return names;
 }
-
-// What is wrong with the name of an axis, or of several as "dp+cp"; "" if it is known.
-inline std::string unknown_axis(const std::string& axis, const std::vector<std::string>& known) {
-  auto from = known.begin();
-  for (size_t begin = 0; begin <= axis.size();) {
-    const size_t end = std::min(axis.find('+', begin), axis.size());
-    const std::string name = axis.substr(begin, end - begin);
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      return "unknown axis '" + name + "'";
-    from = std::find(from, known.end(), name);
-    if (from == known.end()) return "'" + axis + "' is not in the order of the mesh";
-    begin = end + 1;
-  }
-  return "";
-}
 inline std::vector<std::string> known_collectives() {
   std::vector<std::string> names = all_names<Op>();
   names.pop_back();  // no fault names make_group
   return names;
 }
+
+// What is wrong with the name of an axis, or of several as "dp+cp" in their order; "" if it is
+// known.
+std::string unknown_axis(const std::string& axis);
+// As calls name their group: "dp,cp" of "dp+cp".
+std::string group_of_axis(std::string axis);
 
 // "known are AdamW, SGD; did you mean AdamW?" Without the question when no name is near.
 std::string known_names(const std::string& word, const std::vector<std::string>& known);

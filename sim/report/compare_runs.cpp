@@ -67,8 +67,8 @@ std::string digest_difference(const json& a, const json& b) {
   const auto text = [](const json& digest) {
     return digest.is_string() ? digest.get<std::string>() : std::string("not observed");
   };
-  return fmt::format("rank{} {}: {} in A, {} in B{}", ranks.size() > 1 ? "s" : "",
-                     fmt::join(ranks, ", "), text(a[ranks[0]]), text(b[ranks[0]]),
+  return fmt::format("{}: {} in A, {} in B{}", ranks_text(ranks), text(a[ranks[0]]),
+                     text(b[ranks[0]]),
                      ranks.size() > 1 ? fmt::format(" (rank {})", ranks[0]) : "");
 }
 

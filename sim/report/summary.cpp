@@ -272,8 +272,7 @@ std::string warning_lines(const judge::CaseResult& result) {
   }
   std::string text;
   for (const auto& [warning, warned] : ranks) {
-    text += fmt::format("\n             warning  rank{} {}: {}", warned.size() == 1 ? "" : "s",
-                        fmt::join(warned, ", "), warning);
+    text += fmt::format("\n             warning  {}: {}", ranks_text(warned), warning);
   }
   return text;
 }

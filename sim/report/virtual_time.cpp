@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <numeric>
 
 #include "sim/case/stretch.h"
 #include "sim/report/escape.h"
@@ -211,25 +212,20 @@ std::string bubble_text(const VirtualTime& time) {
 constexpr size_t kMostSteps = 40;
 constexpr size_t kMostShares = 12;
 
-// The kMostSteps longest steps, in their order; of equal ones the first.
-std::vector<PathStep> listed(std::vector<PathStep> path) {
-  const std::vector<PathStep> all = path;
-  std::ranges::stable_sort(path, std::greater<>(), &PathStep::duration_us);
-  if (path.size() <= kMostSteps) return all;
-  double shortest = path[kMostSteps - 1].duration_us;
-  auto equal = std::count_if(path.begin(), path.begin() + kMostSteps,
-                             [&](const PathStep& step) { return step.duration_us == shortest; });
-  path.clear();
-  for (const PathStep& step : all) {
-    const bool is_last = step.duration_us == shortest;
-    if (step.duration_us > shortest || (is_last && equal-- > 0)) path.push_back(step);
-  }
-  return path;
+// The places of the kMostSteps longest steps, in their order; of equal ones the first.
+std::vector<size_t> listed(const std::vector<PathStep>& path) {
+  std::vector<size_t> places(path.size());
+  std::iota(places.begin(), places.end(), size_t{0});
+  std::ranges::stable_sort(places, std::greater<>(), [&](size_t i) { return path[i].duration_us; });
+  places.resize(std::min(places.size(), kMostSteps));
+  std::ranges::sort(places);
+  return places;
 }
 
 Json path_json(const std::vector<PathStep>& path) {
   auto out = Json::array();
-  for (const PathStep& step : listed(path)) {
+  for (const size_t place : listed(path)) {
+    const PathStep& step = path[place];
     out.push_back({{"rank", step.rank},
                    {"what", step.name},
                    {"start_us", json_number(step.start_us)},

@@ -146,13 +146,12 @@ void check_config_keys(const ConfigFields& decoder) {
     for (const FamilyTraits& family : all_families()) {
       if (contains(known_keys({&family}), key)) computing.push_back(family.name);
     }
-    const std::string who =
-        computing.empty() || of_experts
-            ? fmt::format("no family here {}computes with it", of_experts ? "without experts " : "")
-            : fmt::format("{} with it, and this family does not",
-                          computing.size() > 1
-                              ? fmt::format("{} compute", fmt::join(computing, ", "))
-                              : computing.front() + " computes");
+    std::string who =
+        fmt::format("no family here {}computes with it", of_experts ? "without experts " : "");
+    if (!of_experts && !computing.empty()) {
+      who = fmt::format("{} compute{} with it, and this family does not",
+                        fmt::join(computing, ", "), computing.size() > 1 ? "" : "s");
+    }
     decoder.refuse({key}, fmt::format("'{}' is not supported: {}", decoder.name(key), who),
                    "remove it if the model does without it");
   }

@@ -7,7 +7,7 @@ import os
 import random
 
 import cli_test
-from recorded_test import ADAM, PARAMETERS, JudgedTest, Run, gradient, recorded, start, stepped, values_of
+from recorded_test import ADAM, PARAMETERS, JudgedTest, Run, gradient, in_float32, recorded, start, stepped, values_of
 
 
 class Grounds(JudgedTest):
@@ -115,27 +115,23 @@ class Grounds(JudgedTest):
         folder = os.path.join(self.scratch, "wide")
         recorded().write(folder)
 
-        def in_float32(run):
+        def narrow(run):
             run.head["precision"] = "float32"
-            for lines, data in zip(run.lines, run.data):
-                for i, line in enumerate(lines):
-                    line["dtype"] = "float32"
-                    data[i] = (data[i][0], "float32", *data[i][2:])
-            return run
+            return in_float32(run)
         for number in range(1, 17):
             draw = random.Random(number)
 
             def moved(run, rank, kind, name, values):
                 most = max(map(abs, values)) / 6
                 return [value + most * draw.uniform(-1, 1) for value in values] if kind == "grad" else None
-            repeat = in_float32(recorded((), moved))
+            repeat = narrow(recorded((), moved))
             repeat.head["noise"] = number
             repeat.write(os.path.join(folder, f"noise{number}"))
 
         def judged(factor, status):
             def times(run, rank, kind, name, values):
                 return [factor * value for value in values] if kind == "grad" else None
-            run = in_float32(recorded((("dp", 2),), times)).write(os.path.join(self.scratch, f"times {factor}"))
+            run = narrow(recorded((("dp", 2),), times)).write(os.path.join(self.scratch, f"times {factor}"))
             return self.run_to_end("judge", run, "--golden", folder, status=status).stdout
         judged(1, 0)
         for factor in (0.5, 1.5):

@@ -139,6 +139,15 @@ def recorded(mesh=(), change=None, optimizer_of=None, **more):
     return run
 
 
+def in_float32(run):
+    """The run, with all that it has so far in float32."""
+    for lines, data in zip(run.lines, run.data):
+        for i, line in enumerate(lines):
+            line["dtype"] = "float32"
+            data[i] = (data[i][0], "float32", *data[i][2:])
+    return run
+
+
 def of(wanted_kind, part_of_name, how, ranks=None):
     """A change of one kind of tensor: how(value, run, rank)."""
     def change(run, rank, kind, name, values):
@@ -345,11 +354,7 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(run), 1, "missing", "head.weight")
 
     def test_float32_is_not_called_right(self):
-        run = recorded([("tp", 2)])
-        for lines, data in zip(run.lines, run.data):
-            for i, line in enumerate(lines):
-                line["dtype"] = "float32"
-                data[i] = (data[i][0], "float32", *data[i][2:])
+        run = in_float32(recorded([("tp", 2)]))
         self.expect(self.judge(run), 4, "REFUSED", "float32", "record both runs in float64")
         place = next(i for i, one in enumerate(run.lines[1]) if one["kind"] == "grad" and "norm" in one["name"])
         key, dtype, shape, values = run.data[1][place]
@@ -358,11 +363,7 @@ class RecordedRunTest(cli_test.CommandTest):
 
     def test_counts_of_steps_are_no_result(self):
         def with_counts(mesh=()):
-            run = recorded(mesh)
-            for lines, data in zip(run.lines, run.data):
-                for i, line in enumerate(lines):
-                    line["dtype"] = "float32"
-                    data[i] = (data[i][0], "float32", *data[i][2:])
+            run = in_float32(recorded(mesh))
             for rank in range(run.world_size):
                 run.add(rank, "opt", "step.head.weight", [1], (), dtype="int64")
             return run

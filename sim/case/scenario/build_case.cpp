@@ -292,11 +292,11 @@ void check_collectives(const Settings& settings, const json& collectives) {
   const std::string path = "expect.collectives";
   if (collectives.is_null()) return;
   for (const auto& [axis, counts] : collectives.items()) {
-    const std::vector<std::string> axes = known_axes();
-    const std::string unknown = unknown_axis(axis, axes);
+    const std::string unknown = unknown_axis(axis);
     if (!unknown.empty())
-      settings.fail(path, fmt::format("{} in {}", unknown, path),
-                    known_names(axis, axes) + "; several, in the order of the mesh, as dp+cp");
+      settings.fail(
+          path, fmt::format("{} in {}", unknown, path),
+          known_names(axis, known_axes()) + "; several, in the order of the mesh, as dp+cp");
     if (!counts.is_object())
       settings.fail(path, fmt::format("{}.{} is not a map", path, axis), "write {all_reduce: 3}");
     for (const auto& [op, count] : counts.items()) {

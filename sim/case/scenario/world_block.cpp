@@ -45,9 +45,9 @@ void check_stragglers(const Settings& settings, const std::vector<StragglerSpec>
 }
 
 void check_axis(const Settings& settings, const std::string& axis) {
-  const std::vector<std::string> known = known_axes();
-  const std::string unknown = axis.empty() ? "" : unknown_axis(axis, known);
-  if (!unknown.empty()) settings.fail("faults", unknown + " in a fault", known_names(axis, known));
+  const std::string unknown = axis.empty() ? "" : unknown_axis(axis);
+  if (!unknown.empty())
+    settings.fail("faults", unknown + " in a fault", known_names(axis, known_axes()));
 }
 
 void check_faults(const Settings& settings, const CaseSpec& spec, int64_t world_size) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/count_of.h"
 #include "base/digest.h"
 #include "sim/case/record/magnitude.h"
 #include "sim/judge/diff/tensor_diff.h"
@@ -22,7 +23,7 @@ struct AddendGroup {
 
 struct TensorAddends {
   std::vector<ResultRow*> rows;
-  std::vector<const ResultRow*> unfit;
+  std::vector<ResultRow*> unfit;
   std::vector<const Piece*> pieces;
 };
 
@@ -32,11 +33,7 @@ std::map<GoldenPosition, TensorAddends> addends_by_tensor(std::vector<RankReport
     for (ResultRow& row : report.rows) {
       if (!row.partial || row.order < 0) continue;
       TensorAddends& tensor = tensors[golden_position(row.step, row.phase, row.order)];
-      if (row.is_wrong()) {
-        tensor.unfit.push_back(&row);
-      } else {
-        tensor.rows.push_back(&row);
-      }
+      (row.is_wrong() ? tensor.unfit : tensor.rows).push_back(&row);
     }
     for (const Piece& piece : report.pieces) {
       if (!piece.partial) continue;
@@ -137,10 +134,6 @@ std::vector<int64_t> odd_peers(const AddendGroup& group) {
     if (holders.at(held.hash) == fewest) lonely.push_back(rank);
   }
   return fewer.empty() ? lonely : fewer;
-}
-
-std::string ranks_text(const std::vector<int64_t>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
 }
 
 // Adds to `found` the ranks without an addend, or those whose addends do not fit the others.

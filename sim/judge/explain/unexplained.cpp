@@ -163,8 +163,7 @@ std::string factors_of_scalar(const Rows& wrong, const std::string& on_ranks) {
   std::string text;
   for (size_t i = 0; i < std::min(kListed, factors.size()); ++i) {
     const auto& [factor, ranks] = factors[i];
-    text += fmt::format("{}{} x golden on rank{} {}", i > 0 ? ", " : "", factor,
-                        ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+    text += fmt::format("{}{} x golden on {}", i > 0 ? ", " : "", factor, ranks_text(ranks));
   }
   const size_t more = factors.size() - std::min(kListed, factors.size());
   return text + (more > 0 ? fmt::format(", and {} other values", more) : "");

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/count_of.h"
+
 namespace shardproof::sim::judge {
 
 std::string ranks_clause(const Mesh& mesh, const std::vector<int64_t>& ranks,
@@ -97,8 +99,8 @@ Explanation words_for_lacking_addend(const std::string& lack, const std::string&
 
 std::string words_for_empty_addends(const std::vector<int64_t>& ranks) {
   const bool several = ranks.size() > 1;
-  return fmt::format("; the addend{} of rank{} {} {} 0 everywhere", several ? "s" : "",
-                     several ? "s" : "", fmt::join(ranks, ", "), several ? "are" : "is");
+  return fmt::format("; the addend{} of {} {} 0 everywhere", several ? "s" : "", ranks_text(ranks),
+                     several ? "are" : "is");
 }
 
 }  // namespace shardproof::sim::judge

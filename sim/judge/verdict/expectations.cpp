@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <map>
 
 #include "base/error.h"
+#include "sim/case/names.h"
 #include "sim/judge/verdict/fault_effect.h"
 #include "sim/judge/verdict/verdict.h"
 
@@ -18,8 +18,7 @@ namespace {
 std::string other_counts(const std::vector<RankReport>& reports, int64_t world_size,
                          const std::string& axis, const std::string& op, int64_t expected) {
   std::map<int64_t, std::vector<int64_t>> ranks;
-  std::string group = axis;
-  std::replace(group.begin(), group.end(), '+', ',');  // as calls name several axes
+  const std::string group = group_of_axis(axis);
   for (const RankReport& report : reports) {
     if (report.rank >= world_size) continue;  // a rank that a policy refits has its own mesh
     const auto count = report.call_counts.find({group, op});

@@ -16,7 +16,7 @@ namespace {
 // the case.
 constexpr int kDrawsToChoose = 8;
 constexpr int kMostRefused = 1000;  // pairs
-// Drawn cases, where none at all was taken. Seconds.
+// Drawn cases, where none at all was taken: some seconds.
 constexpr int64_t kMostHopeless = 15000;
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "base/count_of.h"
 #include "sim/uses/recorded/clue.h"
 #include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/placement.h"
@@ -179,11 +180,10 @@ std::string copies_without_state(const RecordedRun& run, const judge::Divergence
   const bool is_stale = keeps_value(run, found);
   if (have.empty() || is_wrong_beside || found.ranks.empty() || !is_stale) return "";
   return fmt::format(
-      "rank{} {} recorded no state of the optimizer for it, and rank{} {} did: the optimizer there "
+      "{} recorded no state of the optimizer for it, and {} did: the optimizer there "
       "does not hold it, and nothing gives it the new values before the step ends; broadcast them "
       "within step(), or record without an optimizer and call rec.stepped() after the broadcast",
-      found.ranks.size() > 1 ? "s" : "", fmt::join(found.ranks, ", "), have.size() > 1 ? "s" : "",
-      fmt::join(have, ", "));
+      ranks_text(found.ranks), ranks_text(have));
 }
 
 }  // namespace
@@ -203,18 +203,22 @@ std::string ranks_without_state(const RecordedRun& run, const judge::Divergence&
   }
   if (have.empty() || without.empty()) return "";
   return fmt::format(
-      "rank{} {} recorded a part of the parameter and no such state of it, rank{} {} did: the "
-      "optimizer there does not hold it, or its states were lost",
-      without.size() > 1 ? "s" : "", fmt::join(without, ", "), have.size() > 1 ? "s" : "",
-      fmt::join(have, ", "));
+      "{} recorded a part of the parameter and no such state of it, {} did: the optimizer there "
+      "does not hold it, or its states were lost",
+      ranks_text(without), ranks_text(have));
+}
+
+std::map<int64_t, int64_t> last_steps(const RecordedRun& run) {
+  std::map<int64_t, int64_t> last;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (is_stepped(piece.kind)) last[piece.rank] = std::max(last[piece.rank], piece.step);
+  }
+  return last;
 }
 
 std::string ranks_without_step(const RecordedRun& run, int64_t step,
                                const std::vector<int64_t>& wrong) {
-  std::map<int64_t, int64_t> last;  // step of each rank that has parameters
-  for (const RecordedPiece& piece : run.pieces) {
-    if (is_stepped(piece.kind)) last[piece.rank] = std::max(last[piece.rank], piece.step);
-  }
+  std::map<int64_t, int64_t> last = last_steps(run);
   std::vector<int64_t> without;
   for (const auto& [rank, made] : last) {
     if (made < step) without.push_back(rank);
@@ -222,9 +226,8 @@ std::string ranks_without_step(const RecordedRun& run, int64_t step,
   if (without.empty() || without.size() == last.size()) return "";
   const auto is_wrong = [&](int64_t rank) { return std::ranges::count(wrong, rank) > 0; };
   if (!wrong.empty() && std::ranges::none_of(without, is_wrong)) return "";
-  return fmt::format("rank{} {} recorded {} of {} steps: the optimizer did not step there",
-                     without.size() > 1 ? "s" : "", fmt::join(without, ", "), last[without.front()],
-                     run.steps);
+  return fmt::format("{} recorded {} of {} steps: the optimizer did not step there",
+                     ranks_text(without), last[without.front()], run.steps);
 }
 
 std::string absent_gradients(const RecordedRun& run, const Reference& reference,

@@ -11,6 +11,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/count_of.h"
 #include "sim/case/record/magnitude.h"
 #include "sim/judge/diff/factor_sums.h"
 #include "sim/uses/recorded/gradients.h"
@@ -134,9 +135,8 @@ std::string guilty_ranks(const RecordedRun& run, const Reference& reference,
   for (const int64_t rank : wrong) right.erase(rank);
   const bool is_shared = static_cast<int64_t>(found.ranks.size()) == run.world_size;
   if (!is_shared || wrong.empty() || right.empty()) return "";
-  return fmt::format("the gradients of rank{} {} are wrong, those of rank{} {} are right",
-                     wrong.size() > 1 ? "s" : "", fmt::join(wrong, ", "),
-                     right.size() > 1 ? "s" : "", fmt::join(right, ", "));
+  return fmt::format("the gradients of {} are wrong, those of {} are right", ranks_text(wrong),
+                     ranks_text(right));
 }
 
 // The name up to the component, with its dot, that says router; "" if none does.

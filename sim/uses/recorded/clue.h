@@ -1,6 +1,7 @@
 // The cause of a difference that other tensors of its step, or its own copies, tell.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ std::string advice_on(const RecordedRun& run, const Reference& reference,
 // parameter and not the state. "" for others.
 std::string ranks_without_state(const RecordedRun& run, const judge::Divergence& found);
 
+// The last step of each rank that has parameters or states, by rank.
+std::map<int64_t, int64_t> last_steps(const RecordedRun& run);
 // "ranks 1, 3 recorded 1 of 2 steps": those that recorded no parameter or state of this one, where
 // others did. "" for none, and where none of them is among the `wrong` ones, if there are any.
 std::string ranks_without_step(const RecordedRun& run, int64_t step,

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "base/count_of.h"
 #include "base/quantile.h"
 #include "sim/uses/recorded/clue.h"
 #include "sim/uses/recorded/placement.h"
@@ -151,9 +152,7 @@ bool has_local_numbers(const std::map<int64_t, int64_t>& sources,
 std::string place_of(const Mesh& mesh, const std::set<int64_t>& ranks,
                      const std::set<int64_t>& all) {
   if (ranks == all) return "on all ranks";
-  std::string text =
-      fmt::format("on rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", ")) +
-      (ranks.size() > 1 ? "" : " only");
+  std::string text = "on " + ranks_text(ranks) + (ranks.size() > 1 ? "" : " only");
   std::string axes;
   for (const std::string& axis : mesh.names()) {
     const int64_t place = mesh.coordinate(axis, *ranks.begin());

@@ -10,6 +10,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/count_of.h"
 #include "sim/uses/recorded/placement.h"
 
 namespace shardproof::sim::recorded {
@@ -147,11 +148,9 @@ std::string without_gradients(const RecordedRun& run) {
       without.insert(piece.rank);
   }
   if (with.empty() || without.empty()) return "";
-  const bool many = without.size() > 1;
   return fmt::format(
-      "rank{} {} recorded parameters and no gradient, so that nothing says whether "
-      "{} got the others'",
-      many ? "s" : "", fmt::join(without, ", "), many ? "they" : "it");
+      "{} recorded parameters and no gradient, so that nothing says whether {} got the others'",
+      ranks_text(without), without.size() > 1 ? "they" : "it");
 }
 
 }  // namespace shardproof::sim::recorded

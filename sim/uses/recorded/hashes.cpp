@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/count_of.h"
 #include "sim/case/record/golden_record.h"
 
 namespace shardproof::sim::recorded {
@@ -95,10 +96,10 @@ judge::Divergence finding_of(const Hashes& group, const std::vector<Hashes>& gro
     wrong += differ(other) ? 1 : 0;
   }
   found.pattern = fmt::format(
-      "its hash on rank{} {} is not that of rank{} {}, which should hold the same; of {} outputs "
-      "that ranks share in this step, {} differ, and this is the first",
-      found.ranks.size() > 1 ? "s" : "", fmt::join(found.ranks, ", "), equal.size() > 1 ? "s" : "",
-      fmt::join(equal, ", "), all, wrong);
+      "its hash on {} is not that of {}, which should hold the same; of {} outputs that ranks "
+      "share "
+      "in this step, {} differ, and this is the first",
+      ranks_text(found.ranks), ranks_text(equal), all, wrong);
   found.likely =
       "an input or parameter of this module differs between these ranks; or its output is an "
       "addend that is summed outside of it, which hashes= should not name";

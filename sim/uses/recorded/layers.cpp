@@ -100,13 +100,4 @@ void split_layers(RecordedRun& run, RecordedRun& reference) {
   for (RecordedRun& repeat : reference.repeats) split(repeat, names);
 }
 
-const ParameterGroup* group_of(const std::vector<ParameterGroup>& groups,
-                               const std::string& parameter) {
-  for (const ParameterGroup& group : groups) {
-    if (group.parameters.contains(parameter)) return &group;
-  }
-  const std::string whole = name_without_layer(parameter);
-  return whole == parameter ? nullptr : group_of(groups, whole);
-}
-
 }  // namespace shardproof::sim::recorded

@@ -1,6 +1,5 @@
-// Gradients of a step before that were not reset.
+// Values of a step before: gradients that were not reset, and counters that were not updated.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/count_of.h"
+#include "sim/judge/diff/evidence.h"
 #include "sim/judge/diff/factor_sums.h"
 #include "sim/uses/recorded/clue.h"
 
@@ -86,8 +87,7 @@ bool explain_stale_number(const Reference& reference, judge::Divergence& found) 
   if (!before || before->value.numel() != 1) return false;
   if (values_as<double>(before->value).front() != row.actual_value) return false;
   found.pattern =
-      fmt::format("equals the golden of step {}: stale, it was not updated on rank{} {}",
-                  found.step - 1, found.ranks.size() > 1 ? "s" : "", fmt::join(found.ranks, ", "));
+      judge::text_of(judge::EqualsStep{.step = found.step - 1}) + " on " + ranks_text(found.ranks);
   found.likely.clear();
   return true;
 }

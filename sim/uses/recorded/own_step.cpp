@@ -9,6 +9,7 @@
 #include "base/precision.h"
 #include "observe/observation_kind.h"
 #include "sim/case/record/magnitude.h"
+#include "sim/judge/diff/factor_sums.h"
 #include "sim/judge/diff/tolerance.h"
 #include "sim/uses/recorded/placement.h"
 
@@ -252,23 +253,20 @@ std::optional<double> OwnSteps::alike(const RecordedPiece& now, const RecordedPi
                *right_then = golden_before.value.data<double>(),
                *right_grad = grad.value.data<double>();
   bool is_same = true;
-  double both = 0, here = 0, there = 0;
+  judge::FactorSums updates;
   int64_t count = 0;
   plan_of(now).for_each_run([&](int64_t local, int64_t global, int64_t length) {
     for (int64_t i = 0; i < length; ++i) {
       const double g = right_grad[global + i];
       is_same = is_same && std::fabs(gradients[local + i] - g) <= kSameGradient * grad.scale;
       if (!(std::fabs(g) > kNotRounding * grad.scale)) continue;
-      const double own = values[local + i] - then[local + i];
-      const double due = right[global + i] - right_then[global + i];
-      both += own * due;
-      here += own * own;
-      there += due * due;
+      updates.add(values[local + i] - then[local + i], right[global + i] - right_then[global + i]);
       ++count;
     }
   });
-  if (!is_same || count < kFewestAlike || !(here > 0) || !(there > 0)) return std::nullopt;
-  return both / std::sqrt(here * there);
+  const double size = std::sqrt(updates.actual * updates.golden);
+  if (!is_same || count < kFewestAlike || !(size > 0)) return std::nullopt;
+  return updates.product / size;
 }
 
 double OwnSteps::largest_update(int64_t step) {

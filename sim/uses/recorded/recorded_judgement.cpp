@@ -80,20 +80,15 @@ void resume_as(const RecordedRun& run, RecordedRun& reference) {
 
 // run.json has the steps of rank 0. Where it made fewer than others, that is the finding.
 void count_steps(const RecordedRun& reference, RecordedRun& run) {
-  std::map<int64_t, int64_t> last;  // step of each rank
-  for (const RecordedPiece& piece : run.pieces) {
-    if (is_stepped(piece.kind)) last[piece.rank] = std::max(last[piece.rank], piece.step);
-  }
-  for (const auto& [rank, step] : last) {
-    if (step <= run.steps) continue;
-    if (step == reference.steps) run.steps = step;
-  }
+  if (run.steps >= reference.steps) return;
+  const auto made_all = [&](const auto& one) { return one.second == reference.steps; };
+  if (std::ranges::any_of(last_steps(run), made_all)) run.steps = reference.steps;
 }
 
-// "3", or where ranks differ "3 (ranks 1, 2: 2)".
+// "3", or where ranks differ "3 (rank 1 recorded 2 of 3 steps: ..)".
 std::string steps_of(const RecordedRun& run) {
   const std::string fewer = ranks_without_step(run, run.steps, {});
-  return fmt::format("{}", run.steps) + (fewer.empty() ? "" : " (" + fewer + ")");
+  return std::to_string(run.steps) + (fewer.empty() ? "" : " (" + fewer + ")");
 }
 
 void check_same_recording(const RecordedRun& run, const RecordedRun& reference) {

@@ -368,4 +368,13 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
   return out;
 }
 
+const ParameterGroup* group_of(const std::vector<ParameterGroup>& groups,
+                               const std::string& parameter) {
+  for (const ParameterGroup& group : groups) {
+    if (group.parameters.contains(parameter)) return &group;
+  }
+  const std::string whole = name_without_layer(parameter);
+  return whole == parameter ? nullptr : group_of(groups, whole);
+}
+
 }  // namespace shardproof::sim::recorded

@@ -39,10 +39,11 @@ struct Reference {
 // they agree with each other, and are far from the run.
 Reference make_reference(const RecordedRun& run, Precision judged);
 
+// Counts a tensor of the record in the reference's scales.
 void add_scale(const GoldenTensor& tensor, Reference& reference);
-// The largest magnitude of the tensors beside it: of a moment, those of its kind and the
-// gradients, or their squares, of its step; of
-// others, those of their phase and step. User scalars, as a count of tokens, are not among them.
+// The largest magnitude of the tensors beside it: of a moment, those of its kind and the gradients,
+// or their squares, of its step; of others, those of their phase and step. User scalars, as a count
+// of tokens, are not among them.
 double phase_scale_of(const Reference& reference, const GoldenTensor& golden);
 // The allowance of float64.
 double exact_allowance(const Reference& reference, const GoldenTensor& golden);

@@ -3,7 +3,6 @@
 
 #include "sim/case/case_spec.h"
 #include "sim/judge/diff/tolerance.h"
-#include "sim/uses/recorded/placement.h"
 #include "sim/uses/recorded/reference.h"
 
 namespace shardproof::sim::recorded {

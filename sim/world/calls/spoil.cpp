@@ -8,6 +8,7 @@
 
 #include "base/count_of.h"
 #include "base/error.h"
+#include "sim/case/names.h"
 
 namespace shardproof::sim::world {
 namespace {
@@ -207,10 +208,8 @@ bool occurs_in(std::string_view text, std::string_view pattern) {
 
 bool concerns(const FaultSpec& fault, const Call& call, int64_t step) {
   const std::string_view group = call.group;
-  std::string axis = fault.axis;
-  std::replace(axis.begin(), axis.end(), '+', ',');  // as calls name several axes
   return (fault.op.empty() || fault.op == name_of(call.op)) &&
-         (axis.empty() || axis == group.substr(0, group.find('['))) &&
+         (fault.axis.empty() || group_of_axis(fault.axis) == group.substr(0, group.find('['))) &&
          (fault.step == 0 || fault.step == step) && occurs_in(call.label, fault.label) &&
          can_spoil(fault, call);
 }

@@ -8,6 +8,7 @@
 #include "base/count_of.h"
 #include "base/error.h"
 #include "model/decoder.h"
+#include "model/no_experts.h"
 #include "model/weights.h"
 #include "parallel/data/style.h"
 #include "parallel/pp/style.h"
@@ -158,12 +159,9 @@ void refuse_training_of_routers(const CaseSpec& spec, const ModelConfig& config)
   const bool limits = spec.capacity.factor != 0, moves = spec.selection_bias.rate != 0;
   if (!side_losses_of(spec).any() && !limits && !moves && !spec.replays_routes) return;
   if (!config.has_experts()) {
-    const bool by_config = config.traits().has_experts();
-    refuse(fmt::format("run.experts trains routers, which {} {} does not have",
-                       by_config ? "this config of" : "a model of family", config.traits().name),
-           by_config ? "leave it out, or give a layer experts (mlp_only_layers, "
-                       "decoder_sparse_step, first_k_dense_replace)"
-                     : "leave it out, or choose a family with experts");
+    const NoExperts no = no_experts(config);
+    refuse(fmt::format("run.experts trains routers, which {} does not have", no.who),
+           "leave it out, or " + no.fix);
   }
   if (spec.is(ModelWorkload::kLogprobs)) {
     refuse("run.experts acts on steps of training, which workload logprobs does not make",

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "model/experts.h"
+#include "model/no_experts.h"
 #include "parallel/experts/dispatch.h"
 
 namespace shardproof {
@@ -26,13 +27,10 @@ std::string common_divisors(int64_t one, int64_t other) {
 void check_sizes(const ModelConfig& config, const Mesh& mesh) {
   const int64_t ep = mesh.size("ep"), etp = mesh.size("etp"), edp = mesh.size("edp");
   if (!config.has_experts()) {
-    const bool by_config = config.traits().has_experts();
+    const NoExperts no = no_experts(config);
     throw_refused(
-        fmt::format("ep={} and etp={} spread experts, which {} {} does not have", ep, etp,
-                    by_config ? "this config of" : "a model of family", config.traits().name),
-        by_config ? "set both to 1, or give a layer experts (mlp_only_layers, decoder_sparse_step, "
-                    "first_k_dense_replace)"
-                  : "set both to 1, or choose a family with experts");
+        fmt::format("ep={} and etp={} spread experts, which {} does not have", ep, etp, no.who),
+        "set both to 1, or " + no.fix);
   }
   const int64_t experts = config.router.num_experts;
   if (experts % ep != 0) {
