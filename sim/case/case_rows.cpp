@@ -197,7 +197,7 @@ const OptionRows<DataSpec>& rows_of(const DataSpec&) {
       row<&Spec::huge_advantage_sample>(
           "data.huge_advantage.sample",
           "Sample whose advantages are multiplied, for example to overflow float16; -1: none",
-          Range{-1, 1e6}, trains()),
+          Range{-1, 1e6}, with({"run.loss.kind", "clipped_pg"}, trains())),
       row<&Spec::huge_advantage_factor>(
           "data.huge_advantage.factor", "Factor of the advantages of data.huge_advantage.sample",
           Range{-1e30, 1e30}, all_of(Needed{"data.huge_advantage.sample", 0, -1.0})),

@@ -1,6 +1,7 @@
 // Options of the mesh and of the sharding over it.
 #include <fmt/format.h>
 
+#include "base/pipeline_schedules.h"
 #include "sim/case/needs.h"
 
 namespace shardproof::sim {
@@ -85,6 +86,14 @@ OptionRows<ReferenceSpec> sizes_of_reference() {
     add(row, part.name, with_experts(is_compared), kOfExperts);
   }
   return rows;
+}
+
+Needs of_groups() {  // schedules whose microbatches go through chunks in groups
+  std::vector<std::string> names;
+  for (const ScheduleTraits& one : kScheduleTraits) {
+    if (one.groups) names.emplace_back(name_of(one.schedule));
+  }
+  return any_value("parallel.pp.schedule", names);
 }
 
 }  // namespace
@@ -179,9 +188,10 @@ const OptionRows<PipelineSpec>& rows_of(const PipelineSpec&) {
           "parallel.pp.chunks", "Parts of the model on each rank of pp; zbv and dualpipev need 2",
           Range{1, kMaxRanks}, ShortName{"chunks"}, all_of(pp()), NotPaired{kOfStages}),
       row<&Spec::group>("parallel.pp.group",
-                        "interleaved: microbatches that go through one chunk before the rank "
+                        "interleaved, zb1p: microbatches that go through one chunk before the rank "
                         "turns to the next; 0: as many as ranks of pp",
-                        Range{0, 1e6}, ShortName{"group"}, all_of(pp()), NotPaired{kOfStages}),
+                        Range{0, 1e6}, ShortName{"group"}, with(pp(), of_groups()),
+                        NotPaired{kOfStages}),
       row<&Spec::shapes>("parallel.pp.shapes",
                          "Shapes of the tensors between stages: both ends know them from the "
                          "batch, or three sizes go ahead of each tensor",

@@ -415,6 +415,30 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
                 self.assertEqual(text.count("warning"), kind != "hybrid", text)
                 self.assertEqual(text.count(said), kind != "hybrid", text)
 
+    def test_options_of_another_workload_loss_schedule_or_family_are_warnings(self):
+        idle = self.write("idle.yaml", """
+name: idle
+workload: train
+model: {vocab_size: 20, hidden_size: 16, intermediate_size: 16, num_attention_heads: 2, num_hidden_layers: 2}
+data: {batch_size: 4, sequence_length: 6, huge_advantage: {sample: 1}}
+parallel: {pipeline_parallel_size: 2, pp: {group: 4}, experts: {rows_multiple: 4}}
+run: {train_micro_batch_size: 1, generation: {colocated: {enabled: true}}}
+matrix:
+  case:
+    - {name: train}
+    - {name: refit, workload: policy, run.refit: {tensor_parallel_size: 1}, parallel.pp.schedule: interleaved,
+       parallel.pp.chunks: 2, model.num_hidden_layers: 4, run.loss.kind: clipped_pg,
+       run.stages: [{do: train}, {do: refit}]}
+""")
+        self.call("run", idle, "--backend", "emulated", "--out", self.path("run"))
+        warnings = {case["workload"]: set(case["ranks"][0]["warnings"]) for case in self.results(self.path("run"))["cases"]}
+        of_experts = "parallel.experts.rows_multiple is 4, but model.family is llama: it has no effect"
+        self.assertEqual({"policy": {of_experts},
+                          "train": {of_experts, "data.huge_advantage.sample is 1, but run.loss.kind is nll: it has no effect",
+                                    "parallel.pp.group is 4, but parallel.pp.schedule is 1f1b: it has no effect",
+                                    "run.generation.colocated.enabled is true, but no stage of run.stages does refit: it has no "
+                                    "effect"}}, warnings)
+
     def test_what_is_allowed_and_does_not_occur_is_no_warning(self):
         allowed = self.write("allowed.yaml", SMALL.split("matrix")[0] + "matrix: {data.uneven: [true, false]}\n")
         text = self.call("run", allowed, "--backend", "emulated", "--out", self.path("run"))

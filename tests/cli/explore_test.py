@@ -63,6 +63,12 @@ matrix:
 
 
 class Explore(cli_test.CommandTest):
+    def test_a_run_whose_cases_are_all_refused_has_judged_nothing(self):
+        done = self.run_to_end("fuzz", "--workload", "train", "--set", "parallel.tensor_parallel_size=3", "--set",
+                               "model.num_attention_heads=4", "--set", "model.family=llama", "--count", 4, "--out", "none", status=2)
+        self.assertIn("the ranks refused all cases: nothing was judged; ", done.stderr)
+        self.assertTrue(json.loads((self.folder / "none/coverage.json").read_text())["refusals"])
+
     def test_drawn_cases_match_and_their_files_replay_them(self):
         done = self.run_to_end("fuzz", "--count", 30, "--seed", 1, "--out", "found")
         last = done.stdout[done.stdout.rindex("\n\n") + 2:].splitlines()

@@ -120,6 +120,11 @@ int fuzz_command(const Arguments& arguments, const CommandLine& command, world::
   const bool again = !run.out.empty() && fs::exists(fs::path(run.out) / "coverage.json");
   fuzz.run(results_folder(run.out, {}, again || run.force));
   std::cout << fuzz.text(explore.coverage);
+  if (!fuzz.ran_any() && !pool.interrupted()) {
+    throw_bad_input("the ranks refused all cases: nothing was judged",
+                    "their sentences are the 'refusals' of coverage.json; loosen --set, --workload "
+                    "or --precision");
+  }
   return pool.interrupted() ? 130 : judge::exit_status(fuzz.unexpected());
 }
 

@@ -48,6 +48,8 @@ class Fuzz {
   void run(const std::string& folder);
   // After run: what it found; `coverage` adds the numbers of coverage.json.
   std::string text(bool coverage) const;
+  // After run: whether the ranks took a case at all.
+  bool ran_any() const { return run_count_ > 0; }
   // After run: those that were not as expected, as far as judge::exit_status reads them.
   const std::vector<judge::CaseResult>& unexpected() const { return status_of_; }
 

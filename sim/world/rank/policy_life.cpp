@@ -86,6 +86,13 @@ class PolicyLife::SharedFolder {
     bytes = comm.world().broadcast(bytes.to(device), 0, "checkpoint folder").cpu();
     path_ = std::string(static_cast<const char*>(bytes.const_data_ptr()));
     if (!path_.empty()) return;
+    if (!owner_) {
+      throw Error({.kind = ErrorKind::kFailed,
+                   .what = "rank 0 sent no name of a folder for checkpoints",
+                   .fix = "its own error says why; without one, the broadcast 'checkpoint folder' "
+                          "lost what it carried",
+                   .code = "threw"});
+    }
     throw Error({.kind = ErrorKind::kFailed,
                  .what = "rank 0 cannot make a folder for checkpoints under " +
                          std::filesystem::temp_directory_path().string(),
