@@ -21,8 +21,10 @@ struct CaseInputs {
 };
 
 // Throws Error(kBadInput) as load_weights and load_batch do. Without `reads_weights` the weights of
-// a folder are weights_to_come(), for a process whose rank receives its shards.
-std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool reads_weights = true);
+// a folder are weights_to_come(), for a process whose rank receives its shards. `known`: the
+// weights, where an earlier case drew the same.
+std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool reads_weights = true,
+                                                   std::shared_ptr<const WeightMap> known = {});
 
 // Shares inputs between the ranks of a process, and between consecutive cases of a sweep.
 class CaseInputsCache {
@@ -36,6 +38,7 @@ class CaseInputsCache {
  private:
   Mutex mutex_;
   std::string key_ SHARDPROOF_GUARDED_BY(mutex_);
+  std::string draws_key_ SHARDPROOF_GUARDED_BY(mutex_);
   std::shared_ptr<const CaseInputs> inputs_ SHARDPROOF_GUARDED_BY(mutex_);
   bool has_weights_ SHARDPROOF_GUARDED_BY(mutex_) = false;
   // Device and inode of the mapped file.
