@@ -545,6 +545,16 @@ class Clues(JudgedTest):
         for others in ((0.3, 0.6), (0.5, 0.5), (0.3, 0.3, 0.5)):
             self.assertNotIn("squares of the ranks", shares(*others))
 
+    def test_a_norm_of_another_order(self):
+        values = [abs(value) for name in PARAMETERS for value in gradient(name)]
+        of_two = math.sqrt(sum(value * value for value in values))
+
+        def said(norm):
+            return self.likely(self.judged(lambda run, rank, kind, name, _: [3.5 * norm / of_two] if name == "grad_norm" else None))
+        self.assertIn("it is the largest magnitude of all gradients, the norm of order infinity", said(max(values)))
+        self.assertIn("it is the sum of the magnitudes of all gradients, the norm of order 1", said(sum(values)))
+        self.assertNotIn("of order", said(0.9 * max(values)))
+
     def test_a_norm_of_no_such_kind(self):
         def change(run, rank, kind, name, values):
             return [3.9] if name == "grad_norm" else None

@@ -29,7 +29,8 @@ double square_of(const std::vector<double>& values) {
 // quotients are used.
 struct Squares {
   double whole = 0;
-  std::map<int64_t, double> of_rank;  // of the pieces that the rank holds
+  double magnitudes = 0, largest = 0;  // of all elements: the norms of order 1 and infinity
+  std::map<int64_t, double> of_rank;   // of the pieces that the rank holds
 
   double share(int64_t rank) const {
     const auto found = of_rank.find(rank);
@@ -46,6 +47,10 @@ Squares squares_of(const std::vector<Gradient>& gradients) {
     if (!seen.insert(one.golden).second) continue;
     const double* values = one.golden->value.data<double>();
     squares.whole += square_of({values, values + one.golden->value.numel()});
+    for (int64_t i = 0; i < one.golden->value.numel(); ++i) {
+      squares.magnitudes += std::fabs(values[i]);
+      squares.largest = std::max(squares.largest, std::fabs(values[i]));
+    }
   }
   return squares;
 }
@@ -94,6 +99,24 @@ std::string shares_along_an_axis(const RecordedRun& run, const std::map<int64_t,
         axis.name, axis.name);
   }
   return "";
+}
+
+// All ranks have the whole norm, and that of another order.
+std::string other_order(const Squares& squares, const std::map<int64_t, double>& norms) {
+  const double of_two = std::sqrt(squares.whole);
+  const auto all_have = [&](double norm) {
+    return std::all_of(norms.begin(), norms.end(), [&](const auto& one) {
+      return are_same(one.second, norm / of_two, kSameClip);
+    });
+  };
+  if (all_have(squares.largest)) {
+    return "it is the largest magnitude of all gradients, the norm of order infinity, where that "
+           "of "
+           "order 2 is due";
+  }
+  if (!all_have(squares.magnitudes)) return "";
+  return "it is the sum of the magnitudes of all gradients, the norm of order 1, where that of "
+         "order 2 is due";
 }
 
 // Whether all ranks of an axis hold the same piece of a tensor.
@@ -195,7 +218,8 @@ std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
   if (norms.empty()) return "";
   std::string clue = own_norms(squares, norms);
   if (clue.empty()) clue = copies_counted(run, gradients, squares, norms);
-  return clue.empty() ? shares_along_an_axis(run, norms) : clue;
+  if (clue.empty()) clue = shares_along_an_axis(run, norms);
+  return clue.empty() ? other_order(squares, norms) : clue;
 }
 
 }  // namespace shardproof::sim::recorded
