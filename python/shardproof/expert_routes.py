@@ -42,7 +42,7 @@ def ids_in(output) -> torch.Tensor:
 def of_mask(mask: torch.Tensor) -> torch.Tensor:
     """The ids of each row of a mask [tokens, experts], ascending; -1 where a token has fewer than others."""
     most = max(int(mask.sum(-1).max()), 1)
-    order = torch.arange(mask.shape[-1]).masked_fill(~mask, mask.shape[-1]).sort(-1).values[:, :most]
+    order = torch.arange(mask.shape[-1], device=mask.device).masked_fill(~mask, mask.shape[-1]).sort(-1).values[:, :most]
     return order.masked_fill(order == mask.shape[-1], -1)
 
 

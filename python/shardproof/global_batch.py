@@ -20,20 +20,17 @@ class Rows:
 
     def __init__(self, start: int, count: int, total: int, axes: tuple[str, ...] = ()):
         self.start, self.count, self.total, self.axes = start, count, total, axes
-        self._used: dict[str, int] = {}
 
-    def begin_step(self) -> None:
-        """Micro-batches are counted from the first row again: a program may cut its batch once, and train on it often."""
-        self._used.clear()
-
-    def place(self, name: str, tensor: torch.Tensor, source: str) -> Piece:
-        """Places a tensor of these rows in the global batch; smaller ones are micro-batches that follow each other."""
-        size = tensor.shape[0]
-        used = self._used.get(name, 0) if size < self.count else 0
+    def place(self, name: str, tensor: torch.Tensor, source: str, placed: dict) -> Piece:
+        """Places a tensor of these rows in the global batch; smaller ones are micro-batches that follow each other.
+        `placed` has the rows that came before, in a step of one recorder: a program may cut its batch once, and train on it
+        often."""
+        size, key = tensor.shape[0], (self, name)
+        used = placed.get(key, 0) if size < self.count else 0
         if used + size > self.count:
             raise Error(f'"{name}" has {size} rows after {used} others, but shardproof.batch gave this rank '
                         f"{self.count} rows", "Record the micro-batches of one batch in their order, each once")
-        self._used[name] = used + size
+        placed[key] = used + size
         rest = tuple(tensor.shape[1:])
         return Piece(tensor, (self.total, *rest), (self.start + used, *(0,) * len(rest)), source=source)
 

@@ -132,6 +132,7 @@ class Recorder:
         self._seen: set[int] = set()  # the ids of slots whose gradients of this step are recorded
         self._stepped: set[int] = set()  # positions of the optimizers that have stepped in this step
         self._counts: dict = {}       # how often a name was recorded in this step
+        self._placed: dict = {}       # how many rows of a batch were recorded in this step, by batch and name
         self._ends: list = []
         current.mesh = self.mesh
         if self.mesh.rank == 0:
@@ -217,19 +218,32 @@ class Recorder:
         if parameters is not None:
             given = set(map(id, parameters))
             slots = [slot for slot in slots if not given.isdisjoint(map(id, slot.keys()))]
-            copies = sorted(tuple(one.shape) for one in parameters)  # of wider parameters, which the program steps
-            # Copies may lie in one buffer, or be clipped by groups: then all gradients have come.
-            if not slots and (copies == sorted(tuple(slot.parameter.shape) for slot in self._slots) or
-                              self._order.saw_all(self._chosen_slots)):
+            if not slots and self._are_copies(parameters):
                 slots = self._chosen_slots
+            if slots and all(self._owners.get(id(slot), -1) in self._stepped for slot in slots) and not self._is_stepping:
+                self.stepped()  # the other optimizers do not step in each step
         self._record_gradients(slots)
         return bool(slots) or not self._chosen_slots
+
+    def _are_copies(self, parameters: list) -> bool:
+        """Whether tensors that a clip is given, none of which the models hold, are wider copies that the program steps:
+        those that the optimizers hold, or without optimizers those of equal shapes. Copies may lie in one buffer, or be
+        clipped by groups: then all gradients have come, and they are no parameters, as those of another model are."""
+        held = {id(one) for optimizer in self._optimizers for inner in optimizers.inner_optimizers(optimizer)
+                for group in inner.param_groups for one in group["params"]}
+        if not held <= set(self._slot_of):  # the optimizers have copies
+            return not held.isdisjoint(map(id, parameters))
+        if self._optimizers:
+            return False
+        shapes = sorted(tuple(one.shape) for one in parameters)
+        return shapes == sorted(tuple(slot.parameter.shape) for slot in self._slots) or \
+            self._order.saw_all(self._chosen_slots) and not any(isinstance(one, torch.nn.Parameter) for one in parameters)
 
     def _gradient_came(self, parameter: int) -> None:
         """Forgets what was recorded of a gradient to which another backward pass adds before its optimizer steps, as where
         a scaler skips a step that overflows."""
         slot = self._slot_of.get(parameter) if self._in_step else None  # else those recorded are of the step before
-        if slot is None or id(slot) not in self._seen or not self._optimizers:
+        if slot is None or id(slot) not in self._seen:
             return
         if self._is_stepping or self._owners.get(id(slot), 0) in self._stepped:
             return  # a closure may be called again: its first gradients count
@@ -243,6 +257,8 @@ class Recorder:
     def stepped(self) -> None:
         """Records the parameters and the optimizer's state after a step."""
         self._begin_step()
+        if not self._optimizers and not self._seen:  # nothing else said when they were whole
+            self._record_gradients(self._chosen_slots)
         if self._is_recorded(self._step()):
             for index in set(range(len(self._optimizers))) - self._stepped:
                 self._settings.add_rates(index)
@@ -320,8 +336,7 @@ class Recorder:
             self._is_stepping = False
             self._seen.clear()
             self._counts.clear()
-            if current.rows is not None:
-                current.rows.begin_step()
+            self._placed.clear()
 
     def _step(self) -> int:
         """The number of the step to which what is recorded now belongs. A step lasts until the next forward pass, so
@@ -432,7 +447,7 @@ class Recorder:
             return [self._in_batch(piece) for piece in slot.gradient_pieces(tensor)]
         rows = current.rows if kind != "scalar" else None
         if rows is not None and (kind == "logprobs" or self._is_whole_in_batch(tensor, rows)):
-            return [rows.place(name, tensor, "plain")]
+            return [rows.place(name, tensor, "plain", self._placed)]
         if kind == "scalar" or self.mesh.world_size == 1:
             return [whole(tensor, "plain")]
         return [Piece(tensor, tensor.shape)]

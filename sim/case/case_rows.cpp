@@ -46,6 +46,7 @@ OptionRows<CaseSpec> general_rows() {
       member<&Spec::weights_folder>(),
       member<&Spec::expected_file>(ignores),
       member<&Spec::skip>(ignores),
+      member<&Spec::idle_keys>(ignores),
       member<&Spec::dump_file>(ignores),
       member<&Spec::save_folder>(ignores),
       row<&Spec::save_file_bytes>("", "Largest file of --save, in bytes", Range{1, 1e18}, ignores,
@@ -82,7 +83,7 @@ OptionRows<CaseSpec> run_rows() {
                                    Flag{"--microbatch,--micro-batch"}, trains()),
       key<CaseSpec>("run.logprob_batch_size", kInteger, nullptr,
                     "Samples of a dp rank's microbatch when logprobs are scored", samples,
-                    scores()),
+                    scores_or_refers()),
       member<&Spec::batching>(ignores),
       member<&Spec::loss_scale>(),
       row<&Spec::noise_std>(
@@ -94,7 +95,8 @@ OptionRows<CaseSpec> run_rows() {
                              ignores, all_of(workload(ModelWorkload::kLogprobs))),
       row<&Spec::frozen>("run.frozen",
                          "Patterns (*, ?) of parameters that are not trained: they have neither a "
-                         "gradient nor optimizer state"),
+                         "gradient nor optimizer state",
+                         trains()),
       member<&Spec::loss>(),
       member<&Spec::side_losses>(),
       member<&Spec::selection_bias>(),
@@ -189,9 +191,10 @@ const OptionRows<DataSpec>& rows_of(const DataSpec&) {
       row<&Spec::masked_not_finite>("data.masked_not_finite",
                                     "Advantages, previous and reference logprobs are NaN, "
                                     "infinite or huge where the loss mask is 0",
-                                    trains()),
+                                    either(with({"run.loss.kind", "clipped_pg"}, trains()),
+                                           with({"run.loss.kind", "preference"}, trains()))),
       row<&Spec::dropped_samples>("data.dropped_samples", "Samples whose sample_mask is 0",
-                                  Range{0, 1e6}),
+                                  Range{0, 1e6}, trains()),
       row<&Spec::uneven>("data.uneven", "Allow a global batch that dp does not divide",
                          Golden::kIgnores, Effect::kOnlyAllows, all_of(dp())),
       row<&Spec::huge_advantage_sample>(

@@ -242,6 +242,8 @@ struct CaseSpec {
   ExpectSpec expect;
   std::vector<std::string> tags;
   std::string skip;  // why the case is skipped; "": it runs
+  // Sentences about given keys without a member, which the case does not need (idle_options.h).
+  std::vector<std::string> idle_keys;
   // Where the run writes its full tensors (expected.safetensors names); "": nowhere.
   std::string dump_file;
   // Where the run writes its model as a Hugging Face folder; "": nowhere.

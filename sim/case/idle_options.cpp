@@ -62,29 +62,70 @@ std::vector<CaseSpec> on_each_mesh(const CaseSpec& spec) {
   return all;
 }
 
+// "": the option has what it needs on one of the meshes.
+std::string idle_option(const CaseOption& option, const json& value,
+                        const std::vector<CaseSpec>& meshes) {
+  std::vector<std::string> lacks;
+  for (const CaseSpec& on_mesh : meshes) {
+    for (const Way& way : option.needs) lacks.push_back(lack_of(way, on_mesh));
+  }
+  if (std::find(lacks.begin(), lacks.end(), "") != lacks.end()) return "";
+  // Of a policy the stages say more than the other workloads that could take the option.
+  const auto other = std::find_if(lacks.begin(), lacks.end(), [](const std::string& lack) {
+    return !lack.starts_with("workload is ");
+  });
+  const bool is_policy = meshes.front().is(ModelWorkload::kPolicy) && other != lacks.end();
+  return fmt::format("{} is {}, but {}: it has no effect", option.path, text_of(value),
+                     is_policy ? *other : lacks.front());
+}
+
+bool is_in_a_record(const std::string& path) { return path.find("[].") != path.npos; }
+
+// What a fault has that faults of its kind do not read.
+void add_idle(const FaultSpec& fault, size_t number, std::vector<std::string>& idle) {
+  const json kind = name_of(fault.kind);
+  for (const OptionRow<FaultSpec>& row : rows_of(fault)) {
+    const json value = row.get(fault, Extent::kAll);
+    if (row.needs.empty() || value == row.default_value) continue;
+    const bool holds = std::any_of(row.needs.begin(), row.needs.end(),
+                                   [&](const Way& way) { return way.front().holds(kind); });
+    if (holds) continue;
+    const std::string path = row.path.substr(row.path.find('.'));
+    idle.push_back(fmt::format("faults[{}]{} is {}, but its kind is {}: it has no effect", number,
+                               path, text_of(value), text_of(kind)));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> idle_options(const CaseSpec& spec) {
-  std::vector<std::string> idle;
-  const bool has_budget = spec.batching.token_budget > 0 || spec.batching.logprob_budget > 0;
-  if (spec.batching.kind == BatchingKind::kFixed && has_budget) {
-    idle.push_back(
-        "mb_tokens are given, but neither run.sequence_packing.enabled nor "
-        "run.dynamic_batching.enabled is true: they have no effect");
-  }
+  std::vector<std::string> idle = spec.idle_keys;
   const std::vector<CaseSpec> meshes = on_each_mesh(spec);
   for (const CaseOption& option : case_options()) {
     if (!option.get || option.only_allows || option.default_value.is_null()) continue;
     if (option.needs.empty()) continue;
     const json value = option.get(spec, Extent::kAll);
     if (value == option.default_value) continue;
-    std::vector<std::string> lacks;
-    for (const CaseSpec& on_mesh : meshes) {
-      for (const Way& way : option.needs) lacks.push_back(lack_of(way, on_mesh));
+    const std::string text = idle_option(option, value, meshes);
+    if (!text.empty()) idle.push_back(text);
+  }
+  for (size_t i = 0; i < spec.faults.size(); ++i) add_idle(spec.faults[i], i, idle);
+  return idle;
+}
+
+std::vector<std::string> idle_keys(
+    const CaseSpec& spec, const std::function<std::optional<json>(const std::string&)>& given) {
+  std::vector<std::string> idle;
+  const std::vector<CaseSpec> meshes = on_each_mesh(spec);
+  for (const CaseOption& option : case_options()) {
+    const bool is_seen = option.get && !option.default_value.is_null();
+    if (is_seen || option.only_allows || option.needs.empty() || is_in_a_record(option.path)) {
+      continue;
     }
-    if (std::find(lacks.begin(), lacks.end(), "") != lacks.end()) continue;
-    idle.push_back(fmt::format("{} is {}, but {}: it has no effect", option.path, text_of(value),
-                               lacks.front()));
+    const std::optional<json> value = given(option.path);
+    if (!value || *value == option.default_value) continue;
+    const std::string text = idle_option(option, *value, meshes);
+    if (!text.empty()) idle.push_back(text);
   }
   return idle;
 }

@@ -1,6 +1,8 @@
 // Options of a case that change nothing in it.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,5 +14,11 @@ namespace shardproof::sim {
 // each option that has another value than its default and not what it needs. Workloads, stages and
 // settings without a member of their own count as what is needed.
 std::vector<std::string> idle_options(const CaseSpec& spec);
+
+// The same of keys that have no member, or no default of their own: `given` has what the file says
+// of a key. build_case keeps it in CaseSpec::idle_keys, which idle_options repeats.
+std::vector<std::string> idle_keys(
+    const CaseSpec& spec,
+    const std::function<std::optional<nlohmann::json>(const std::string&)>& given);
 
 }  // namespace shardproof::sim

@@ -57,6 +57,10 @@ inline Needs trains() { return any_of(workload(ModelWorkload::kTrain), stage(Sta
 inline Needs scores() {
   return any_of(workload(ModelWorkload::kLogprobs), stage(StageKind::kScore));
 }
+inline Needs scores_or_refers() {
+  return any_of(workload(ModelWorkload::kLogprobs), stage(StageKind::kScore),
+                stage(StageKind::kReference));
+}
 // A number above 0, of which 0.5 is one.
 inline Needed above_0(const std::string& path) { return {path, 0.5, 0.0}; }
 // Each of `needs`, in each of the families of which `has` is true; without needs the families

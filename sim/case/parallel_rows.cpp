@@ -88,6 +88,11 @@ OptionRows<ReferenceSpec> sizes_of_reference() {
   return rows;
 }
 
+Needs trained_shards() {
+  return either(with({"parallel.data_parallel", "fsdp"}, trains()),
+                with({"parallel.data_parallel", "hybrid"}, trains()));
+}
+
 Needs of_groups() {  // schedules whose microbatches go through chunks in groups
   std::vector<std::string> names;
   for (const ScheduleTraits& one : kScheduleTraits) {
@@ -110,7 +115,7 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
       row<&Spec::async_grad>("parallel.tp.async_grad",
                              "Column-parallel linears reduce the gradient of their input while "
                              "they compute that of their weight",
-                             all_of(tp())),
+                             with(tp(), trains())),
       row<&Spec::gather_buffer>("parallel.tp.gather_buffer",
                                 "Linears with sequence_parallel gather into memory that they "
                                 "use again",
@@ -233,7 +238,7 @@ const OptionRows<FsdpSpec>& rows_of(const FsdpSpec&) {
       row<&Spec::reduce_each_microbatch>(
           "parallel.fsdp.reduce_each_microbatch",
           "false: keep whole gradients and reduce them after the last microbatch",
-          ShortName{"reduce_each"}, shards()),
+          ShortName{"reduce_each"}, trained_shards()),
       row<&Spec::cpu_offload>(
           "parallel.cpu_offload",
           "fsdp, hybrid: keep shards, their gradients and the optimizer on the CPU",

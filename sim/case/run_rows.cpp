@@ -86,8 +86,8 @@ const OptionRows<BatchingSpec>& rows_of(const BatchingSpec&) {
   using Spec = BatchingSpec;
   constexpr auto key = [](auto&&... about) { return sim::key<BatchingSpec>(about...); };
   constexpr Range tokens{1, 1e9};
-  const Needs packs = all_of(Needed{"run.sequence_packing.enabled", true});
-  const Needs groups = all_of(Needed{"run.dynamic_batching.enabled", true});
+  const Needed packs{"run.sequence_packing.enabled", true};
+  const Needed groups{"run.dynamic_batching.enabled", true};
   static const OptionRows<BatchingSpec> rows = {
       member<&Spec::kind>(),
       member<&Spec::token_budget>(),
@@ -96,24 +96,26 @@ const OptionRows<BatchingSpec>& rows_of(const BatchingSpec&) {
           "Pack sequences into rows; each attends only to itself", ShortName{"packing"}),
       key("run.sequence_packing.train_mb_tokens", kInteger, nullptr,
           "Positions of a packed row; default: one row with a dp rank's whole share", tokens,
-          ShortName{"mb_tokens"}, packs),
+          ShortName{"mb_tokens"}, with(packs, trains())),
       key("run.sequence_packing.logprob_mb_tokens", kInteger, nullptr,
-          "Positions of a packed row when logprobs are scored", tokens, packs),
+          "Positions of a packed row when logprobs are scored", tokens,
+          with(packs, scores_or_refers())),
       row<&Spec::algorithm>(
           "run.sequence_packing.algorithm",
           "Packing of each dp rank's own share, or into rows of similar size over the whole batch",
-          ShortName{"bins"}, packs),
+          ShortName{"bins"}, all_of(packs)),
       key("run.dynamic_batching.enabled", kBool, false,
           "Group rows of similar length, as many as the tokens of a microbatch allow",
           ShortName{"dynamic"}),
       key("run.dynamic_batching.train_mb_tokens", kInteger, nullptr,
           "Most rows times length in a microbatch; default: a dp rank's whole share", tokens,
-          groups),
+          with(groups, trains())),
       key("run.dynamic_batching.logprob_mb_tokens", kInteger, nullptr,
-          "Most rows times length in a microbatch when logprobs are scored", tokens, groups),
+          "Most rows times length in a microbatch when logprobs are scored", tokens,
+          with(groups, scores_or_refers())),
       row<&Spec::length_round>("run.dynamic_batching.sequence_length_round",
                                "Row lengths are rounded up to a multiple of this", Range{1, 1e6},
-                               groups),
+                               all_of(groups)),
   };
   return rows;
 }
@@ -270,7 +272,9 @@ const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&) {
           any_value("run.optimizer.name", {"SGD", "Muon"})),
       row<&Spec::dampening>("run.optimizer.kwargs.dampening",
                             "SGD with momentum: share of the gradient that is left out",
-                            Range{0, 1}, all_of(Needed{"run.optimizer.name", "SGD"})),
+                            Range{0, 1},
+                            all_of(Needed{"run.optimizer.name", "SGD"},
+                                   Needed{"run.optimizer.kwargs.momentum", 0.5, 0.0})),
       row<&Spec::nesterov>(
           "run.optimizer.kwargs.nesterov",
           "SGD with momentum, Muon: make Nesterov's step; Muon: true if not given",

@@ -108,6 +108,9 @@ const OptionRows<StragglerSpec>& rows_of(const StragglerSpec&) {
 
 const OptionRows<FaultSpec>& rows_of(const FaultSpec&) {
   using Spec = FaultSpec;
+  const auto of_kinds = [](const std::vector<std::string>& kinds) {
+    return any_value("faults[].kind", kinds);
+  };
   static const OptionRows<FaultSpec> rows = {
       row<&Spec::kind>("faults[].kind", "Kind of the fault", Default::kFollows),
       row<&Spec::rank>("faults[].rank", "Rank of the fault", Range{0, kMaxRanks}),
@@ -127,25 +130,25 @@ const OptionRows<FaultSpec>& rows_of(const FaultSpec&) {
       row<&Spec::seconds>("faults[].seconds",
                           "delay: seconds that the call waits; lag: that each packet is late, in "
                           "each direction",
-                          Range{0, kMaxSeconds}),
-      row<&Spec::side>("faults[].side", "corrupt: buffer of the rank"),
+                          Range{0, kMaxSeconds}, of_kinds({"delay", "lag"})),
+      row<&Spec::side>("faults[].side", "corrupt: buffer of the rank", of_kinds({"corrupt"})),
       row<&Spec::bit>(
           "faults[].bit",
           "corrupt: number of the bit from the lowest; -1: the lowest bit of the exponent",
-          Range{-1, 127}),
+          Range{-1, 127}, of_kinds({"corrupt"})),
       row<&Spec::element>(
           "faults[].element",
           "corrupt: row-major index of the element; -1: the element of largest magnitude",
-          Range{-1, 1e15}),
+          Range{-1, 1e15}, of_kinds({"corrupt"})),
       row<&Spec::gb_per_s>("faults[].gb_per_s", "slow: rate of the link of the rank's node",
-                           Range{1e-6, 1e3}),
+                           Range{1e-6, 1e3}, of_kinds({"slow"})),
       row<&Spec::loss>("faults[].loss",
                        "lose: share of the packets that the link of the rank's node loses",
-                       Range{0, 1}),
+                       Range{0, 1}, of_kinds({"lose"})),
       row<&Spec::heal_s>(
           "faults[].heal_s",
           "cut, slow, lag, lose: seconds until the link is as before; 0: it stays so",
-          Range{0, kMaxSeconds}),
+          Range{0, kMaxSeconds}, of_kinds({"cut", "slow", "lag", "lose"})),
   };
   return rows;
 }

@@ -221,7 +221,7 @@ void CaseRunner::finish(const std::shared_ptr<RunningCase>& running,
   // A scenario expects what happens to its ranks.
   if (running->golden && (was_ended(running->golden->outcome) || running->reference_failed())) {
     result.as_expected = false;
-    result.unexpected = result.message;
+    result.unexpected = "what it is compared with was not computed";
   }
   result.golden_seconds = running->golden_seconds;
   result.seconds = seconds_since(running->start);

@@ -187,8 +187,9 @@ void GoldenStore::settle(const std::shared_ptr<Entry>& entry, const std::string&
   entry->waiting.clear();
   // Ended from outside, or started ahead when something was short: the next case that needs it
   // computes it again.
-  const bool unseen = !entry->golden->outcome.ok && waiting.empty();
-  if (entry->golden->outcome.kind == ResultKind::kDied || unseen) entries_.remove(entry);
+  const world::TaskOutcome& made = entry->golden->outcome;
+  const bool ended = made.kind == ResultKind::kDied || made.kind == ResultKind::kHung;
+  if (!made.ok && (ended || waiting.empty())) entries_.remove(entry);
   forget_old();
   for (const Ready& ready : waiting) ready(entry->golden);
 }

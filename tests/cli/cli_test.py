@@ -439,6 +439,29 @@ matrix:
                                     "run.generation.colocated.enabled is true, but no stage of run.stages does refit: it has no "
                                     "effect"}}, warnings)
 
+    def test_given_keys_without_effect_are_warnings(self):
+        """Keys of several readers, of which the case keeps none, and what faults of other kinds read."""
+        idle = self.write("given.yaml", SMALL.split("matrix")[0] + """
+faults: [{kind: drop, rank: 1, op: all_reduce, bit: 3, seconds: 2}]
+parallel: {data_parallel_size: 2}
+run: {logprob_batch_size: 1, sequence_packing: {train_mb_tokens: 64, logprob_mb_tokens: 64}, dynamic_batching: {enabled: true}}
+matrix:
+  case:
+    - {name: train, expect: {verdict: mismatch}}
+    - {name: scores, workload: logprobs, faults: [], run.train_micro_batch_size: 1, run.dynamic_batching.enabled: false}
+""")
+        self.call("run", idle, "--backend", "emulated", "--out", self.path("run"))
+        warnings = {case["workload"]: set(case["ranks"][0]["warnings"]) for case in self.results(self.path("run"))["cases"]}
+        packing = "run.sequence_packing.enabled is false: it has no effect"
+        self.assertEqual({"train": {"run.logprob_batch_size is 1, but workload is train: it has no effect",
+                                    f"run.sequence_packing.train_mb_tokens is 64, but {packing}",
+                                    "run.sequence_packing.logprob_mb_tokens is 64, but workload is train: it has no effect",
+                                    "faults[0].bit is 3, but its kind is drop: it has no effect",
+                                    "faults[0].seconds is 2.0, but its kind is drop: it has no effect"},
+                          "logprobs": {"run.train_micro_batch_size is 1, but workload is logprobs: it has no effect",
+                                       "run.sequence_packing.train_mb_tokens is 64, but workload is logprobs: it has no effect",
+                                       f"run.sequence_packing.logprob_mb_tokens is 64, but {packing}"}}, warnings)
+
     def test_what_is_allowed_and_does_not_occur_is_no_warning(self):
         allowed = self.write("allowed.yaml", SMALL.split("matrix")[0] + "matrix: {data.uneven: [true, false]}\n")
         text = self.call("run", allowed, "--backend", "emulated", "--out", self.path("run"))

@@ -102,6 +102,8 @@ class Run:
             if digest_of(program) != outcome.digest:
                 raise BuildError("the program is not the one that was built from the row's tree")
             outcome.finding = run_gate(program, outcome.row, self.scratch)
+            if (outcome.finding or {}).get("verdict") in ("broken", "endless"):  # it says nothing of the bug
+                raise BuildError(outcome.finding["message"])
             outcome.marks = marks_of(outcome.row, outcome.finding)
             shutil.rmtree(program.parent)
         except Exception as error:  # of this row alone: it is said, and the others go on

@@ -10,6 +10,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rows import Edit, Row
@@ -206,6 +207,20 @@ class Passes(unittest.TestCase):
         outcome.digest = digest_of(self.root / "compiler")
         run.judge(outcome, program)
         self.assertIn("not the one that was built", outcome.problem)
+
+    def test_a_gate_that_cannot_run_catches_no_bug(self):
+        run = Run(1, 1)
+        run.say = lambda outcome: None
+        for verdict in ("broken", "endless"):
+            outcome, program = Outcome(bug("a", "2")), self.root / "programs" / verdict / "shardproof-bin"
+            program.parent.mkdir(parents=True)
+            program.write_text("program")
+            outcome.digest = digest_of(program)
+            said = {"verdict": verdict, "message": "exit status 2: No space left on device"}
+            with mock.patch("run.run_gate", return_value=said):
+                run.judge(outcome, program)
+            self.assertEqual((outcome.verdict(), outcome.marks.caught), ("ERROR", False))
+            self.assertIn("No space left", outcome.problem)
 
 
 if __name__ == "__main__":

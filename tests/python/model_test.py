@@ -89,6 +89,11 @@ class OfFunctions(unittest.TestCase):
         self.assertRegex(done.stdout, r"model_cases:saved_in_parts +tp2 +mismatch +saved and loaded again, 1 of 11 weights differ, "
                                       r"first layers\.1\.0\.weight: .*the slices of dim 0 are in the order 12-23, 0-11")
 
+    def test_a_rank_that_cannot_save_is_named(self):
+        done = run("model_cases:saved_on_rank_0", "--layouts", "tp2")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"model_cases:saved_on_rank_0 +tp2 +raises +save: .*no room.* \(rank 1\)")
+
     def test_a_killed_rank_is_said_where_pytest_is_not_installed(self):
         (self.folder / "pytest.py").write_text("raise ModuleNotFoundError('pytest is not installed')\n")
         done = run("model_cases:killed", "--layouts", "dp2", path=f":{self.folder}")

@@ -288,6 +288,23 @@ class OptimizersTest(judging.RunsTest):
                  for step in (1, 2, 3)]
         self.assertEqual(moved, [False, True, False])
 
+    def test_a_clip_before_an_optimizer_that_steps_twice_begins_the_next_step(self):
+        ends, others = halves(self.model)
+        first, second = torch.optim.SGD(ends, lr=0.1), torch.optim.SGD(others, lr=0.2)
+        with self.record([first, second]):
+            for step in range(3):
+                self.model.zero_grad()
+                backward(self.model, step)
+                raw = {name: one.grad.clone() for name, one in self.model.named_parameters()}
+                torch.nn.utils.clip_grad_norm_(ends, 1e-3)
+                first.step()
+                if step == 1:
+                    second.step()
+        self.assertEqual(self.header()["steps"], 3)
+        self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name="head.weight", step=3), raw["head.weight"]))
+        self.assertEqual(runs.names(self.out, kind="scalar"), ["clip_coefficient", "grad_norm"])
+        self.assertEqual(len(runs.pieces(self.out, kind="scalar", name="grad_norm")), 3)
+
     def test_a_parameter_in_two_optimizers_is_refused(self):
         both = [torch.optim.SGD(self.model.parameters(), lr=0.1), torch.optim.SGD([self.model.head.weight], lr=0.1)]
         with self.assertRaisesRegex(shardproof.Error, '"head.weight" is in the optimizers 0 and 1'):

@@ -104,6 +104,73 @@ class RecorderTest(judging.RunsTest):
             self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=2), gradient), name)
         self.assertEqual(runs.names(self.out, kind="scalar"), [])
 
+    def test_a_clip_of_another_model_behind_the_backward_pass_records_nothing(self):
+        """All gradients of the recorded model have come, and the other one's tensors might be copies of its parameters."""
+        probe = torch.nn.Linear(2, 2)
+        twin = models.build()
+        with self.record() as rec:
+            tokens, targets = models.global_batch(0)
+            (-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+            for other in (probe, twin):
+                sum(one.sum() for one in other.parameters()).backward()
+                clip_grad_norm_(other.parameters(), 0.1)
+            self.optimizer.step()
+        self.assertEqual(runs.names(self.out, kind="scalar"), [])
+        with shardproof.record(self.model, out=self.folder / "without") as rec:
+            (-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+            clip_grad_norm_(probe.parameters(), 0.1)
+            rec.gradients()
+            rec.stepped()
+        self.assertEqual(runs.names(self.folder / "without", kind="scalar"), [])
+
+    def test_copies_that_a_program_steps_are_clipped_for_the_model(self):
+        for of_all in (True, False):  # by groups, all gradients have come
+            with self.subTest(of_all), shardproof.record(self.model, out=self.out) as rec:
+                self.model.zero_grad()
+                tokens, targets = models.global_batch(0)
+                (-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+                copies = [one.detach().clone().requires_grad_() for one in self.model.parameters()]
+                for copy, one in zip(copies, self.model.parameters()):
+                    copy.grad = one.grad.clone()
+                clip_grad_norm_(copies if of_all else copies[:3], 0.01)
+                rec.stepped()
+            self.assertEqual(runs.names(self.out, kind="scalar"), ["clip_coefficient", "grad_norm"])
+
+    def test_a_step_that_is_tried_again_leaves_no_gradients_without_an_optimizer(self):
+        with shardproof.record(self.model, out=self.out) as rec:
+            for scale in (1000, 1):
+                tokens, targets = models.global_batch(0)
+                self.model.zero_grad()
+                (-scale * models.logprobs_of(self.model(tokens), targets).mean()).backward()
+                clip_grad_norm_(self.model.parameters(), 1e9)
+            gradients = {name: one.grad.clone() for name, one in self.model.named_parameters()}
+            rec.stepped()
+        for name, gradient in gradients.items():
+            self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=1), gradient), name)
+        self.assertEqual(runs.names(self.out, kind="scalar"), ["clip_coefficient", "grad_norm"])
+
+    def test_a_step_that_nothing_announced_has_the_gradients_that_there_are(self):
+        with shardproof.record(self.model, out=self.out) as rec:
+            tokens, targets = models.global_batch(0)
+            models.logprobs_of(self.model(tokens), targets).mean().backward()
+            rec.stepped()
+        self.assertEqual(len(runs.pieces(self.out, kind="grad", step=1)), 10)
+
+    def test_two_models_with_equal_names_are_refused(self):
+        with self.refused('Two parameters have the name "head.weight"', "ModuleDict"):
+            shardproof.record([self.model, torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2)})], out=self.out)
+
+    def test_recorders_that_overlap_count_the_rows_of_a_batch_apart(self):
+        other = models.build()
+        with self.record() as rec, shardproof.record(other, out=self.folder / "other") as beside:
+            for rows in shardproof.batch(torch.zeros(8, 3)).split(4):
+                rec.logprobs(rows)
+                beside.logprobs(rows)
+            self.optimizer.step()
+            beside.stepped()
+        for out in (self.out, self.folder / "other"):
+            self.assertEqual([line["offset"] for _, line, _ in runs.pieces(out, kind="logprobs")], [[0, 0], [4, 0]])
+
     def test_a_step_that_a_scaler_skips_leaves_no_gradients(self):
         with self.record():
             for step in range(2):
@@ -481,6 +548,7 @@ class RecorderTest(judging.RunsTest):
             model(torch.tensor([1])).sum().backward()
             with self.refused("layout torch.sparse_coo", "sparse=False"):
                 rec.gradients()
+            model.zero_grad()
             rec.stepped()
 
     def test_an_optimizer_of_other_parameters_is_refused(self):

@@ -27,6 +27,23 @@ def score(*arguments):
     return status, out.getvalue(), errors.getvalue()
 
 
+class WhatANoticedFaultIs(unittest.TestCase):
+    def noticed(self, status, **outcomes):
+        return command.Finding(None, command.Run(status=status, outcomes=outcomes, acted=True)).noticed_by()
+
+    def test_a_status_that_no_test_explains_says_nothing(self):
+        self.assertEqual(self.noticed(1, a="passed"), [])  # such as a threshold of coverage
+        self.assertEqual(self.noticed(1, a="passed", b="failed"), ["b"])
+        self.assertEqual(self.noticed(1, a="passed", b="started"), ["b"])
+        self.assertEqual(self.noticed(0, a="passed", b="started"), [])
+
+    def test_a_command_that_was_ended_or_has_no_tests(self):
+        for status in (None, -9):
+            self.assertEqual(self.noticed(status, a="passed"), [command.WHOLE])
+        self.assertEqual(self.noticed(3), [command.WHOLE])
+        self.assertEqual(self.noticed(0), [])
+
+
 class FaultsThatFit(unittest.TestCase):
     """What the logs of a clean run allow."""
 

@@ -215,9 +215,12 @@ class ModelRun:
             result.verdict, result.detail = "raises", str(error)
             return result, True
         result.seconds = time.monotonic() - since
-        facts = [json.loads(path.read_text()) for path in sorted(folder.glob("facts*.json"))]
-        result.peak_mib = max((one["peak_mib"] for one in facts), default=0)
-        result.take(facts[0] if facts else {})
+        facts = {int(path.stem.removeprefix("facts")): json.loads(path.read_text()) for path in folder.glob("facts*.json")}
+        result.peak_mib = max((one["peak_mib"] for one in facts.values()), default=0)
+        result.take(facts[min(facts)] if facts else {})
+        cannot_save = [rank for rank in sorted(facts) if "save_error" in facts[rank]]
+        if cannot_save and not result.save_error:
+            result.save_error = f"{facts[cannot_save[0]]['save_error']} (rank {cannot_save[0]})"
         failed = [one for one in endings if not one.passed]
         if failed:
             self._say_why(result, failed[0], layout, folder)

@@ -125,11 +125,12 @@ class Finding:
         return self.run.acted
 
     def noticed_by(self) -> list[str]:
-        if self.run.outcomes:
-            by = self.run.failed() + (self.run.unfinished() if self.run.status is None else [])
-        else:
-            by = []
-        return by or ([WHOLE] if self.run.status != 0 else [])
+        """The tests that failed or were cut short; the command where it has no tests, or where a signal or the time limit
+        ended it. A status that no test explains, as that of a threshold of coverage, says nothing of the fault."""
+        status = self.run.status
+        by = self.run.failed() + (self.run.unfinished() if status != 0 else [])
+        ended = status is None or status < 0
+        return by or ([WHOLE] if ended or status != 0 and not self.run.outcomes else [])
 
     def text(self) -> str:
         names = [test.rsplit("::", 1)[-1] for test in self.noticed_by()]

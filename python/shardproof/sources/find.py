@@ -50,7 +50,11 @@ def find_slots(models: Models, mesh: Mesh, layouts: Mapping | None, boxes: DTens
     found = [slot for one in models for slot in slots_of(one, mesh, layouts, boxes)]
     if not found:
         raise Error("The model has no parameters on this rank", "Give shardproof the model itself")
+    by_name: dict[str, Slot] = {}
     for slot in found:
+        if by_name.setdefault(slot.name, slot).parameter is not slot.parameter:
+            raise Error(f'Two parameters have the name "{slot.name}"',
+                        'Give shardproof one module that holds both models, as ModuleDict({"actor": a, "critic": b})')
         if slot.parameter.is_meta:
             raise Error(f'The parameter "{slot.name}" is on the meta device and has no values',
                         "Materialize the model (to_empty, then its initial values) before shardproof.record")

@@ -36,9 +36,6 @@ void set_kind(const Settings& settings, CaseSpec& spec) {
   if (settings.given(tokens)) spec.batching.token_budget = settings.get<int64_t>(tokens);
   const std::string scored = chosen + "logprob_mb_tokens";
   if (settings.given(scored)) spec.batching.logprob_budget = settings.get<int64_t>(scored);
-  const std::string unused = packing + "train_mb_tokens";  // sim/case/idle_options.cpp says so
-  if (!packed && !dynamically && settings.given(unused))
-    spec.batching.token_budget = settings.get<int64_t>(unused);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/count_of.h"
 #include "base/error.h"
 #include "base/read_text.h"
+#include "sim/case/idle_options.h"
 #include "sim/case/names.h"
 #include "sim/case/scenario/blocks.h"
 #include "sim/case/scenario/case_folder.h"
@@ -333,6 +334,9 @@ CaseSpec build_case(const Settings& settings, const WorldChoice& world) {
   if (model) check_init(settings, spec);
   check_collectives(settings, spec.expect.collectives);
   check_expected(settings, spec);
+  spec.idle_keys = idle_keys(spec, [&](const std::string& path) {
+    return settings.given(path) ? std::optional<json>(settings.value(path)) : std::nullopt;
+  });
   return spec;
 }
 

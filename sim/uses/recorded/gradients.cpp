@@ -147,7 +147,12 @@ std::string without_gradients(const RecordedRun& run) {
     if (piece.kind == ObservationKind::kParameter && !with.contains(piece.rank))
       without.insert(piece.rank);
   }
-  if (with.empty() || without.empty()) return "";
+  if (without.empty()) return "";
+  if (with.empty()) {
+    if (run.is_file || run.steps == 0) return "";
+    return "no gradient was recorded, so that what an optimizer hides is not seen, as Adam hides a "
+           "wrong scale of all gradients; call rec.gradients() before each step";
+  }
   return fmt::format(
       "{} recorded parameters and no gradient, so that nothing says whether {} got the others'",
       ranks_text(without), without.size() > 1 ? "they" : "it");
