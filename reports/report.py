@@ -166,6 +166,9 @@ def replace_file(out, page):
     """A file in place of what is there: a link is replaced, not the file that it leads to. A pipe or device stays."""
     if out.exists() and not out.is_file():
         raise run_data.BadRun(f"{out} is not a regular file; name a file with --out, or remove it")
+    alone = out.exists() and not out.is_symlink() and out.stat().st_nlink == 1
+    if alone and b"<title>shardproof" not in out.read_bytes()[:4096]:
+        raise run_data.BadRun(f"{out} is no page of shardproof, and would be replaced; name another file with --out")
     part = out.with_name(out.name + ".part")
     part.unlink(missing_ok=True)
     part.write_text(page, encoding="utf-8", errors="replace")

@@ -74,6 +74,11 @@ def pytest_generate_tests(metafunc) -> None:
     if "layout" not in metafunc.fixturenames:
         raise pytest.Collector.CollectError(
             f"{name} has the marker layouts, but does not take the fixture layout. Write def {name}(layout).")
+    unknown = sorted(set(marker.kwargs) - {"noise", "no_unresolved"})
+    if unknown or not marker.args:
+        raise pytest.Collector.CollectError(
+            f"{name}: the marker layouts has no argument '{unknown[0]}'; it takes layouts, noise and no_unresolved." if unknown
+            else f'{name}: the marker layouts names no layout. Write @pytest.mark.layouts("tp2").')
     try:
         layouts = [Layout(text) for text in marker.args]
     except Error as error:

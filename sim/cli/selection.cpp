@@ -93,14 +93,15 @@ void require_known_name(const std::string& only, const std::vector<CaseSpec>& ca
   if (!only.empty()) unknown_case(only, names);
 }
 
-// The names, without schedules, of the cases of --rerun-failed. Their files are the scenarios of a
-// command that names none.
-std::set<std::string> failed_cases(RunArguments& arguments) {
-  std::set<std::string> failed, files;
+// The names, without schedules, and backends of the cases of --rerun-failed. Their files are the
+// scenarios of a command that names none.
+std::set<std::pair<std::string, Backend>> failed_cases(RunArguments& arguments) {
+  std::set<std::pair<std::string, Backend>> failed;
+  std::set<std::string> files;
   if (arguments.rerun_failed.empty()) return failed;
   int64_t schedules = 0;
   for (const CaseSpec& spec : report::unexpected_cases(arguments.rerun_failed)) {
-    failed.insert(judge::name_without_schedule(spec.name));
+    failed.emplace(judge::name_without_schedule(spec.name), spec.world.backend);
     files.insert(spec.file);
     schedules = std::max(schedules, judge::schedule_of_name(spec.name));
   }
@@ -183,7 +184,13 @@ void unknown_case(const std::string& only, const std::vector<std::string>& names
 
 Selection select_cases(const RunArguments& given) {
   RunArguments arguments = given;
-  const std::set<std::string> failed = failed_cases(arguments);
+  const auto failed = failed_cases(arguments);
+  const auto has_failed = [&](const CaseSpec& spec) {
+    const bool anywhere = !arguments.backends.empty();  // the command names the backends anew
+    return std::any_of(failed.begin(), failed.end(), [&](const auto& one) {
+      return one.first == spec.name && (anywhere || one.second == spec.world.backend);
+    });
+  };
   std::vector<CaseSpec> cases =
       lint::read_cases(lint::find_scenario_files(arguments.paths),
                        {.backends = wanted_backends(arguments),
@@ -194,7 +201,7 @@ Selection select_cases(const RunArguments& given) {
   require_known_name(arguments.only, cases);
   std::erase_if(cases, [&](const CaseSpec& spec) {
     return !passes_filters(arguments, spec) || !is_requested(arguments, spec) ||
-           (!arguments.rerun_failed.empty() && failed.count(spec.name) == 0);
+           (!arguments.rerun_failed.empty() && !has_failed(spec));
   });
   Selection selection;
   const size_t of_all_shares = cases.size();

@@ -32,8 +32,9 @@ inline uint64_t digest_of(const void* data, size_t bytes) {
   const auto with = [](uint64_t lane, const unsigned char* two) {
     return folded_product(word_at(two) ^ kFirst, word_at(two + 8) ^ lane ^ kSecond);
   };
-  // Four variables, not an array, stay in registers even if the compiler does not unroll.
-  uint64_t a = kFirst + kSecond, b = kSecond, c = 1, d = ~kFirst;
+  // Four variables, not an array, stay in registers even if the compiler does not unroll. None is
+  // kSecond, or near it: then a word of 0 or -1 behind another would hide that one.
+  uint64_t a = kFirst + kSecond, b = kFirst ^ (kSecond << 1), c = 1, d = ~kFirst;
   size_t rest = bytes;
   for (; rest >= 64; rest -= 64, at += 64) {
     a = with(a, at);

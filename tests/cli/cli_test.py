@@ -474,6 +474,25 @@ matrix:
                   self.path("b"), status=3)
         self.assertEqual(["t/two[throws]"], [case["name"] for case in self.results(self.path("b"))["cases"]])
 
+    def test_rerun_failed_runs_on_the_backends_of_that_run(self):
+        fault = self.write("f.yaml", TWO_FAULTS)
+        self.call("run", fault, "--backend", "emulated", "--out", self.path("a"), status=3)
+        self.call("run", "--rerun-failed", self.path("a"), "--out", self.path("b"), status=3)
+        self.assertEqual(["emulated"], [case["backend"] for case in self.results(self.path("b"))["cases"]])
+
+    def test_stages_that_all_fail_have_shown_nothing(self):
+        fails = self.write("fails.yaml", SMALL.split("matrix")[0] + """
+workload: policy
+matrix:
+  of:
+    - {name: alone, run.stages: [{do: train, fails: true}]}
+    - {name: said, run.stages: [{do: train, fails: true}], expect.nothing_counted: true}
+    - {name: then, run.stages: [{do: train, fails: true}, {do: train}]}
+""")
+        self.call("run", fails, "--backend", "emulated", "--out", self.path("run"), status=2)
+        self.assertEqual({"alone": "bad_input", "said": "match", "then": "match"},
+                         {case["name"][:-1].split("[")[1]: case["verdict"] for case in self.results(self.path("run"))["cases"]})
+
     def test_a_fault_is_seen_by_whom_the_scenario_says_or_it_is_not_as_expected(self):
         expected = "at_call: 2}], expect: {verdict: failed, kind: threw, detector: %s}"
         for detector, status, said in (("exception", 0, "all as expected"),
@@ -529,6 +548,13 @@ matrix:
                     text = self.call("run", fault, "--backend", backend, status=2)
                     self.assertIn("never acted", text)
                     self.assertIn(sentence, " ".join(text.split()))
+        for kind in ("drop", "duplicate"):  # of a rank whose only sample does not count
+            nothing = self.write("n.yaml", SMALL.split("data")[0] + f"""
+data: {{batch_size: 2, sequence_length: 5, dropped_samples: [1]}}
+parallel: {{data_parallel_size: 2}}
+faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
+""")
+            self.assertIn("which changed nothing", " ".join(self.call("run", nothing, status=2).split()))
         stale = self.write("s.yaml", TWO_FAULTS.replace("kind: throw, rank: 1, at_call: 2", "kind: stale"))
         self.assertIn("none was sent before it", self.call("run", stale, status=2))
         axis = self.write("a.yaml", TWO_FAULTS.replace("at_call: 2", "axis: tpp"))

@@ -127,6 +127,12 @@ class MatrixReader {
 };
 
 MatrixRow joined_row(const MatrixRow& left, const MatrixRow& right) {
+  const json given = right.settings.given_values();
+  for (const auto& [path, value] : given.items()) {
+    if (!left.settings.given(path)) continue;
+    right.settings.fail(path, fmt::format("two lists of the matrix set {}", path),
+                        "set it in one of them, or couple both in one list of rows");
+  }
   MatrixRow row = left;
   row.label += (row.label.empty() ? "" : ",") + right.label;
   row.settings.overlay(right.settings);

@@ -217,6 +217,30 @@ json plain_value(const std::string& text) {
   return text;
 }
 
+// The last scalar of a tree.
+const YamlNode* last_scalar(const YamlNode& node) {
+  if (node.kind == YamlNode::Kind::kList && !node.items.empty())
+    return last_scalar(node.items.back());
+  if (node.kind == YamlNode::Kind::kMap && !node.entries.empty())
+    return last_scalar(node.entries.back().value);
+  return node.kind == YamlNode::Kind::kScalar ? &node : nullptr;
+}
+
+// yaml-cpp reads a quoted text that is not closed to the end of the file, and takes it. A mark of a
+// document behind it is an error within quotes alone.
+void require_closed_quotes(const std::string& file, const std::string& text, const YamlNode& root) {
+  const YamlNode* last = last_scalar(root);
+  if (last == nullptr || !last->quoted) return;
+  std::istringstream stream(text + "\n---\n");
+  TreeBuilder ignored(file);
+  try {
+    YAML::Parser(stream).HandleNextDocument(ignored);
+  } catch (const YAML::Exception&) {
+    fail_at(file, last->line, last->column, "the quote that opens here is not closed",
+            "close it, on this line if it is one word");
+  }
+}
+
 }  // namespace
 
 void fail_at(const std::string& file, int64_t line, int64_t column, const std::string& what,
@@ -276,6 +300,7 @@ YamlNode parse_yaml(const std::string& file, const std::string& given) {
       fail_at(file, std::max<int64_t>(extra.line, 1), std::max<int64_t>(extra.column, 1),
               "a second document starts here", "one scenario file is one document; use matrix");
     }
+    require_closed_quotes(file, text, root);
     return root;
   } catch (const YAML::Exception& error) {
     const int64_t line = error.mark.is_null() ? 1 : error.mark.line + 1;

@@ -165,6 +165,8 @@ std::optional<Proposal> propose_two_of_a_name(const Difference& difference, cons
 std::optional<Proposal> propose_missing_sum(const Difference& difference) {
   const Symptoms& symptoms = difference.symptoms;
   if (symptoms.pieces.empty()) return std::nullopt;
+  const auto counts = [](const ResultRow* row) { return row->kind == ObservationKind::kStepCount; };
+  if (std::any_of(symptoms.rows.begin(), symptoms.rows.end(), counts)) return std::nullopt;
   const auto sets = sets_of_axes(symptoms.mesh);
   const double choice = std::log(2 * static_cast<double>(sets.size() + 1));  // a sum or a mean
   for (const std::vector<std::string>& axes : sets) {

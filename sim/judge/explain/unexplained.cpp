@@ -101,21 +101,23 @@ std::set<int64_t> in_full(const Assembled& tensor, size_t dim, const std::set<in
   return rows;
 }
 
-// " (the part of tp 1)" when the wrong indices of a dim are those of one rank of an axis; else "".
+// " (the part of tp 1)" when the wrong indices of a dim are those of one rank of an axis, several
+// in a row; where axes have one size " (the part of dp 1 or tp 1)"; else "".
 std::string shard_text(const Assembled& tensor, const Wrong& wrong, const Mesh& mesh) {
   const std::vector<int64_t>& shape = tensor.shape;
   for (size_t d = tensor.drawn.empty() ? 0 : 1; d < shape.size(); ++d) {
     if (wrong.at[d].size() == wrong.seen[d].size()) continue;
+    std::vector<std::string> parts;
     for (const std::string& axis : mesh.names()) {
       if (shape[d] % mesh.size(axis) != 0) continue;
       const int64_t length = shape[d] / mesh.size(axis);
       const int64_t first = *wrong.at[d].begin();
-      if (first % length != 0 || static_cast<int64_t>(wrong.at[d].size()) != length ||
-          *wrong.at[d].rbegin() != first + length - 1) {
-        continue;
+      if (length > 1 && first % length == 0 && static_cast<int64_t>(wrong.at[d].size()) == length &&
+          *wrong.at[d].rbegin() == first + length - 1) {
+        parts.push_back(fmt::format("{} {}", axis, first / length));
       }
-      return fmt::format(" (the part of {} {})", axis, first / length);
     }
+    if (!parts.empty()) return fmt::format(" (the part of {})", fmt::join(parts, " or "));
   }
   return "";
 }

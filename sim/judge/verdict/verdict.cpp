@@ -146,13 +146,11 @@ std::optional<EndingVerdict> of_nothing(const CaseResult& result) {
   const CaseSpec& spec = result.spec;
   const bool is_seen = std::any_of(result.reports.begin(), result.reports.end(),
                                    [](const RankReport& report) { return !report.rows.empty(); });
-  // A stage that is to fail shows that what it leaves is cleared away.
-  const bool fails = std::any_of(spec.stages.begin(), spec.stages.end(),
-                                 [](const StageSpec& stage) { return stage.fails; });
-  if (!spec.judged || is_seen || fails || spec.expect.nothing_counted) return {};
+  if (!spec.judged || is_seen || spec.expect.nothing_counted) return {};
   return EndingVerdict{Verdict::kBadInput, ResultKind::kBadInput,
-                       "nothing was compared: no stage of the case trains or scores; add one, or "
-                       "write expect: {nothing_counted: true}"};
+                       "nothing was compared: no stage of the case trains or scores to its end; "
+                       "add one, which shows what a stage that fails has left, or write expect: "
+                       "{nothing_counted: true}"};
 }
 
 // A match of zeros with zeros would show nothing of what trains or scores.

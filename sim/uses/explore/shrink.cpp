@@ -204,7 +204,11 @@ std::string failure_signature(const judge::CaseResult& result) {
   if (result.divergence) {
     const judge::Divergence& found = *result.divergence;
     const std::string& cause = found.likely.empty() ? found.pattern : found.likely;
-    return fmt::format("{} {}{}{}", signature, without_numbers(found.tensor), kBeforeCause,
+    // A case whose gradients are all 0 would show little, or be refused, once it does not fail.
+    const judge::Grounds& grounds = result.account.grounds;
+    const bool trains_nothing = grounds.gradients > 0 && grounds.gradients_not_zero == 0;
+    const char* zeros = grounds.is_empty || trains_nothing ? " of zeros" : "";
+    return fmt::format("{} {}{}{}{}", signature, without_numbers(found.tensor), zeros, kBeforeCause,
                        without_numbers(first_clause(without_holders(cause))));
   }
   // The message of another verdict names ranks and calls; of an exception it is what was thrown.

@@ -21,9 +21,6 @@
 namespace shardproof::sim::recorded {
 namespace {
 
-// A copy that is so many updates away from the reference's was not moved there by the optimizer.
-constexpr double kManyUpdates = 4;
-
 // Whether all ranks hold addends of this part, whose sum is the reference.
 bool holds_addends(const std::vector<const Gradient*>& peers) {
   std::vector<double> sum(peers.front()->actual.size());
@@ -224,62 +221,8 @@ std::string why_nobody_recorded(ObservationKind kind) {
   return "the optimizer of this run keeps no such state, or is not the one that is recorded";
 }
 
-// By how much the largest element differs.
-double distance_from(const RecordedPiece& piece, const GoldenTensor& golden) {
-  double largest = 0;
-  const std::vector<double> values = values_as<double>(piece.values);
-  const double* expected = golden.value.data<double>();
-  plan_of(piece).for_each_run([&](int64_t local, int64_t global, int64_t length) {
-    for (int64_t i = 0; i < length; ++i) {
-      largest = std::max(largest, std::fabs(values[local + i] - expected[global + i]));
-    }
-  });
-  return largest;
-}
-
-// A parameter of which a rank has another copy than its peers after the step of the finding, and so
-// far from the reference's that no update of it explains that: the forward pass, which is wrong,
-// may have used that copy.
-std::string changed_copy(const RecordedRun& run, const Reference& reference, int64_t step) {
-  struct Copy {
-    const RecordedPiece* piece;
-    double distance, moved;
-  };
-  std::map<CopyKey, std::vector<Copy>> groups;
-  for (const RecordedPiece& piece : run.pieces) {
-    if (piece.step != step || piece.kind != ObservationKind::kParameter) continue;
-    const GoldenTensor* now = reference.record.find(Phase::kStep, step, piece.name);
-    const GoldenTensor* before = reference.record.find(Phase::kStep, step - 1, piece.name);
-    if (!now || !before || !now->value.holds<double>() || !before->value.holds<double>()) continue;
-    if (now->value.sizes() != piece.global_shape || before->value.sizes() != piece.global_shape)
-      continue;
-    groups[copy_key(run, piece)].push_back(
-        {&piece, distance_from(piece, *now), distance_between(now->value, before->value).largest});
-  }
-  Copy worst{.piece = nullptr, .distance = 0, .moved = 0};
-  double most = kManyUpdates;
-  int64_t peer = -1;
-  for (const auto& [key, copies] : groups) {
-    const auto far = [&](const Copy& copy) { return copy.distance > kManyUpdates * copy.moved; };
-    const auto near = std::find_if_not(copies.begin(), copies.end(), far);
-    if (near == copies.end()) continue;  // all are wrong
-    for (const Copy& copy : copies) {
-      if (!far(copy) || copy.distance <= most * copy.moved) continue;
-      most = copy.distance / copy.moved;
-      worst = copy;
-      peer = near->piece->rank;
-    }
-  }
-  if (!worst.piece) return "";
-  return fmt::format(
-      "the copy of {} on rank {} is not that of rank {} after this step: it is {:.2g} from the "
-      "reference's, which moved by {:.2g} in this step; it was changed on that rank alone",
-      parameter_of(worst.piece->kind, worst.piece->name), worst.piece->rank, peer, worst.distance,
-      worst.moved);
-}
-
 // Of a wrong output of a module: that the error begins in the module, whose weights were right
-// before the step, and how these are cut. "" if a weight was wrong, or none is known.
+// after the step before, and how these are cut. "" if a weight was wrong, or none is known.
 std::string wrong_module(const RecordedRun& run, const Reference& reference,
                          const judge::Divergence& found) {
   constexpr std::string_view kOutput = ".output";
@@ -307,9 +250,11 @@ std::string wrong_module(const RecordedRun& run, const Reference& reference,
   }
   if (!has_weights) return "";
   return fmt::format(
-      "the error begins in {}, or in what it is given: its weights{} are right; a missing sum, "
-      "positions or a mask, or rows of another part of the batch{}",
-      module, found.last_good.empty() ? "" : " and " + found.last_good + " before it", cut);
+      "the error begins in {}, or in what it is given: its weights {} were right{}; a "
+      "missing sum, positions or a mask, rows of another part of the batch, or weights that were "
+      "changed since{}",
+      module, found.step == 1 ? "at the start" : fmt::format("after step {}", found.step - 1),
+      found.last_good.empty() ? "" : ", and so is " + found.last_good + " before it", cut);
 }
 
 }  // namespace

@@ -86,6 +86,11 @@ std::string clue_of_edges(const RecordedRun& run, const Reference& reference,
 // clipping or a sum over ranks. "" for others.
 std::string left_from_step_before(const RecordedRun& run, const Reference& reference, int64_t step);
 
+// Where the forward pass of the step is wrong: a parameter of which a rank has another copy after
+// it than its peers, which the update of the step does not explain: the copies had equal gradients,
+// or it is many updates away from the reference's. "" where there is none.
+std::string changed_copy(const RecordedRun& run, const Reference& reference, int64_t step);
+
 // A buffer of one number, such as a counter of batches, that is the reference's of the step before:
 // says so in found.pattern, and returns true.
 bool explain_stale_number(const Reference& reference, judge::Divergence& found);

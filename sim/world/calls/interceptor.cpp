@@ -149,6 +149,11 @@ class InterceptedBackend final : public c10d::Backend, public CallSink {
   }
 
  private:
+  // Of a broadcast, which is in place, the others have nothing of their own.
+  static bool is_received(const std::optional<Call>& call) {
+    return call && call->op == Op::kBroadcast && call->root != call->group_rank;
+  }
+
   template <class Post>
   WorkPtr make(CallInProgress call, const Post& post) {
     const std::optional<CallNotes> notes = std::exchange(notes_, std::nullopt);
@@ -162,7 +167,7 @@ class InterceptedBackend final : public c10d::Backend, public CallSink {
     WorkPtr work;
     if (!call.skip) {
       work = post_once();
-    } else if (!call.in_place) {
+    } else if (!call.in_place || is_received(call.call)) {
       for (const at::Tensor& output : call.outputs) output.zero_();
     }
     if (call.again) {

@@ -217,7 +217,17 @@ bool concerns(const FaultSpec& fault, const Call& call, int64_t step) {
 std::string spoil(const FaultSpec& fault, const Tensors& tensors, const Surroundings& around) {
   const Spoiler* spoiler = spoiler_of(fault.kind);
   SHARDPROOF_ASSERT(spoiler != nullptr, "a fault that changes tensors");
-  return spoiler->change(fault, tensors, around);
+  Tensors before;
+  for (const at::Tensor& tensor : tensors) before.push_back(tensor.clone());
+  const std::string effect = spoiler->change(fault, tensors, around);
+  const bool flips = fault.kind == FaultKind::kCorrupt;  // a bit, which may be the sign of 0
+  if (!flips &&
+      std::equal(tensors.begin(), tensors.end(), before.begin(),
+                 [](const at::Tensor& now, const at::Tensor& then) { return now.equal(then); })) {
+    throw_bad_input(effect + ", which changed nothing",
+                    "choose a call at which the rank's part is not 0, by label, step or at_call");
+  }
+  return effect;
 }
 
 }  // namespace shardproof::sim::world

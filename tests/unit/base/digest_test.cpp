@@ -43,6 +43,19 @@ TEST_CASE("words that change places change the digest", "[digest]") {
   }
 }
 
+TEST_CASE("a word among zeros or ones reaches the digest", "[digest]") {
+  for (const unsigned char rest : {0x00, 0xff}) {
+    std::string bytes(160, static_cast<char>(rest));
+    std::set<uint64_t> seen = {digest(bytes)};
+    for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+      bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+      seen.insert(digest(bytes));
+      bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+    }
+    CHECK(seen.size() == 8 * bytes.size() + 1);
+  }
+}
+
 TEST_CASE("zeros of different lengths have different digests", "[digest]") {
   std::set<uint64_t> seen;
   for (size_t size = 0; size <= 300; ++size) seen.insert(digest(std::string(size, 0)));

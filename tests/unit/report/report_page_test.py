@@ -483,6 +483,12 @@ class FileOfThePage(unittest.TestCase):
             self.assertEqual(notes.read_text(), "mine")
             self.assertIn("<html", self.page.read_text())
 
+    def test_another_file_is_not_replaced(self):
+        self.page.write_text("a thesis")
+        status, said = self.draw()
+        self.assertEqual((status, self.page.read_text()), (2, "a thesis"))
+        self.assertIn("report.html is no page of shardproof, and would be replaced", said)
+
     def test_a_pipe_is_said_and_not_waited_for(self):
         os.mkfifo(self.page)
         status, said = self.draw()

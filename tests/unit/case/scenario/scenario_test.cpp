@@ -193,6 +193,8 @@ matrix:
 TEST_CASE("A matrix that cannot be expanded is refused with its place", "[scenario]") {
   check_refused({{"matrix: {tp: [1, 2]}\n", "tp/x.yaml:1:10: unknown key 'tp' in matrix"},
                  {"matrix: {seed: []}\n", "an empty list"},
+                 {"matrix: {seed: [1, 2], of: [{name: a, seed: 3}, {name: b}]}\n",
+                  "tp/x.yaml:1:39: two lists of the matrix set seed"},
                  {"matrix: {seed: 3}\n", "matrix.seed is 3"},
                  {"matrix: [1]\n", "matrix is a list; it must be a map of lists"},
                  {"matrix: {m: [{name: \"a\\x01b\"}]}\n", "which cannot be shown"},

@@ -26,6 +26,17 @@ std::string repeated(const std::string& piece, size_t count) {
 
 }  // namespace
 
+TEST_CASE("A quote that is not closed is found where it opens", "[scenario]") {
+  for (const char* text : {"a: 1\nb: \"bug 12\nc: [1, 2]\n", "a: 1\nb: 'bug 12", "a: [x, \"y"}) {
+    CHECK_THAT(failure_of(text), Catch::Contains("f.yaml:") && Catch::Contains("not closed") ||
+                                     Catch::Contains("this is not YAML"));
+  }
+  CHECK_THAT(failure_of("a: 1\nb: \"bug 12\nc: [1, 2]\n"),
+             Catch::Contains("f.yaml:2:4: the quote that opens here is not closed"));
+  CHECK(parse_yaml("f", "a: \"one\n  --- two\"\n").entries.size() == 1);
+  CHECK(parse_yaml("f", "a: 'it''s'").entries.front().value.text == "it's");
+}
+
 TEST_CASE("Every node knows its line and column", "[scenario]") {
   const YamlNode root = parse_yaml("f", "a: 1\nb:\n  - x\n  - {c: 2}\n");
   REQUIRE(root.entries.size() == 2);
