@@ -398,6 +398,33 @@ class Clues(JudgedTest):
                     likely = self.likely(self.judged_pair(*runs).stdout)
                     self.assertIn(said, likely) if said else self.assertNotIn("clip", likely)
 
+    def test_an_update_that_was_not_clipped(self):
+        """As by SGD: only the reference clipped, and recorded by how much."""
+        def said(factor):
+            def change(kind, name, step, values, rank):
+                if (kind, name, step) != ("param", "a", 1):
+                    return None
+                start = values_of("param a 0", (4, 6))
+                return [old + factor * (value - old) for old, value in zip(start, values)]
+            runs = self.two_steps(), self.two_steps(change, (("dp", 2),))
+            runs[0].add(0, "scalar", "clip_coefficient", [0.25], ())
+            return self.likely(self.judged_pair(*runs).stdout)
+        self.assertIn("its update is the reference's over 0.25, the clip coefficient of step 1: the gradients were not clipped",
+                      said(4))
+        self.assertNotIn("clip", said(3))
+
+    def test_a_microbatch_that_nobody_recorded(self):
+        run = recorded((("dp", 2),))
+        golden = recorded()
+        values = values_of("logprobs", (4, 5))
+        golden.add(0, "logprobs", "logprobs", values, (4, 5), order=0)
+        for rank, rows in ((0, (0, 2)), (1, (2, 3))):
+            run.add(rank, "logprobs", "logprobs", values[5 * rows[0]:5 * rows[1]], (rows[1] - rows[0], 5), global_shape=[4, 5],
+                    offset=[rows[0], 0], order=0)
+        text = self.judged_pair(golden, run).stdout
+        self.assertIn("no rank recorded row 3 of its 4; rank 1 recorded those before", self.likely(text))
+        self.assertNotIn("part [", self.line("tensor", text))
+
     def test_a_moment_that_is_kept_by_another_share(self):
         """After step 2: the rank keeps 0.95 and 0.99, where the reference keeps 0.9 and 0.999. Where the other moment is
         wrong too, the gradients may be what is wrong."""

@@ -16,7 +16,7 @@
 namespace shardproof::sim::recorded {
 namespace {
 
-constexpr size_t kMostAbsent = 4;
+constexpr size_t kMostAbsent = 4, kMostRows = 16;
 constexpr size_t kFewestOfSum = 4;       // elements that show a sum of two gradients
 constexpr double kRoundingOfSum = 1e-9;  // of the larger tensor's largest value, in float64
 
@@ -241,6 +241,39 @@ std::string absent_gradients(const RecordedRun& run, const Reference& reference,
   if (absent.empty()) return "";
   const std::string packed = packed_with(run, reference, found, absent);
   return listed(absent) + (packed.empty() ? "" : "; " + packed);
+}
+
+std::string rows_of_nobody(const RecordedRun& run, const judge::Divergence& found) {
+  std::vector<std::set<int64_t>> ranks;  // of each row
+  int64_t of_row = 1;
+  for (const RecordedPiece& piece : run.pieces) {
+    if (piece.name != found.tensor || piece.step != found.step || piece.global_shape.empty())
+      continue;
+    const auto rows = static_cast<size_t>(piece.global_shape.front());
+    if (ranks.empty()) ranks.resize(rows);
+    if (ranks.size() != rows) return "";
+    of_row = 1;
+    for (size_t d = 1; d < piece.global_shape.size(); ++d) of_row *= piece.global_shape[d];
+    if (of_row == 0) return "";
+    plan_of(piece).for_each_run([&](int64_t, int64_t global, int64_t length) {
+      for (int64_t i = global; i < global + length; ++i) {
+        ranks[static_cast<size_t>(i / of_row)].insert(piece.rank);
+      }
+    });
+  }
+  std::vector<size_t> rows;
+  std::set<int64_t> beside;
+  for (size_t row = 0; row < ranks.size(); ++row) {
+    if (!ranks[row].empty()) continue;
+    rows.push_back(row);
+    if (row > 0) beside.insert(ranks[row - 1].begin(), ranks[row - 1].end());
+  }
+  if (rows.empty() || rows.size() == ranks.size() || rows.size() > kMostRows) return "";
+  std::string by;
+  if (!beside.empty()) by = "; " + ranks_text(beside) + " recorded those before";
+  return fmt::format(
+      "no rank recorded row{} {} of its {}{}: a microbatch was lost there, or not recorded",
+      rows.size() > 1 ? "s" : "", fmt::join(rows, ", "), ranks.size(), by);
 }
 
 }  // namespace shardproof::sim::recorded

@@ -273,6 +273,14 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
       return;
     }
   }
+  if (found.kind == ResultKind::kMissing) {
+    const std::string rows = rows_of_nobody(run, found);
+    if (!rows.empty()) {
+      found.likely = rows;
+      found.worst.layout.clear();  // of a piece that is there
+      return;
+    }
+  }
   // Where a rank skipped a step, what it has of later ones is of others than the reference's.
   std::string absent;
   if (found.kind != ResultKind::kMissing && found.step > 0)
@@ -294,7 +302,7 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     found.likely = settings;
     return;
   }
-  for (const auto& clue_of : {clue_of_state, other_decay, clue_of_norm}) {
+  for (const auto& clue_of : {clue_of_state, unclipped_update, other_decay, clue_of_norm}) {
     const std::string known = clue_of(run, reference, found);
     if (known.empty()) continue;
     found.likely = known;

@@ -69,6 +69,10 @@ std::string other_settings(const RecordedRun& run, const Reference& reference,
 std::string other_decay(const RecordedRun& run, const Reference& reference,
                         const judge::Divergence& found);
 
+// The update of a parameter that is the reference's over its clip coefficient; else "".
+std::string unclipped_update(const RecordedRun& run, const Reference& reference,
+                             const judge::Divergence& found);
+
 // For a state: it is what a first step
 // makes of the gradient or of its square, because the optimizer began from empty states there; or
 // it lies at another place of a flat buffer. For a count of steps: both counts, and what follows
@@ -90,6 +94,10 @@ std::string left_from_step_before(const RecordedRun& run, const Reference& refer
 // it than its peers, which the update of the step does not explain: the copies had equal gradients,
 // or it is many updates away from the reference's. "" where there is none.
 std::string changed_copy(const RecordedRun& run, const Reference& reference, int64_t step);
+
+// Where no piece of the tensor of the finding holds some rows of its dim 0: which, and the ranks of
+// those beside them; else "".
+std::string rows_of_nobody(const RecordedRun& run, const judge::Divergence& found);
 
 // A buffer of one number, such as a counter of batches, that is the reference's of the step before:
 // says so in found.pattern, and returns true.

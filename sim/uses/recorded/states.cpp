@@ -66,22 +66,32 @@ std::string began_anew(const WrongPart& part, const GoldenTensor* gradient, int6
       is_first ? of_gradient : of_square, is_first ? "gradient" : "square of the gradient", step);
 }
 
-// The moment of a gradient, or of its square, that was multiplied by the clip coefficient.
-std::string clipped_otherwise(const RecordedRun& run, const WrongPart& part,
-                              const GoldenTensor& golden) {
-  constexpr double kSame = 1e-4;
-  const auto scalar = std::ranges::find_if(run.pieces, [&](const RecordedPiece& piece) {
-    return piece.step == golden.step && piece.name == "clip_coefficient" &&
-           piece.values.holds<double>();
+constexpr double kSameClip = 1e-4;
+
+// That of the run, else the reference's, whose clip the run may lack; 1 where nothing was clipped.
+double clip_coefficient(const RecordedRun& run, const Reference& reference, int64_t step) {
+  const char* name = "clip_coefficient";
+  const auto own = std::ranges::find_if(run.pieces, [&](const RecordedPiece& piece) {
+    return piece.step == step && piece.name == name && piece.values.holds<double>();
   });
-  if (scalar == run.pieces.end() || !golden.value.holds<double>()) return "";
-  const double coefficient = *scalar->values.data<double>();
-  if (!(coefficient > 0) || !(coefficient < 1 - kSame)) return "";
+  const GoldenTensor* due = reference.record.find(Phase::kStep, step, name);
+  const bool is_due = due && due->value.holds<double>();
+  const double coefficient = own != run.pieces.end() ? *own->values.data<double>()
+                             : is_due                ? *due->value.data<double>()
+                                                     : 1;
+  return coefficient > 0 && coefficient < 1 - kSameClip ? coefficient : 1;
+}
+
+// The moment of a gradient, or of its square, that was multiplied by the clip coefficient.
+std::string clipped_otherwise(const RecordedRun& run, const Reference& reference,
+                              const WrongPart& part, const GoldenTensor& golden) {
+  const double coefficient = clip_coefficient(run, reference, golden.step);
+  if (coefficient == 1 || !golden.value.holds<double>()) return "";
   const double* values = golden.value.data<double>();
   const double factor = multiple_of(part, [&](size_t at) { return values[at]; });
   const bool is_square = golden.kind == ObservationKind::kExpAvgSq;
   const double of_gradient = is_square ? std::sqrt(std::fmax(factor, 0)) : factor;
-  const auto is = [&](double due) { return std::fabs(of_gradient - due) <= kSame * due; };
+  const auto is = [&](double due) { return std::fabs(of_gradient - due) <= kSameClip * due; };
   if (!is(coefficient) && !is(1 / coefficient)) return "";
   return fmt::format("it is that of gradients times {:.6g}, {} the clip coefficient of step {}: {}",
                      of_gradient, is(coefficient) ? "which is" : "1 over", golden.step,
@@ -238,6 +248,38 @@ std::string other_count(const judge::ResultRow& row) {
 
 }  // namespace
 
+std::string unclipped_update(const RecordedRun& run, const Reference& reference,
+                             const judge::Divergence& found) {
+  const double coefficient = clip_coefficient(run, reference, found.step);
+  if (found.worst.kind != ObservationKind::kParameter || coefficient == 1) return "";
+  const auto of_step = [&](int64_t step) {
+    return pieces_beside(run, reference, step, [&](const RecordedPiece& piece) {
+      return piece.name == found.tensor &&
+             std::count(found.ranks.begin(), found.ranks.end(), piece.rank) > 0;
+    });
+  };
+  const std::vector<Gradient> now = of_step(found.step), before = of_step(found.step - 1);
+  double product = 0, square = 0, own = 0;
+  for (size_t i = 0; i < std::min(now.size(), before.size()); ++i) {
+    if (now[i].actual.size() != before[i].actual.size()) return "";
+    for (size_t k = 0; k < now[i].actual.size(); ++k) {
+      const double moved = now[i].actual[k] - before[i].actual[k];
+      const double due = now[i].expected[k] - before[i].expected[k];
+      product += moved * due;
+      square += due * due;
+      own += moved * moved;
+    }
+  }
+  if (!(square > 0)) return "";
+  const double factor = product / square, rest = own - factor * product;
+  constexpr double kSameUpdate = 1e-3;
+  if (!(std::fabs(factor * coefficient - 1) <= kSameUpdate) || rest > kSameUpdate * own) return "";
+  return fmt::format(
+      "its update is the reference's over {:.6g}, the clip coefficient of step {}: the gradients "
+      "were not clipped",
+      coefficient, found.step);
+}
+
 std::string clue_of_state(const RecordedRun& run, const Reference& reference,
                           const judge::Divergence& found) {
   if (!is_optimizer_state(found.worst.kind)) return "";
@@ -254,7 +296,7 @@ std::string clue_of_state(const RecordedRun& run, const Reference& reference,
   const GoldenTensor* right = reference.record.find(Phase::kStep, found.step, gradient);
   const GoldenTensor& golden = *pieces.front().golden;
   std::string clue = began_anew(part, right, found.step);
-  if (clue.empty()) clue = clipped_otherwise(run, part, golden);
+  if (clue.empty()) clue = clipped_otherwise(run, reference, part, golden);
   if (clue.empty()) clue = other_beta(run, reference, part, golden, right, found.ranks);
   if (clue.empty())
     clue = at_another_place(part, values_of(golden), golden.scale, "those of the reference", "");

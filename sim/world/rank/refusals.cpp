@@ -142,7 +142,7 @@ void refuse_narrow_experts(const CaseSpec& spec, const ModelConfig& config) {
   if (spec.is(ModelWorkload::kPolicy)) {
     refuse_beside("the stages of a policy", "set workload: train or logprobs");
   }
-  if (!spec.record_activations || spec.sample_rows > 0) {
+  if (spec.judged && (!spec.record_activations || spec.sample_rows > 0)) {
     refuse_beside("a golden that keeps not all activations",
                   "leave out record_activations and sample_rows");
   }
