@@ -27,18 +27,6 @@ std::optional<json> value_in_model(const json& model, const std::string& key) {
   return std::nullopt;
 }
 
-// None where the case does not have it as one member.
-std::optional<json> value_in(const CaseSpec& spec, const std::string& path) {
-  if (path == "workload") return spec.workload;
-  if (path.starts_with("model.")) return value_in_model(spec.model, path.substr(6));
-  if (path == "run.sequence_packing.enabled") return spec.batching.kind == BatchingKind::kPacked;
-  if (path == "run.dynamic_batching.enabled") return spec.batching.kind == BatchingKind::kDynamic;
-  for (const CaseOption& option : case_options()) {
-    if (option.path == path && option.get) return option.get(spec, Extent::kAll);
-  }
-  return std::nullopt;
-}
-
 // What the way lacks, as "parallel.tensor_parallel_size is 1"; "": nothing.
 std::string lack_of(const Way& way, const CaseSpec& spec) {
   for (const Needed& needed : way) {
@@ -47,7 +35,7 @@ std::string lack_of(const Way& way, const CaseSpec& spec) {
       if (std::any_of(spec.stages.begin(), spec.stages.end(), does)) continue;
       return "no stage of run.stages does " + text_of(needed.value);
     }
-    const auto given = value_in(spec, needed.path);
+    const auto given = value_of_key(spec, needed.path);
     if (given && !needed.holds(*given)) return needed.path + " is " + text_of(*given);
   }
   return "";
@@ -97,6 +85,17 @@ void add_idle(const FaultSpec& fault, size_t number, std::vector<std::string>& i
 }
 
 }  // namespace
+
+std::optional<json> value_of_key(const CaseSpec& spec, const std::string& path) {
+  if (path == "workload") return spec.workload;
+  if (path.starts_with("model.")) return value_in_model(spec.model, path.substr(6));
+  if (path == "run.sequence_packing.enabled") return spec.batching.kind == BatchingKind::kPacked;
+  if (path == "run.dynamic_batching.enabled") return spec.batching.kind == BatchingKind::kDynamic;
+  for (const CaseOption& option : case_options()) {
+    if (option.path == path && option.get) return option.get(spec, Extent::kAll);
+  }
+  return std::nullopt;
+}
 
 std::vector<std::string> idle_options(const CaseSpec& spec) {
   std::vector<std::string> idle = spec.idle_keys;

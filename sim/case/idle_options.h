@@ -10,6 +10,10 @@
 
 namespace shardproof::sim {
 
+// The value of a key, whether the case has it as a member or not; none where it does not say, as of
+// keys of the model that its family decides.
+std::optional<nlohmann::json> value_of_key(const CaseSpec& spec, const std::string& path);
+
 // "parallel.tp.async_grad is true, but parallel.tensor_parallel_size is 1: it has no effect", for
 // each option that has another value than its default and not what it needs. Workloads, stages and
 // settings without a member of their own count as what is needed.

@@ -10,6 +10,7 @@
 
 #include "base/count_of.h"
 #include "base/error.h"
+#include "sim/case/idle_options.h"
 #include "sim/case/names.h"
 #include "sim/case/option.h"
 #include "sim/case/reference.h"
@@ -53,10 +54,13 @@ bool has_value(const CaseSpec& spec, const std::string& filter) {
   const auto& options = case_options();
   return std::any_of(options.begin(), options.end(), [&](const CaseOption& option) {
     const std::string last = option.path.substr(option.path.rfind('.') + 1);
-    const bool is_key = key == option.path || key == last || key == option.short_name;
-    if (!option.get || !is_key) return false;
-    const nlohmann::json found = option.get(spec, Extent::kAll);
-    return found.is_string() ? found == value : found.dump() == value;
+    // The layout that a case is compared with has keys of the same names.
+    const bool is_short = !option.path.starts_with("reference.");
+    const bool is_key =
+        key == option.path || (is_short && (key == last || key == option.short_name));
+    if (!is_key) return false;
+    const std::optional<nlohmann::json> found = value_of_key(spec, option.path);
+    return found && (found->is_string() ? *found == value : found->dump() == value);
   });
 }
 

@@ -591,7 +591,9 @@ faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
     def test_a_filter_may_name_a_key_and_its_value(self):
         small = self.write("s.yaml", SMALL + "tags: [few]\n")
         for words, count in ((["tensor_parallel_size=2"], 4), (["tp=2"], 4), (["precision=float64"], 12),
-                             (["parallel.data_parallel_size=2", "tp=4"], 2), (["few"], 12), (["precision=float32"], 0)):
+                             (["parallel.data_parallel_size=2", "tp=4"], 2), (["few"], 12), (["precision=float32"], 0), (["vocab_size=24", "model.family=llama"], 12),
+                             (["family=gemma3"], 0), (["run.sequence_packing.enabled=false", "dp=1"], 6),
+                             (["data_parallel=replicate"], 12), (["data_parallel=fsdp"], 0)):
             filters = [word for one in words for word in ("--filter", one)]
             text = self.call("list", small, *filters, status=0 if count else 2)
             self.assertIn(f"{count} cases", text)
