@@ -343,9 +343,7 @@ class CheckedGroup(dist.ProcessGroup):
     def _agree_on_message(self, call: Call, prefix: str, ends, peer: int) -> None:
         self._raise_if_broken()
         keys = {self._rank: f"{prefix}/{call.op}", peer: f"{prefix}/{'recv' if call.op == 'send' else 'send'}"}
-        mine, theirs = self._exchange(call, keys, self._rank)
-        if call.sequence > 0:  # the other end has read it
-            self._store.delete_key(f"{prefix.rsplit('/', 1)[0]}/{call.sequence - 1}/{call.op}")
+        mine, theirs = (self._exchange(call, keys, self._rank)[i] for i in (0, 1))
         if mine["key"].split("|")[1] == theirs["key"].split("|")[1]:
             return
         source, to = (self._ranks[end] for end in ends)

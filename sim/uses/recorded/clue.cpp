@@ -273,7 +273,10 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
       return;
     }
   }
-  if (found.kind == ResultKind::kMissing) {
+  const bool has_rows = found.worst.kind != ObservationKind::kGradient &&
+                        found.worst.kind != ObservationKind::kParameter &&
+                        !is_optimizer_state(found.worst.kind);
+  if (found.kind == ResultKind::kMissing && has_rows) {
     const std::string rows = rows_of_nobody(run, found);
     if (!rows.empty()) {
       found.likely = rows;

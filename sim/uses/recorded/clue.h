@@ -69,6 +69,10 @@ std::string other_settings(const RecordedRun& run, const Reference& reference,
 std::string other_decay(const RecordedRun& run, const Reference& reference,
                         const judge::Divergence& found);
 
+// The clip coefficient of the run, else the reference's, whose clip the run may lack; 1 where
+// nothing was clipped.
+double clip_coefficient(const RecordedRun& run, const Reference& reference, int64_t step);
+
 // The update of a parameter that is the reference's over its clip coefficient; else "".
 std::string unclipped_update(const RecordedRun& run, const Reference& reference,
                              const judge::Divergence& found);

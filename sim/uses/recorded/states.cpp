@@ -66,32 +66,17 @@ std::string began_anew(const WrongPart& part, const GoldenTensor* gradient, int6
       is_first ? of_gradient : of_square, is_first ? "gradient" : "square of the gradient", step);
 }
 
-constexpr double kSameClip = 1e-4;
-
-// That of the run, else the reference's, whose clip the run may lack; 1 where nothing was clipped.
-double clip_coefficient(const RecordedRun& run, const Reference& reference, int64_t step) {
-  const char* name = "clip_coefficient";
-  const auto own = std::ranges::find_if(run.pieces, [&](const RecordedPiece& piece) {
-    return piece.step == step && piece.name == name && piece.values.holds<double>();
-  });
-  const GoldenTensor* due = reference.record.find(Phase::kStep, step, name);
-  const bool is_due = due && due->value.holds<double>();
-  const double coefficient = own != run.pieces.end() ? *own->values.data<double>()
-                             : is_due                ? *due->value.data<double>()
-                                                     : 1;
-  return coefficient > 0 && coefficient < 1 - kSameClip ? coefficient : 1;
-}
-
 // The moment of a gradient, or of its square, that was multiplied by the clip coefficient.
 std::string clipped_otherwise(const RecordedRun& run, const Reference& reference,
                               const WrongPart& part, const GoldenTensor& golden) {
+  constexpr double kSame = 1e-4;
   const double coefficient = clip_coefficient(run, reference, golden.step);
   if (coefficient == 1 || !golden.value.holds<double>()) return "";
   const double* values = golden.value.data<double>();
   const double factor = multiple_of(part, [&](size_t at) { return values[at]; });
   const bool is_square = golden.kind == ObservationKind::kExpAvgSq;
   const double of_gradient = is_square ? std::sqrt(std::fmax(factor, 0)) : factor;
-  const auto is = [&](double due) { return std::fabs(of_gradient - due) <= kSameClip * due; };
+  const auto is = [&](double due) { return std::fabs(of_gradient - due) <= kSame * due; };
   if (!is(coefficient) && !is(1 / coefficient)) return "";
   return fmt::format("it is that of gradients times {:.6g}, {} the clip coefficient of step {}: {}",
                      of_gradient, is(coefficient) ? "which is" : "1 over", golden.step,
@@ -247,38 +232,6 @@ std::string other_count(const judge::ResultRow& row) {
 }
 
 }  // namespace
-
-std::string unclipped_update(const RecordedRun& run, const Reference& reference,
-                             const judge::Divergence& found) {
-  const double coefficient = clip_coefficient(run, reference, found.step);
-  if (found.worst.kind != ObservationKind::kParameter || coefficient == 1) return "";
-  const auto of_step = [&](int64_t step) {
-    return pieces_beside(run, reference, step, [&](const RecordedPiece& piece) {
-      return piece.name == found.tensor &&
-             std::count(found.ranks.begin(), found.ranks.end(), piece.rank) > 0;
-    });
-  };
-  const std::vector<Gradient> now = of_step(found.step), before = of_step(found.step - 1);
-  double product = 0, square = 0, own = 0;
-  for (size_t i = 0; i < std::min(now.size(), before.size()); ++i) {
-    if (now[i].actual.size() != before[i].actual.size()) return "";
-    for (size_t k = 0; k < now[i].actual.size(); ++k) {
-      const double moved = now[i].actual[k] - before[i].actual[k];
-      const double due = now[i].expected[k] - before[i].expected[k];
-      product += moved * due;
-      square += due * due;
-      own += moved * moved;
-    }
-  }
-  if (!(square > 0)) return "";
-  const double factor = product / square, rest = own - factor * product;
-  constexpr double kSameUpdate = 1e-3;
-  if (!(std::fabs(factor * coefficient - 1) <= kSameUpdate) || rest > kSameUpdate * own) return "";
-  return fmt::format(
-      "its update is the reference's over {:.6g}, the clip coefficient of step {}: the gradients "
-      "were not clipped",
-      coefficient, found.step);
-}
 
 std::string clue_of_state(const RecordedRun& run, const Reference& reference,
                           const judge::Divergence& found) {
