@@ -3,6 +3,7 @@ share no case, such as those of --shard, make one page, report.html in the curre
 
 import argparse
 import gc
+import io
 import math
 import os
 import sys
@@ -167,7 +168,9 @@ def replace_file(out, page):
     if out.exists() and not out.is_file():
         raise run_data.BadRun(f"{out} is not a regular file; name a file with --out, or remove it")
     alone = out.exists() and not out.is_symlink() and out.stat().st_nlink == 1
-    if alone and b"<title>shardproof" not in out.read_bytes()[:4096]:
+    with open(out, "rb") if alone else io.BytesIO() as there:
+        begin = there.read(4096)
+    if begin and b"<title>shardproof" not in begin:
         raise run_data.BadRun(f"{out} is no page of shardproof, and would be replaced; name another file with --out")
     part = out.with_name(out.name + ".part")
     part.unlink(missing_ok=True)

@@ -131,6 +131,8 @@ class Recorder:
         self._in_step = True          # whether the next step has begun
         self._seen: set[int] = set()  # the ids of slots whose gradients of this step are recorded
         self._stepped: set[int] = set()  # positions of the optimizers that have stepped in this step
+        self._replaced: set[int] = set()    # of slots whose recorded gradients another backward pass replaced
+        self._came_again: set[int] = set()  # of slots that got gradients after their optimizer's step
         self._counts: dict = {}       # how often a name was recorded in this step
         self._placed: dict = {}       # how many rows of a batch were recorded in this step, by batch and name
         self._ends: list = []
@@ -220,7 +222,7 @@ class Recorder:
             slots = [slot for slot in slots if not given.isdisjoint(map(id, slot.keys()))]
             if not slots and self._are_copies(parameters):
                 slots = self._chosen_slots
-            if slots and all(self._owners.get(id(slot), -1) in self._stepped for slot in slots) and not self._is_stepping:
+            if slots and not self._is_stepping and all(id(slot) in self._came_again for slot in slots):
                 self.stepped()  # the other optimizers do not step in each step
         self._record_gradients(slots)
         return bool(slots) or not self._chosen_slots
@@ -230,8 +232,8 @@ class Recorder:
         those that the optimizers hold, or without optimizers those of equal shapes. Copies may lie in one buffer, or be
         clipped by groups: then all gradients have come, and they are no parameters, as those of another model are."""
         held = {id(one) for optimizer in self._optimizers for inner in optimizers.inner_optimizers(optimizer)
-                for group in inner.param_groups for one in group["params"]}
-        if not held <= set(self._slot_of):  # the optimizers have copies
+                for group in inner.param_groups for one in group["params"]} - set(self._slot_of)
+        if held and len(self._owners) < len(self._slots):  # the optimizers have copies in the place of parameters
             return not held.isdisjoint(map(id, parameters))
         if self._optimizers:
             return False
@@ -243,11 +245,14 @@ class Recorder:
         """Forgets what was recorded of a gradient to which another backward pass adds before its optimizer steps, as where
         a scaler skips a step that overflows."""
         slot = self._slot_of.get(parameter) if self._in_step else None  # else those recorded are of the step before
+        if slot is not None and not self._is_stepping and self._owners.get(id(slot), -1) in self._stepped:
+            self._came_again.add(id(slot))
         if slot is None or id(slot) not in self._seen:
             return
         if self._is_stepping or self._owners.get(id(slot), 0) in self._stepped:
             return  # a closure may be called again: its first gradients count
         self._seen.discard(id(slot))
+        self._replaced.add(id(slot))
         step = self._step()
         self._files.drop("grad", {slot.name}, step)
         norms = self._counts.pop("norms", 0)
@@ -257,8 +262,8 @@ class Recorder:
     def stepped(self) -> None:
         """Records the parameters and the optimizer's state after a step."""
         self._begin_step()
-        if not self._optimizers and not self._seen:  # nothing else said when they were whole
-            self._record_gradients(self._chosen_slots)
+        if not self._optimizers and self._replaced:  # by another backward pass, which nothing recorded
+            self._record_gradients([slot for slot in self._chosen_slots if id(slot) in self._replaced])
         if self._is_recorded(self._step()):
             for index in set(range(len(self._optimizers))) - self._stepped:
                 self._settings.add_rates(index)
@@ -267,6 +272,8 @@ class Recorder:
         self._finished += 1
         self._in_step = False
         self._stepped.clear()
+        self._replaced.clear()
+        self._came_again.clear()
         self._order.clear()
 
     @property

@@ -76,7 +76,7 @@ OptionRows<CaseSpec> run_rows() {
       key<CaseSpec>("run.train_global_batch_size", kInteger, nullptr,
                     "Same as data.batch_size; policy: samples of an optimizer step, a divisor of "
                     "data.batch_size",
-                    samples, trains()),
+                    samples, either(trains(), any_of(workload(ModelWorkload::kLogprobs)))),
       row<&Spec::micro_batch_size>("run.train_micro_batch_size",
                                    "Samples of a dp rank's microbatch; default: its whole share",
                                    samples, ignores, Default::kFollows, ShortName{"mbs"},

@@ -67,7 +67,10 @@ std::string idle_option(const CaseOption& option, const json& value,
                      is_policy ? *other : lacks.front());
 }
 
-bool is_in_a_record(const std::string& path) { return path.find("[].") != path.npos; }
+// Of records the reader of each says what it does not take. A reference has its needs for draws.
+bool is_read_elsewhere(const std::string& path) {
+  return path.find("[].") != path.npos || path.starts_with("reference.");
+}
 
 // What a fault has that faults of its kind do not read.
 void add_idle(const FaultSpec& fault, size_t number, std::vector<std::string>& idle) {
@@ -118,7 +121,7 @@ std::vector<std::string> idle_keys(
   const std::vector<CaseSpec> meshes = on_each_mesh(spec);
   for (const CaseOption& option : case_options()) {
     const bool is_seen = option.get && !option.default_value.is_null();
-    if (is_seen || option.only_allows || option.needs.empty() || is_in_a_record(option.path)) {
+    if (is_seen || option.only_allows || option.needs.empty() || is_read_elsewhere(option.path)) {
       continue;
     }
     const std::optional<json> value = given(option.path);

@@ -195,7 +195,8 @@ const OptionRows<PipelineSpec>& rows_of(const PipelineSpec&) {
       row<&Spec::group>("parallel.pp.group",
                         "interleaved, zb1p: microbatches that go through one chunk before the rank "
                         "turns to the next; 0: as many as ranks of pp",
-                        Range{0, 1e6}, ShortName{"group"}, with(pp(), of_groups()),
+                        Range{0, 1e6}, ShortName{"group"},
+                        with(pp(), with({"parallel.pp.chunks", nullptr}, of_groups())),
                         NotPaired{kOfStages}),
       row<&Spec::shapes>("parallel.pp.shapes",
                          "Shapes of the tensors between stages: both ends know them from the "

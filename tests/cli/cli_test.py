@@ -490,8 +490,9 @@ matrix:
     - {name: then, run.stages: [{do: train, fails: true}, {do: train}]}
 """)
         self.call("run", fails, "--backend", "emulated", "--out", self.path("run"), status=2)
-        self.assertEqual({"alone": "bad_input", "said": "match", "then": "match"},
-                         {case["name"][:-1].split("[")[1]: case["verdict"] for case in self.results(self.path("run"))["cases"]})
+        self.assertEqual({"alone": ("bad_input", False), "said": ("match", True), "then": ("match", True)},
+                         {case["name"][:-1].split("[")[1]: (case["verdict"], case["as_expected"])
+                          for case in self.results(self.path("run"))["cases"]})
 
     def test_a_fault_is_seen_by_whom_the_scenario_says_or_it_is_not_as_expected(self):
         expected = "at_call: 2}], expect: {verdict: failed, kind: threw, detector: %s}"

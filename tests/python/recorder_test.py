@@ -149,12 +149,35 @@ class RecorderTest(judging.RunsTest):
             self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=1), gradient), name)
         self.assertEqual(runs.names(self.out, kind="scalar"), ["clip_coefficient", "grad_norm"])
 
-    def test_a_step_that_nothing_announced_has_the_gradients_that_there_are(self):
+    def test_a_second_backward_pass_into_some_parameters(self):
+        with shardproof.record(self.model, out=self.out) as rec:
+            tokens, targets = models.global_batch(0)
+            models.logprobs_of(self.model(tokens), targets).mean().backward()
+            rec.gradients()
+            self.model.head.weight.sum().backward()
+            gradient = self.model.head.weight.grad.clone()
+            rec.stepped()
+        self.assertEqual(len(runs.pieces(self.out, kind="grad", step=1)), 10)
+        self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name="head.weight", step=1), gradient))
+
+    def test_gradients_that_nobody_recorded_are_not_guessed(self):
+        """A program may have its own buffers, or have set them to zero."""
         with shardproof.record(self.model, out=self.out) as rec:
             tokens, targets = models.global_batch(0)
             models.logprobs_of(self.model(tokens), targets).mean().backward()
             rec.stepped()
-        self.assertEqual(len(runs.pieces(self.out, kind="grad", step=1)), 10)
+        self.assertEqual(runs.pieces(self.out, kind="grad"), [])
+
+    def test_an_optimizer_that_holds_another_model_too(self):
+        critic = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD([*self.model.parameters(), *critic.parameters()], lr=0.1)
+        with shardproof.record(self.model, optimizer, out=self.out):
+            critic(torch.ones(1, 2)).sum().backward()
+            clip_grad_norm_(critic.parameters(), 0.1)
+            tokens, targets = models.global_batch(0)
+            (-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+            optimizer.step()
+        self.assertEqual(runs.names(self.out, kind="scalar"), [])
 
     def test_two_models_with_equal_names_are_refused(self):
         with self.refused('Two parameters have the name "head.weight"', "ModuleDict"):
@@ -548,7 +571,6 @@ class RecorderTest(judging.RunsTest):
             model(torch.tensor([1])).sum().backward()
             with self.refused("layout torch.sparse_coo", "sparse=False"):
                 rec.gradients()
-            model.zero_grad()
             rec.stepped()
 
     def test_an_optimizer_of_other_parameters_is_refused(self):

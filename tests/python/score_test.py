@@ -38,7 +38,7 @@ class WhatANoticedFaultIs(unittest.TestCase):
         self.assertEqual(self.noticed(0, a="passed", b="started"), [])
 
     def test_a_command_that_was_ended_or_has_no_tests(self):
-        for status in (None, -9):
+        for status in (None, -9, 2, 3, 137):
             self.assertEqual(self.noticed(status, a="passed"), [command.WHOLE])
         self.assertEqual(self.noticed(3), [command.WHOLE])
         self.assertEqual(self.noticed(0), [])

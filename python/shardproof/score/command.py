@@ -126,10 +126,11 @@ class Finding:
 
     def noticed_by(self) -> list[str]:
         """The tests that failed or were cut short; the command where it has no tests, or where a signal or the time limit
-        ended it. A status that no test explains, as that of a threshold of coverage, says nothing of the fault."""
+        ended it, or pytest itself failed. The status 1 of tests that all passed, as a threshold of coverage makes it, says
+        nothing of the fault."""
         status = self.run.status
         by = self.run.failed() + (self.run.unfinished() if status != 0 else [])
-        ended = status is None or status < 0
+        ended = status is None or status < 0 or status > 1
         return by or ([WHOLE] if ended or status != 0 and not self.run.outcomes else [])
 
     def text(self) -> str:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "sim/uses/recorded/clue.h"
@@ -24,13 +25,18 @@ struct Copy {
   double moved = 0;     // the reference's, in this step
 };
 
+// A NaN is farther than any number.
+double larger(double a, double b) {
+  return std::isnan(b) ? std::numeric_limits<double>::infinity() : std::max(a, b);
+}
+
 double distance_from(const RecordedPiece& piece, const GoldenTensor& golden) {
   double largest = 0;
   const std::vector<double> values = values_as<double>(piece.values);
   const double* expected = golden.value.data<double>();
   plan_of(piece).for_each_run([&](int64_t local, int64_t global, int64_t length) {
     for (int64_t i = 0; i < length; ++i) {
-      largest = std::max(largest, std::fabs(values[local + i] - expected[global + i]));
+      largest = larger(largest, std::fabs(values[local + i] - expected[global + i]));
     }
   });
   return largest;
@@ -40,8 +46,7 @@ double apart(const RecordedPiece& a, const RecordedPiece& b) {
   const std::vector<double> of_a = values_as<double>(a.values), of_b = values_as<double>(b.values);
   if (of_a.size() != of_b.size()) return std::numeric_limits<double>::infinity();
   double largest = 0;
-  for (size_t i = 0; i < of_a.size(); ++i)
-    largest = std::max(largest, std::fabs(of_a[i] - of_b[i]));
+  for (size_t i = 0; i < of_a.size(); ++i) largest = larger(largest, std::fabs(of_a[i] - of_b[i]));
   return largest;
 }
 

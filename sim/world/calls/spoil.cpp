@@ -225,7 +225,10 @@ std::string spoil(const FaultSpec& fault, const Tensors& tensors, const Surround
       std::equal(tensors.begin(), tensors.end(), before.begin(),
                  [](const at::Tensor& now, const at::Tensor& then) { return now.equal(then); })) {
     throw_bad_input(effect + ", which changed nothing",
-                    "choose a call at which the rank's part is not 0, by label, step or at_call");
+                    fault.kind == FaultKind::kStale
+                        ? "choose a call whose data differ from those before, by label or at_call"
+                        : "choose a call at which the rank's part is not 0, by label, step or "
+                          "at_call");
   }
   return effect;
 }
