@@ -41,28 +41,25 @@ std::string lack_of(const Way& way, const CaseSpec& spec) {
   return "";
 }
 
-// The case, and for each stage of a policy that changes the mesh the case on that mesh.
-std::vector<CaseSpec> on_each_mesh(const CaseSpec& spec) {
-  std::vector<CaseSpec> all = {spec};
-  for (const StageSpec& stage : spec.stages) {
-    if (stage.kind == StageKind::kLoad) all.emplace_back(spec).parallel = stage.parallel;
-  }
-  return all;
-}
-
-// "": the option has what it needs on one of the meshes.
-std::string idle_option(const CaseOption& option, const json& value,
-                        const std::vector<CaseSpec>& meshes) {
+// "": the option has what it needs on the mesh of the case, or on one that a stage loads.
+std::string idle_option(const CaseOption& option, const json& value, const CaseSpec& spec) {
   std::vector<std::string> lacks;
-  for (const CaseSpec& on_mesh : meshes) {
+  const auto look = [&](const CaseSpec& on_mesh) {
     for (const Way& way : option.needs) lacks.push_back(lack_of(way, on_mesh));
+  };
+  look(spec);
+  for (const StageSpec& stage : spec.stages) {
+    if (stage.kind != StageKind::kLoad) continue;
+    CaseSpec on_mesh = spec;
+    on_mesh.parallel = stage.parallel;
+    look(on_mesh);
   }
   if (std::find(lacks.begin(), lacks.end(), "") != lacks.end()) return "";
   // Of a policy the stages say more than the other workloads that could take the option.
   const auto other = std::find_if(lacks.begin(), lacks.end(), [](const std::string& lack) {
     return !lack.starts_with("workload is ");
   });
-  const bool is_policy = meshes.front().is(ModelWorkload::kPolicy) && other != lacks.end();
+  const bool is_policy = spec.is(ModelWorkload::kPolicy) && other != lacks.end();
   return fmt::format("{} is {}, but {}: it has no effect", option.path, text_of(value),
                      is_policy ? *other : lacks.front());
 }
@@ -102,13 +99,12 @@ std::optional<json> value_of_key(const CaseSpec& spec, const std::string& path) 
 
 std::vector<std::string> idle_options(const CaseSpec& spec) {
   std::vector<std::string> idle = spec.idle_keys;
-  const std::vector<CaseSpec> meshes = on_each_mesh(spec);
   for (const CaseOption& option : case_options()) {
     if (!option.get || option.only_allows || option.default_value.is_null()) continue;
     if (option.needs.empty()) continue;
     const json value = option.get(spec, Extent::kAll);
     if (value == option.default_value) continue;
-    const std::string text = idle_option(option, value, meshes);
+    const std::string text = idle_option(option, value, spec);
     if (!text.empty()) idle.push_back(text);
   }
   for (size_t i = 0; i < spec.faults.size(); ++i) add_idle(spec.faults[i], i, idle);
@@ -118,7 +114,6 @@ std::vector<std::string> idle_options(const CaseSpec& spec) {
 std::vector<std::string> idle_keys(
     const CaseSpec& spec, const std::function<std::optional<json>(const std::string&)>& given) {
   std::vector<std::string> idle;
-  const std::vector<CaseSpec> meshes = on_each_mesh(spec);
   for (const CaseOption& option : case_options()) {
     const bool is_seen = option.get && !option.default_value.is_null();
     if (is_seen || option.only_allows || option.needs.empty() || is_read_elsewhere(option.path)) {
@@ -126,7 +121,7 @@ std::vector<std::string> idle_keys(
     }
     const std::optional<json> value = given(option.path);
     if (!value || *value == option.default_value) continue;
-    const std::string text = idle_option(option, *value, meshes);
+    const std::string text = idle_option(option, *value, spec);
     if (!text.empty()) idle.push_back(text);
   }
   return idle;

@@ -54,9 +54,6 @@ inline Needs either(Needs one, const Needs& other) {
 }
 
 inline Needs trains() { return any_of(workload(ModelWorkload::kTrain), stage(StageKind::kTrain)); }
-inline Needs scores() {
-  return any_of(workload(ModelWorkload::kLogprobs), stage(StageKind::kScore));
-}
 inline Needs scores_or_refers() {
   return any_of(workload(ModelWorkload::kLogprobs), stage(StageKind::kScore),
                 stage(StageKind::kReference));

@@ -29,11 +29,6 @@ std::string with_file(const CaseSpec& spec, const std::string& message) {
   return file + ": " + message;
 }
 
-// Whether something outside ended the golden's process, or kept it from going on.
-bool was_ended(const world::TaskOutcome& golden) {
-  return golden.kind == ResultKind::kDied || golden.kind == ResultKind::kHung;
-}
-
 // The ending of a case whose golden failed.
 RankEnding ending_of(const CaseSpec& spec, const world::TaskOutcome& outcome) {
   RankEnding ending;

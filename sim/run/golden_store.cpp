@@ -188,8 +188,7 @@ void GoldenStore::settle(const std::shared_ptr<Entry>& entry, const std::string&
   // Ended from outside, or started ahead when something was short: the next case that needs it
   // computes it again.
   const world::TaskOutcome& made = entry->golden->outcome;
-  const bool ended = made.kind == ResultKind::kDied || made.kind == ResultKind::kHung;
-  if (!made.ok && (ended || waiting.empty())) entries_.remove(entry);
+  if (!made.ok && (was_ended(made) || waiting.empty())) entries_.remove(entry);
   forget_old();
   for (const Ready& ready : waiting) ready(entry->golden);
 }

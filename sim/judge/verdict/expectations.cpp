@@ -35,12 +35,12 @@ std::string other_counts(const std::vector<RankReport>& reports, int64_t world_s
   return text;
 }
 
-bool observed(const CaseResult& result) {
+}  // namespace
+
+bool observed_anything(const CaseResult& result) {
   return std::any_of(result.reports.begin(), result.reports.end(),
                      [](const RankReport& report) { return !report.rows.empty(); });
 }
-
-}  // namespace
 
 std::string unexpected_collectives(const CaseSpec& spec, const std::vector<RankReport>& reports) {
   if (!spec.expect.collectives.is_object()) return "";
@@ -72,8 +72,8 @@ void compare_with_expectation(CaseResult& result) {
   } else if (!expect.detector.empty() && expect.detector != first_detector(result.outcome)) {
     result.unexpected = fmt::format("expected {} seen first by {}, got {}", expect.verdict,
                                     expect.detector, detectors_text(result.outcome));
-  } else if (expect.nothing_counted && result.verdict == Verdict::kMatch && observed(result) &&
-             empty_text(result.account.grounds).empty()) {
+  } else if (expect.nothing_counted && result.verdict == Verdict::kMatch &&
+             observed_anything(result) && empty_text(result.account.grounds).empty()) {
     result.unexpected = "expected that nothing counts, but this match rests on " +
                         grounds_text(result.account.grounds);
   }

@@ -14,4 +14,7 @@ void compare_with_expectation(CaseResult& result);
 // the counts that differ with their ranks. Axes and ops that it does not name do not count.
 std::string unexpected_collectives(const CaseSpec& spec, const std::vector<RankReport>& reports);
 
+// Whether a rank reported a row.
+bool observed_anything(const CaseResult& result);
+
 }  // namespace shardproof::sim::judge

@@ -144,9 +144,7 @@ std::optional<EndingVerdict> of_unresolved(const CaseResult& result) {
 // A match for which no rank observed anything would show nothing either.
 std::optional<EndingVerdict> of_nothing(const CaseResult& result) {
   const CaseSpec& spec = result.spec;
-  const bool is_seen = std::any_of(result.reports.begin(), result.reports.end(),
-                                   [](const RankReport& report) { return !report.rows.empty(); });
-  if (!spec.judged || is_seen || spec.expect.nothing_counted) return {};
+  if (!spec.judged || observed_anything(result) || spec.expect.nothing_counted) return {};
   return EndingVerdict{Verdict::kBadInput, ResultKind::kBadInput,
                        "nothing was compared: no stage of the case trains or scores to its end; "
                        "add one, which shows what a stage that fails has left, or write expect: "

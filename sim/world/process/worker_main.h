@@ -77,6 +77,10 @@ struct TaskOutcome {
   ResultKind kind = ResultKind::kNone;  // when !ok
   std::string message = {};
 };
+// Whether something outside ended the golden's process, or kept it from going on.
+inline bool was_ended(const TaskOutcome& golden) {
+  return golden.kind == ResultKind::kDied || golden.kind == ResultKind::kHung;
+}
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskOutcome, ok, golden, kind, message)
 
 }  // namespace shardproof::sim::world
