@@ -78,7 +78,7 @@ void add_run(CLI::App& app, RunArguments& run) {
   add_selection(app, run);
   add_world(app, run.world);
   app.add_option("--jobs,-j", run.jobs,
-                 "Cases at the same time (default: one more than cores; over Gloo one)")
+                 "Cases at the same time (default: the cores, at least 2; over Gloo one)")
       ->check(CLI::Range(1, 1024));
   app.add_option("--sample-rows", run.sample_rows, "Judge only so many rows of each tensor")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));

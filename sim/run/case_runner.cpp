@@ -130,6 +130,10 @@ void CaseRunner::prepare(const CaseSpec& spec) {
   }
 }
 
+bool CaseRunner::waits_for_golden(const CaseSpec& spec) {
+  return spec.judged && goldens_.is_computing(spec, first_members(spec));
+}
+
 void CaseRunner::start(const CaseSpec& spec, Done done) {
   ++under_way_;
   ranks_under_way_ += spec.parallel.world_size();
@@ -232,8 +236,8 @@ void CaseRunner::wait_until_at_most(int64_t count) {
 
 void CaseRunner::wait_for_room(int64_t ranks, int64_t cores) {
   const auto fits = [this, ranks, cores] {
-    return under_way_ == 0 ||
-           (under_way_ <= cores && ranks_under_way_ + ranks <= kRanksPerCore * cores);
+    return under_way_ == 0 || (under_way_ < std::max<int64_t>(2, cores) &&
+                               ranks_under_way_ + ranks <= kRanksPerCore * cores);
   };
   if (!fits()) pool_.wait_until(fits);
 }

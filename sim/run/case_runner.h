@@ -29,10 +29,12 @@ class CaseRunner {
   // Starts the golden of a case that is to start later, unless it is large, or the case
   // would not start.
   void prepare(const CaseSpec& spec);
+  // Whether the case would wait for a golden that is being computed.
+  bool waits_for_golden(const CaseSpec& spec);
   // Serves the running cases until at most `count` are left.
   void wait_until_at_most(int64_t count);
-  // Serves until a case of `ranks` ranks may start. At most `cores` + 1 cases then run, with at
-  // most 8 ranks per core in all; a larger case runs alone.
+  // Serves until a case of `ranks` ranks may start. At most `cores` cases then run (two of one
+  // core), with at most 8 ranks per core in all; a larger case runs alone.
   void wait_for_room(int64_t ranks, int64_t cores);
   judge::CaseResult run(const CaseSpec& spec);
 

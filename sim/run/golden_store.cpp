@@ -96,34 +96,50 @@ void GoldenStore::get(const CaseSpec& spec, const Ready& ready, Members members)
 
 void GoldenStore::start(const CaseSpec& spec, Members members) { find_or_start(spec, members); }
 
-std::shared_ptr<GoldenStore::Entry> GoldenStore::find_or_start(const CaseSpec& spec,
-                                                               Members members) {
+bool GoldenStore::is_computing(const CaseSpec& spec, Members members) {
+  const std::shared_ptr<Entry> entry = known(keys_of(spec, members));
+  return entry && !entry->ready;
+}
+
+GoldenStore::Keys GoldenStore::keys_of(const CaseSpec& spec, Members members) {
   const bool of_ranks = spec.reference.is_set();
   const bool of_model = is_model_workload(spec.workload);
   const bool few = members == Members::kFew && of_model && spec.precision != Precision::kFloat64;
-  // The key covers the code of the models' goldens, not that of a registered workload.
-  const auto full = [keeps = of_model && !of_ranks](const std::string& key) {
-    return keeps ? GoldenCache::full_key(key) : std::string();
-  };
-  std::string key = golden_key(spec) + (of_ranks ? reference_key(spec) : "");
-  if (members == Members::kMeasured) key += std::string("\n") + kMeasuredKey;
-  if (auto entry = known(key, full(key))) return entry;
-  if (few) {
-    key += std::string("\n") + kFewKey;
-    if (auto entry = known(key, full(key))) return entry;
-  }
+  Keys keys{.all = golden_key(spec), .outlive_runs = of_model && !of_ranks};
+  if (of_ranks) keys.all += reference_key(spec);
+  if (members == Members::kMeasured) keys.all += std::string("\n") + kMeasuredKey;
+  if (few) keys.few = keys.all + "\n" + kFewKey;
+  return keys;
+}
+
+// It covers the code of the models' goldens, not that of a registered workload.
+std::string GoldenStore::full_key(const Keys& keys, const std::string& key) {
+  return keys.outlive_runs ? GoldenCache::full_key(key) : "";
+}
+
+std::shared_ptr<GoldenStore::Entry> GoldenStore::known(const Keys& keys) {
+  const auto entry = known(keys.all, full_key(keys, keys.all));
+  return entry || keys.few.empty() ? entry : known(keys.few, full_key(keys, keys.few));
+}
+
+std::shared_ptr<GoldenStore::Entry> GoldenStore::find_or_start(const CaseSpec& spec,
+                                                               Members members) {
+  const Keys keys = keys_of(spec, members);
+  if (auto entry = known(keys)) return entry;
+  const bool few = !keys.few.empty();
+  const std::string& key = few ? keys.few : keys.all;
   const auto entry = std::make_shared<Entry>();
   entry->key = key;
   entry->golden = std::make_shared<Golden>();
   entry->golden->has_few = few;
   entries_.push_front(entry);
   const auto settles = [this, living = std::weak_ptr(living_), entry,
-                        full_key = full(key)](world::TaskOutcome outcome) {
+                        full_key = full_key(keys, key)](world::TaskOutcome outcome) {
     if (!living.expired()) settle(entry, full_key, std::move(outcome));
   };
   try {
     entry->golden->fd = make_memory_file();
-    if (of_ranks) {
+    if (spec.reference.is_set()) {
       run_reference(entry, spec, members);
     } else {
       if (limits_) check_golden_limits(spec, *limits_);

@@ -18,7 +18,7 @@ namespace shardproof::sim::run {
 
 class GoldenStore {
  public:
-  static constexpr int64_t kMostKept = 16;  // each is an open file
+  static constexpr int64_t kMostKept = 32;  // each is an open file
 
   struct Golden {
     world::TaskOutcome outcome;
@@ -41,6 +41,8 @@ class GoldenStore {
   void get(const CaseSpec& spec, const Ready& ready, Members members = Members::kDue);
   // Starts the golden, which is forgotten if it fails before a call of get waits for it.
   void start(const CaseSpec& spec, Members members = Members::kDue);
+  // Whether the golden that get() would wait for is being computed.
+  bool is_computing(const CaseSpec& spec, Members members);
   // The number of goldens that are being computed.
   int64_t computing() const;
   // Computes the golden anew, waits for it, and writes its tensors to `dump_path` unless that is
@@ -55,9 +57,18 @@ class GoldenStore {
     int64_t bytes = 0;
     std::vector<Ready> waiting;
   };
+  struct Keys {
+    std::string all;            // of the golden with all members that are due
+    std::string few = "";       // with few of them; "" if all are needed
+    bool outlive_runs = false;  // the cache may have it
+  };
+  static Keys keys_of(const CaseSpec& spec, Members members);
+  // Key of the cache; "" if it keeps no such golden.
+  static std::string full_key(const Keys& keys, const std::string& key);
   // The golden of the case: ready, or being computed from now on.
   std::shared_ptr<Entry> find_or_start(const CaseSpec& spec, Members members);
-  // The golden of the key, if there is one or it is being computed; null if not.
+  // The golden of one of the keys, if there is one or it is being computed; null if not.
+  std::shared_ptr<Entry> known(const Keys& keys);
   std::shared_ptr<Entry> known(const std::string& key, const std::string& full_key);
   std::shared_ptr<Golden> from_cache(const std::string& full_key) const;
   void settle(const std::shared_ptr<Entry>& entry, const std::string& full_key,

@@ -49,6 +49,22 @@ bool is_of_float64_alone(const GivenPiece& tensor) {
   return is_metric(tensor.facts.kind) && tensor.facts.kind != ObservationKind::kCount;
 }
 
+// A folder on disk, or in memory where there is much more than few pieces need: hundreds of small
+// files, which live for seconds, cost a file system more than the ranks that write them.
+std::string place_of_pieces(double bytes) {
+  constexpr double kFew = 16 << 20;
+  constexpr uintmax_t kMuch = uintmax_t{1} << 30;
+  const fs::path memory = "/dev/shm";
+  std::error_code error;
+  const bool chosen = std::getenv("TMPDIR") != nullptr;
+  if (!chosen && bytes <= kFew && ::access(memory.c_str(), W_OK) == 0 &&
+      fs::space(memory, error).available >= kMuch && !error) {
+    return memory.string();
+  }
+  const fs::path temporary = fs::temp_directory_path(error);
+  return error ? "/tmp" : temporary.string();
+}
+
 template <class Work>
 world::TaskOutcome guarded(const std::string& who, const Work& work) {
   try {
@@ -64,9 +80,7 @@ world::TaskOutcome guarded(const std::string& who, const Work& work) {
 }  // namespace
 
 PiecesFolder::PiecesFolder(double bytes) {
-  std::error_code error;
-  const fs::path temporary = fs::temp_directory_path(error);
-  const std::string place = error ? "/tmp" : temporary.string();
+  const std::string place = place_of_pieces(bytes);
   check_room("the reference's pieces in TMPDIR,", place, bytes);
   std::string name = place + "/shardproof-reference-XXXXXX";
   if (::mkdtemp(name.data()) == nullptr) {

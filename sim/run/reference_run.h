@@ -14,7 +14,8 @@
 
 namespace shardproof::sim::run {
 
-// A private folder in TMPDIR that is removed with its content.
+// A private folder that is removed with its content: in TMPDIR if it is set, or else in memory if
+// the pieces are few, and in /tmp if not.
 class PiecesFolder {
  public:
   // Throws Error(kBadInput) when it cannot be made, or `bytes` do not fit there.

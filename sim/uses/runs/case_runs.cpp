@@ -41,14 +41,18 @@ void CaseRuns::set_finished(size_t place, judge::CaseResult result) {
 
 void CaseRuns::run_all(report::RunFiles& files) {
   report::Progress progress(std::cout, progress_style(), missing_count());
+  std::list<size_t> left;
   for (size_t place = 0; place < cases_.size(); ++place) {
-    if (is_finished(place)) continue;
-    wait_for_room(cases_[place]);
+    if (!is_finished(place)) left.push_back(place);
+  }
+  while (!left.empty()) {
+    const auto next = next_of(left);
+    wait_for_room(cases_[*next]);
     if (pool_.interrupted()) break;
     reason_ = why_to_stop();
     if (!reason_.empty()) break;
-    start_one(place, progress, files);
-    prepare_from(place + 1);
+    start_one(*next, progress, files);
+    left.erase(next);
   }
   runner_.wait_until_at_most(0);
   for (const std::string& line : schedules_.equal()) {
@@ -60,8 +64,25 @@ void CaseRuns::run_all(report::RunFiles& files) {
   list_missing();
 }
 
+std::list<size_t>::const_iterator CaseRuns::next_of(const std::list<size_t>& left) {
+  if (settings_.relations || settings_.schedules == kAllSchedules) return left.begin();
+  const Backend backend = cases_[left.front()].world.backend;
+  for (;;) {
+    prepare_from(left.front());
+    for (auto at = left.begin(); at != left.end() && *at < prepared_; ++at) {
+      if (cases_[*at].world.backend != backend) break;
+      if (!runner_.waits_for_golden(cases_[*at])) return at;
+    }
+    const int64_t computing = goldens_.computing();
+    const auto one_is_there = [&] {
+      return pool_.interrupted() || goldens_.computing() < computing;
+    };
+    if (computing == 0 || one_is_there()) return left.begin();
+    pool_.wait_until(one_is_there);
+  }
+}
+
 void CaseRuns::prepare_from(size_t place) {
-  if (settings_.relations || settings_.schedules == kAllSchedules) return;
   const size_t end = std::min(cases_.size(), place + kPreparedAhead);
   for (prepared_ = std::max(prepared_, place); prepared_ < end; ++prepared_) {
     if (goldens_.computing() >= kMostAtATime) return;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ class CaseRuns {
   bool is_finished(size_t place) const { return results_[place].has_value(); }
   int64_t missing_count() const;
   void wait_for_room(const CaseSpec& spec);
+  // The first of the cases that need not wait for its golden: others wait without a world's place.
+  std::list<size_t>::const_iterator next_of(const std::list<size_t>& left);
   // Starts goldens of the cases from `place` on, at most two at a time.
   void prepare_from(size_t place);
   report::Progress::Style progress_style() const;
