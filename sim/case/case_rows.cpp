@@ -230,6 +230,10 @@ const OptionRows<ExpectSpec>& rows_of(const ExpectSpec&) {
                            Choices{{"values", "replicas", "norm", "census", "digest", "matching",
                                     "watchdog", "process", "exception"}},
                            kExpectsMatch),
+      row<&Spec::message>("expect.message",
+                          "A part of the expected message (why ranks refuse, what one threw); "
+                          "\"\": any",
+                          kExpectsMatch),
       row<&Spec::collectives>("expect.collectives",
                               "Expected collectives: {axis: {op: count on each rank}}",
                               kExpectsMatch),

@@ -192,6 +192,7 @@ struct ExpectSpec {
   std::string tensor;                    // first divergent tensor; "" any
   nlohmann::json collectives = nullptr;  // {axis: {op: count per rank}}; null: not checked
   std::string detector = {};             // the detector that sees it first; "" any
+  std::string message = {};              // a part of what is said of the verdict; "" any
   bool nothing_counted = false;  // the loss and all gradients are 0, so that a match is empty
 };
 

@@ -41,9 +41,22 @@ std::optional<run::MachineLimits> limits_for(const WorldArguments& arguments) {
   return arguments.ignore_limits ? std::nullopt : std::optional(run::machine_limits());
 }
 
+namespace {
+
+// One line for each host: ranks that do not come are otherwise seen after minutes only.
+void say_what_it_waits_for(const world::ExternalPlace& place) {
+  if (place.world_size == 1 || place.local_rank != 0) return;
+  std::cerr << fmt::format("shardproof: rank {} of {} waits for {} at {}:{}\n", place.rank,
+                           place.world_size, place.rank == 0 ? "the others" : "rank 0",
+                           place.master_addr, place.master_port);
+}
+
+}  // namespace
+
 int run_on_external_ranks(const world::ExternalPlace& place, Backend backend, DeviceKind device,
                           const world::WorkerFunctions& functions,
                           const std::function<int(world::WorldPool&)>& run) {
+  say_what_it_waits_for(place);
   if (place.rank != 0) world::serve_external_rank(place, backend, device, functions);
   world::OwnedFd launcher = world::watch_launcher(place);
   world::ExternalHost host(place, backend, device, functions);

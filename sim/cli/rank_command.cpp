@@ -2,8 +2,6 @@
 // control and the judge; the others only serve.
 #include <fmt/format.h>
 
-#include <iostream>
-
 #include "base/error.h"
 #include "base/failure.h"
 #include "sim/cli/commands.h"
@@ -28,14 +26,6 @@ Backend backend_of(const RunArguments& arguments, DeviceKind device) {
   return backend;
 }
 
-// One line for each host: ranks that do not come are otherwise seen after minutes only.
-void say_what_it_waits_for(const world::ExternalPlace& place) {
-  if (place.world_size == 1 || place.local_rank != 0) return;
-  std::cerr << fmt::format("shardproof: rank {} of {} waits for {} at {}:{}\n", place.rank,
-                           place.world_size, place.rank == 0 ? "the others" : "rank 0",
-                           place.master_addr, place.master_port);
-}
-
 int run_selected(const RunArguments& arguments, const CommandLine& command,
                  world::WorldPool& pool) {
   Selection selection = select_cases(arguments);
@@ -58,7 +48,6 @@ int rank_command(const RunArguments& given, const CommandLine& command,
   arguments.backends = {name_of(backend)};
   arguments.jobs = 1;
   arguments.world_size = place.world_size;
-  say_what_it_waits_for(place);
   return run_on_external_ranks(place, backend, device, functions, [&](world::WorldPool& pool) {
     return run_selected(arguments, command, pool);
   });

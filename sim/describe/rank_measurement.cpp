@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -195,6 +196,17 @@ bool grows_with_batch(const CaseSpec& spec, const Batch& batch) {
          batch.size() % smallest_batch(spec) == 0 && batch.size() > smallest_batch(spec);
 }
 
+bool are_equal(const std::vector<bool>& layers) {
+  return std::adjacent_find(layers.begin(), layers.end(), std::not_equal_to<>()) == layers.end();
+}
+
+// Whether each layer adds the same to what the rank holds and calls.
+bool layers_add_up(const CaseSpec& spec, const ModelConfig& config) {
+  // A plan and run.frozen may name layers.
+  return spec.parallel.custom_plan.empty() && spec.frozen.empty() && spec.parallel.pp == 1 &&
+         are_equal(config.expert_layers) && are_equal(config.sliding_layers);
+}
+
 }  // namespace
 
 std::optional<RankMeasurement> measure_rank(const CaseSpec& spec, const ModelConfig& config,
@@ -205,9 +217,8 @@ std::optional<RankMeasurement> measure_rank(const CaseSpec& spec, const ModelCon
   const int64_t share = smallest_batch(spec);
   ModelConfig small = config;
   small.num_hidden_layers = 2;
-  // A plan and run.frozen may name layers.
-  const bool any_layer = spec.parallel.custom_plan.empty() && spec.frozen.empty();
-  if (!any_layer || takes_long(spec, small, grows ? batch.slice(0, 2 * share) : batch)) {
+  if (!layers_add_up(spec, config) ||
+      takes_long(spec, small, grows ? batch.slice(0, 2 * share) : batch)) {
     return std::nullopt;
   }
   const auto with_layers = [&](int64_t layers) {

@@ -95,7 +95,11 @@ JournalWriter::JournalWriter(const std::string& folder, Earlier earlier)
     throw_bad_input(fmt::format("another run is writing into {}", folder),
                     "wait until it has ended, or name another folder with --out");
   }
-  if (earlier == Earlier::kDropped && ::ftruncate(fd_, 0) != 0) cannot_write_journal(path_, errno);
+  if (earlier == Earlier::kDropped && ::ftruncate(fd_, 0) != 0) {
+    const int error = errno;
+    ::close(fd_);
+    cannot_write_journal(path_, error);
+  }
 }
 
 JournalWriter::~JournalWriter() { ::close(fd_); }

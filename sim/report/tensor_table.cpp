@@ -42,20 +42,24 @@ Json per_rank(const Gathered& tensor, int64_t world_size, double judge::ResultRo
   return values;
 }
 
-// 16 hexadecimal digits per rank: the digest of its observations under this name, in order; null
-// where the rank has no row.
-Json digests_by_rank(const Gathered& tensor, int64_t world_size) {
-  std::map<int64_t, uint64_t> digests;
-  for (const judge::ResultRow* row : tensor.rows) {
-    const auto [digest, first] = digests.emplace(row->rank, row->digest);
-    if (!first) digest->second = mix_bits(digest->second * 31 + row->digest);
-  }
+// 16 hexadecimal digits per rank; null where it has no digest.
+Json json_of_digests(const std::map<int64_t, uint64_t>& digests, int64_t world_size) {
   auto values = Json::array();
   for (int64_t rank = 0; rank < world_size; ++rank) {
     const auto found = digests.find(rank);
     values.push_back(found == digests.end() ? Json() : Json(fmt::format("{:016x}", found->second)));
   }
   return values;
+}
+
+// Of its observations under this name, in order.
+Json digests_by_rank(const Gathered& tensor, int64_t world_size) {
+  std::map<int64_t, uint64_t> digests;
+  for (const judge::ResultRow* row : tensor.rows) {
+    const auto [digest, first] = digests.emplace(row->rank, row->digest);
+    if (!first) digest->second = mix_bits(digest->second * 31 + row->digest);
+  }
+  return json_of_digests(digests, world_size);
 }
 
 // The field of the first row that has it: rows that match may lack shapes.
@@ -120,16 +124,11 @@ Json digest_table(const judge::CaseResult& result) {
   }
   auto table = Json::array();
   for (const auto& [place, gathered] : by_step) {
-    auto values = Json::array();
-    for (int64_t rank = 0; rank < result.spec.parallel.world_size(); ++rank) {
-      const auto found = gathered.digests.find(rank);
-      values.push_back(
-          found == gathered.digests.end() ? Json() : Json(fmt::format("{:016x}", found->second)));
-    }
-    table.push_back({{"phase", phase_name(gathered.phase)},
-                     {"step", std::get<0>(place)},
-                     {"tensors", gathered.names.size()},
-                     {"digest", values}});
+    table.push_back(
+        {{"phase", phase_name(gathered.phase)},
+         {"step", std::get<0>(place)},
+         {"tensors", gathered.names.size()},
+         {"digest", json_of_digests(gathered.digests, result.spec.parallel.world_size())}});
   }
   return table;
 }

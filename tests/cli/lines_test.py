@@ -43,12 +43,13 @@ class Lines(cli_test.CommandTest):
             port = free.getsockname()[1]
         place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
                  "MASTER_PORT": str(port)}
-        rank = subprocess.Popen([cli_test.PROGRAM, "rank", "s.yaml"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                cwd=self.scratch, env=os.environ | place)
-        line = rank.stderr.readline()
-        rank.terminate()
-        rank.communicate(timeout=cli_test.LIMIT_S)
-        self.assertEqual(line, f"shardproof: rank 0 of 2 waits for the others at 127.0.0.1:{port}\n")
+        for words in (["rank", "s.yaml"], ["validate"]):
+            rank = subprocess.Popen([cli_test.PROGRAM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                    cwd=self.scratch, env=os.environ | place)
+            line = rank.stderr.readline()
+            rank.terminate()
+            rank.communicate(timeout=cli_test.LIMIT_S)
+            self.assertEqual(line, f"shardproof: rank 0 of 2 waits for the others at 127.0.0.1:{port}\n")
 
     def test_every_command_is_in_the_help(self):
         text = self.run_program("--help").stdout

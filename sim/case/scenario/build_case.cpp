@@ -273,19 +273,28 @@ void set_parallel(const Settings& settings, ParallelSpec& parallel) {
   }
 }
 
+// The verdict that has the kind.
+Verdict verdict_of_kind(ResultKind kind) {
+  if (kind == ResultKind::kRefused) return Verdict::kRefused;
+  return kind >= ResultKind::kValues ? Verdict::kMismatch : Verdict::kFailed;
+}
+
 void check_expected(const Settings& settings, const CaseSpec& spec) {
   const ExpectSpec& expect = spec.expect;
   if (!spec.judged && expect.kind == name_of(ResultKind::kValues)) {
     settings.fail("expect.kind", "expect.kind is values, and with judged: false none is compared",
                   "remove judged: false");
   }
-  if (expect.verdict != Verdict::kMatch || settings.given("expect.verdict")) return;
-  for (const auto& [path, value] : {std::pair{"expect.kind", &expect.kind},
-                                    {"expect.tensor", &expect.tensor},
-                                    {"expect.detector", &expect.detector}}) {
-    if (value->empty()) continue;
-    settings.fail(path, fmt::format("{} is given, and the expected verdict is match", path),
-                  "add the verdict: expect: {verdict: mismatch, ..}");
+  const auto fits = [&](Verdict verdict) { return verdict == expect.verdict; };
+  const bool errs = fits(Verdict::kMismatch) || fits(Verdict::kFailed);
+  for (const auto& [path, value, possible] :
+       {std::tuple{"expect.kind", &expect.kind,
+                   expect.kind.empty() || fits(verdict_of_kind(enum_of<ResultKind>(expect.kind)))},
+        {"expect.tensor", &expect.tensor, fits(Verdict::kMismatch)},
+        {"expect.detector", &expect.detector, errs}}) {
+    if (value->empty() || possible) continue;
+    settings.fail(path, fmt::format("{} is {}, which no {} has", path, *value, expect.verdict),
+                  "name the verdict that has it: expect: {verdict: mismatch, ..}");
   }
 }
 

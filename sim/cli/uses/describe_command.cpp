@@ -109,7 +109,10 @@ std::string call_lines(const describe::RankMeasurement& measured) {
 // What the first and the last rank take; the last may hold smaller shards.
 std::string measured_lines(const CaseSpec& spec, const ModelConfig& config, const Batch& batch) {
   const auto first = describe::measure_rank(spec, config, batch, 0);
-  if (!first) return "memory     not measured: even two layers and samples would take minutes\n";
+  if (!first) {
+    return "memory     not measured: it would take minutes, also with two layers and samples, from "
+           "which layers that differ or lie in stages are not reckoned\n";
+  }
   const int64_t last = spec.parallel.mesh().world_size() - 1;
   return fmt::format("memory, measured in {} of one rank alone{}\n",
                      first->steps == 1 ? "1 step" : "2 steps",
@@ -130,6 +133,7 @@ std::string expectation_line(const ExpectSpec& expect) {
   std::string line = "expected   " + name_of(expect.verdict);
   if (!expect.kind.empty()) line += " (" + expect.kind + ")";
   if (!expect.tensor.empty()) line += ", first divergent tensor " + expect.tensor;
+  if (!expect.message.empty()) line += ", with '" + expect.message + "' in its message";
   if (!expect.collectives.is_null())
     line += "\ncollectives of each rank   " + expect.collectives.dump();
   return line + "\n";

@@ -87,7 +87,7 @@ class Shrink {
     explore::CaseSettings settings = settings_of_case(scenario, run_.only);
     choose_place(scenario);
     for (const char* key : {"name", "tags", "expect.verdict", "expect.kind", "expect.tensor",
-                            "expect.detector", "expect.collectives"}) {
+                            "expect.detector", "expect.message", "expect.collectives"}) {
       settings.erase(key);
     }
     if (run_.seed) settings["seed"] = *run_.seed;

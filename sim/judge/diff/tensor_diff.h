@@ -27,7 +27,7 @@ struct DiffTask {
 };
 
 struct DiffResult {
-  int64_t count = 0, bad_count = 0;
+  int64_t bad_count = 0;
   double worst_ratio = 0;  // largest error / allowance; infinite for NaN
   double worst_error = 0;  // of that element, as is `allowance`
   double allowance = 0;

@@ -133,11 +133,13 @@ bool only_narrow_values(const Values& values, const IsNarrow& is_narrow, double 
   return !golden_too && error <= roundings * roundings * eps * eps * size;
 }
 
-// The narrower dtype that represents all these values; "" when there is none.
-const char* narrow_dtype(const Values& values, Precision precision) {
+// The narrower dtype that represents all these values of a tensor of `dtype`; "" when there is
+// none.
+const char* narrow_dtype(const Values& values, Precision precision, Dtype dtype) {
   if (precision == Precision::kBFloat16) return "";
   constexpr double kRoundings = 64;
   if (only_narrow_values(values, is_bfloat16, 0x1p-8, kRoundings)) return "bfloat16";
+  if (dtype == Dtype::kFloat16) return "";
   if (only_narrow_values(values, is_float16, 0x1p-11, kRoundings)) return "float16";
   if (precision == Precision::kFloat32) return "";
   return only_narrow_values(values, is_float32, 0x1p-24, 1024) ? "float32" : "";
@@ -334,7 +336,7 @@ std::vector<Evidence> look_closer(const DiffTask& task, const GoldenRecord& gold
       found.push_back(std::move(fact));
   }
   if (const auto others = look_at_experts(task, values)) found.push_back(*others);
-  const std::string narrow = narrow_dtype(values, precision);
+  const std::string narrow = narrow_dtype(values, precision, task.local.dtype());
   if (!narrow.empty()) found.push_back(ValuesOf{narrow});
   const std::string before_sum =
       narrow.empty() && precision == Precision::kFloat64 ? dtype_of_addends(values) : "";

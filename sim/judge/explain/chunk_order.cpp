@@ -15,7 +15,8 @@ namespace shardproof::sim::judge {
 namespace {
 
 constexpr int64_t kMostChunks = 128;
-constexpr int64_t kFewChunks = 8;  // with more chunks a rotation is a shift
+constexpr double kOfZeros = 1 - 1e-9;  // the share of a chunk of zeros in another's place
+constexpr int64_t kFewChunks = 8;      // with more chunks a rotation is a shift
 
 // Chunks of equal length along a dim; the last ones may be short or empty.
 struct Chunks {
@@ -49,6 +50,15 @@ double difference_in(const Assembled& tensor, const Chunks& chunks, int64_t chun
   return wrong ? sum : 0;
 }
 
+bool are_zeros(const Assembled& tensor, const Chunks& chunks, int64_t chunk) {
+  bool all = true;
+  for_each_in(chunks, chunk, [&](int64_t element) {
+    const auto e = static_cast<size_t>(element);
+    return all = all && (!tensor.known[e] || tensor.actual[e] == 0);
+  });
+  return all;
+}
+
 std::optional<Explained> taken_from(const Assembled& tensor, const Chunks& chunks, int64_t chunk,
                                     int64_t source, double difference) {
   Fit fit(tensor, difference);
@@ -62,6 +72,8 @@ std::optional<Explained> taken_from(const Assembled& tensor, const Chunks& chunk
   });
   const Explained& sums = fit.sums();
   if (!going || sums.evidence == 0 || sums.share() < kLeastExplained) return std::nullopt;
+  // Zeros are nearly any small chunk.
+  if (sums.share() < kOfZeros && are_zeros(tensor, chunks, chunk)) return std::nullopt;
   return sums;
 }
 

@@ -15,18 +15,22 @@ namespace {
 
 constexpr int64_t kFewestTokens = 2;  // of one row, to tell shares of routes from any numbers
 
-std::string token_text(const ResultRow& row, int64_t token) {
-  const int64_t positions = row.global_shape.at(1);
-  return fmt::format("sample {}, position {}", token / positions, token % positions);
+// `token` is of the samples that were drawn.
+std::string token_text(const ResultRow& row, const std::vector<int64_t>& drawn, int64_t token) {
+  const int64_t positions = row.global_shape.at(1), sample = token / positions;
+  return fmt::format("sample {}, position {}",
+                     drawn.empty() ? sample : drawn.at(static_cast<size_t>(sample)),
+                     token % positions);
 }
 
 // ": sample 0, position 2 has expert 3's result for sample 1, position 0 in place of expert 1's".
-std::string example_text(const ResultRow& row, const std::vector<int64_t>& first) {
+std::string example_text(const ResultRow& row, const std::vector<int64_t>& drawn,
+                         const std::vector<int64_t>& first) {
   if (first.size() != 4) return "";
-  const std::string token = token_text(row, first[0]);
+  const std::string token = token_text(row, drawn, first[0]);
   if (first[2] < 0) return fmt::format(": {} lacks expert {}'s", token, first[1]);
   const std::string of =
-      first[2] == first[0] ? "" : fmt::format(" for {}", token_text(row, first[2]));
+      first[2] == first[0] ? "" : fmt::format(" for {}", token_text(row, drawn, first[2]));
   if (of.empty() && first[1] == first[3])
     return fmt::format(": {} has expert {}'s", token, first[1]);
   return fmt::format(": {} has expert {}'s result{} in place of expert {}'s", token, first[3], of,
@@ -149,10 +153,15 @@ std::optional<Proposal> propose_expert_results(const Difference& difference) {
       "round");
   add(all.of_tokens, "routes with a result for another token",
       "rows of tokens are cut, sorted or put back in another order than their counts say");
+  std::string example_of_it;
+  if (example != nullptr && (difference.first_copies || example->undrawn == 0)) {
+    const auto& copies = difference.first_copies;
+    example_of_it =
+        example_text(*example, copies ? copies->drawn : std::vector<int64_t>(), all.first);
+  }
   return Proposal{
       .pattern = fmt::format("each of {} wrong sums adds up other results of experts: {}{}",
-                             all.tokens, fmt::join(parts, ", "),
-                             example == nullptr ? "" : example_text(*example, all.first)),
+                             all.tokens, fmt::join(parts, ", "), example_of_it),
       .likely = fmt::format("{}", fmt::join(causes, "; and ")),
       .description = all.choices,
       .ranks = difference.ranks};

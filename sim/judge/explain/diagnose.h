@@ -24,6 +24,13 @@ struct MicrobatchGradient {
   const double* values = nullptr;  // of the whole tensor, in row-major order
 };
 
+// A count of the step, which is judged exactly in every precision.
+struct WrongCount {
+  std::string name;  // "metric.tokens"
+  double actual = 0, golden = 0;
+  std::string text() const;  // "; metric.tokens is 58 where 39 are due"
+};
+
 struct Symptoms {
   const Mesh& mesh;
   Precision precision;
@@ -38,6 +45,7 @@ struct Symptoms {
   // The factor of the step's first gradients, if it is one on all ranks; 0: none.
   double gradient_factor = 0;
   std::vector<MicrobatchGradient> microbatch_gradients = {};  // of all microbatches, or none
+  std::vector<WrongCount> wrong_counts = {};
   std::vector<std::string> summed_axes = {};  // of sums: each is the value of all ranks along these
 };
 

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "sim/judge/diff/tolerance.h"
+#include "sim/judge/explain/count_quotient.h"
 #include "sim/judge/explain/hypotheses.h"
 #include "sim/judge/explain/wording.h"
 
@@ -24,10 +25,6 @@ namespace {
 
 constexpr double kBetterByMany = 4;
 constexpr int64_t kFewestForFactor = 8;  // for a factor that is only approximately right
-// A quotient of counts up to kLargestCount, or of neighbors up to kLargestNeighbor: they lie
-// further apart than kOfCounts, a relative distance.
-constexpr int64_t kLargestCount = 64, kLargestNeighbor = 4096;
-constexpr double kOfCounts = 1e-11;
 
 struct Meaning {
   double factor;
@@ -249,6 +246,18 @@ std::optional<Meaning> loss_scale_meaning(const Symptoms& symptoms, const Rows& 
                  "the loss scale grew or fell at another step than it should"};
 }
 
+// Below float64, where roundings hide the quotient: a wrong count of this factor is its only
+// meaning.
+std::optional<Meaning> count_meaning(const Symptoms& symptoms, double factor, double near) {
+  if (symptoms.precision == Precision::kFloat64) return std::nullopt;
+  for (const WrongCount& count : symptoms.wrong_counts) {
+    const double due = count.golden / count.actual;
+    if (!(std::fabs(factor - due) <= near * std::fabs(due))) continue;
+    return Meaning{due, count.text(), "divided by that count", 0, false, true, true};
+  }
+  return std::nullopt;
+}
+
 // All meanings of one number, since the sizes of axes and the number of microbatches may be equal.
 // Nothing when none fits.
 std::optional<Meaning> all_meanings_of(double factor, double near,
@@ -267,30 +276,6 @@ std::optional<Meaning> all_meanings_of(double factor, double near,
   return all;
 }
 
-// Two counts whose quotient the factor is: `due` tokens, rows or microbatches were divided by
-// `taken`.
-struct Counts {
-  int64_t due = 0, taken = 0;
-};
-
-// The smallest two counts, when they are small or neighbors, or when one of them is 1.
-std::optional<Counts> counts_of(double factor) {
-  const auto fits = [&](int64_t due, int64_t taken) {
-    const double quotient = static_cast<double>(due) / static_cast<double>(taken);
-    return due != taken && std::fabs(factor - quotient) <= kOfCounts * quotient;
-  };
-  for (int64_t taken = 1; taken <= kLargestNeighbor; ++taken) {
-    const double due = std::round(factor * static_cast<double>(taken));
-    if (!(due > 0 && due <= static_cast<double>(kLargestNeighbor) + 1)) continue;
-    const Counts counts{static_cast<int64_t>(due), taken};
-    const bool are_small = counts.due <= kLargestCount && taken <= kLargestCount;
-    const bool are_neighbors = std::abs(counts.due - taken) == 1;
-    const bool is_whole = counts.due == 1 || taken == 1;
-    if ((are_small || are_neighbors || is_whole) && fits(counts.due, taken)) return counts;
-  }
-  return std::nullopt;
-}
-
 // Unset when the precision does not show the factor well enough.
 std::optional<Counts> counts_of(const Difference& difference, const Fitting& found) {
   // What a program keeps in a buffer, such as an average, need not be divided by any count.
@@ -300,31 +285,14 @@ std::optional<Counts> counts_of(const Difference& difference, const Fitting& fou
     return !(std::fabs(row->factor - found.factor) <= kOfCounts * std::fabs(found.factor));
   };
   if (std::any_of(difference.wrong.begin(), difference.wrong.end(), is_apart)) return std::nullopt;
-  return counts_of(found.factor);
-}
-
-std::string words_for(const Counts& counts) {
-  const char* const which = "a count of tokens, rows or microbatches that is not the reference's";
-  if (counts.taken == 1) {
-    return fmt::format("not divided by {}, or divided by a number that is {} times too small: {}",
-                       counts.due, counts.due, which);
-  }
-  if (counts.due == 1) {
-    return fmt::format(
-        "divided by {} once too often, or by a number that is {} times too large: {}", counts.taken,
-        counts.taken, which);
-  }
-  const int64_t more = counts.taken - counts.due;
-  std::string text = fmt::format("divided by {} where {} are due, or by multiples of both: {}",
-                                 counts.taken, counts.due, which);
-  if (more == 1) {
-    text += fmt::format("; one in {} is too many, as where a position of each row predicts nothing",
-                        counts.taken);
-  }
-  return text;
+  return quotient_of(found.factor);
 }
 
 }  // namespace
+
+std::string WrongCount::text() const {
+  return fmt::format("; {} is {:.6g} where {:.6g} are due", name, actual, golden);
+}
 
 std::optional<Proposal> propose_factor(const Difference& difference) {
   const Symptoms& symptoms = difference.symptoms;
@@ -344,6 +312,7 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
   }
   if (found.share < 0) return std::nullopt;
   std::optional<Meaning> meaning = loss_scale_meaning(symptoms, wrong, found.factor, near);
+  if (!meaning) meaning = count_meaning(symptoms, found.factor, near);
   if (!meaning) meaning = all_meanings_of(found.factor, near, meanings);
   if (meaning && found.exact && !is_meant(difference, found.factor, *meaning)) meaning.reset();
   if (all_scalar && !meaning) return std::nullopt;
@@ -383,7 +352,7 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
 }
 
 Explanation words_for_quotient(double factor) {
-  const auto counts = counts_of(factor);
+  const auto counts = quotient_of(factor);
   if (!counts) return {};
   return {.pattern = fmt::format("{}/{}", counts->due, counts->taken),
           .likely = words_for(*counts),

@@ -69,8 +69,8 @@ std::string axes_of_one_addend(const Difference& difference) {
   for (const ResultRow* wrong : difference.wrong) {
     int64_t right = 0;
     for (const ResultRow* row : symptoms.rows) {
-      const bool is_copy =
-          row->microbatch == wrong->microbatch && wrong->replicas.contains(row->rank);
+      const bool is_copy = row->microbatch == wrong->microbatch && row->tokens == wrong->tokens &&
+                           wrong->replicas.contains(row->rank);
       right += is_copy && !row->is_wrong();
     }
     if (right != 1 || wrong->partial) return "";

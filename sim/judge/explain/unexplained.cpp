@@ -258,7 +258,9 @@ Explanation words_by_size(const Difference& difference) {
                     count == 1 ? "is" : "are", on_ranks, largest);
     if (scale > 0) out.pattern += fmt::format(" ({:.2g} of the tensor's scale)", largest / scale);
   }
-  const bool small = std::all_of(wrong.begin(), wrong.end(),
+  for (const WrongCount& count : symptoms.wrong_counts) out.pattern += count.text();
+  const bool small = symptoms.wrong_counts.empty() &&
+                     std::all_of(wrong.begin(), wrong.end(),
                                  [](const ResultRow* row) { return may_be_rounding(*row); });
   if (out.is_of_counts) return out;
   Roundings errors = errors_of(symptoms);

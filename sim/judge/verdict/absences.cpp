@@ -18,11 +18,13 @@ std::map<GoldenPosition, Absence> absences(const std::vector<RankReport>& report
       absence.ranks.push_back(report.rank);
     }
   }
+  const auto refits = counts.find(Holds::kRefits);
+  const size_t of_mesh = reports.size() - (refits == counts.end() ? 0 : refits->second);
   std::map<GoldenPosition, Absence> found;
   for (const auto& [position, absence] : elsewhere) {
     // No rank holds it. The golden has the stream between any two layers, also within a stage.
     const bool is_within = absence.tensor->kind == ObservationKind::kBoundary;
-    if (absence.ranks.size() == reports.size() && !is_within) found[position] = absence;
+    if (absence.ranks.size() == of_mesh && !is_within) found[position] = absence;
   }
   for (auto& [position, absent] : missed) {
     // Where some ranks of one kind observed it, all of another kind need not hold it.

@@ -12,16 +12,6 @@
 namespace shardproof::sim::judge {
 namespace {
 
-// (group, from, to, tag, number); from and to are -1 for collectives.
-using CallKey = std::tuple<std::string, int64_t, int64_t, int64_t, int64_t>;
-
-CallKey key_of_digest(const Call& call) {
-  if (!is_message(call.op)) return {call.group, -1, -1, 0, call.sequence};
-  const bool sends = call.op == Op::kSend;
-  return {call.group, sends ? call.group_rank : call.root, sends ? call.root : call.group_rank,
-          call.tag, call.sequence};
-}
-
 // The members of one call whose digests are known, by rank within the group.
 struct Met {
   std::map<int64_t, const CallDigest*> members;
@@ -98,13 +88,12 @@ std::optional<DigestFinding> altered_copies(const Met& met) {
 
 }  // namespace
 
-bool is_same_call(const Call& a, const Call& b) { return key_of_digest(a) == key_of_digest(b); }
-
 std::vector<DigestFinding> digest_findings(const std::vector<std::vector<CallDigest>>& calls) {
   std::map<CallKey, Met> all;
   for (const auto& of_rank : calls) {
+    CallKeys keys;
     for (size_t i = 0; i < of_rank.size(); ++i) {
-      const auto [place, is_new] = all.try_emplace(key_of_digest(of_rank[i].call));
+      const auto [place, is_new] = all.try_emplace(keys.next(of_rank[i].call));
       Met& met = place->second;
       const std::tuple when{of_rank[i].step, i};
       met.when = is_new ? when : std::min(met.when, when);
@@ -115,7 +104,9 @@ std::vector<DigestFinding> digest_findings(const std::vector<std::vector<CallDig
   for (const auto& [key, met] : all) {
     auto finding = met.members.begin()->second->call.op == Op::kAllReduce ? unequal_results(met)
                                                                           : altered_copies(met);
-    if (finding) found.emplace_back(met.when, std::move(*finding));
+    if (!finding) continue;
+    finding->key = key;
+    found.emplace_back(met.when, std::move(*finding));
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/call_keys.h"
 #include "sim/case/rank_ending.h"
 
 namespace shardproof::sim::judge {
@@ -14,10 +15,8 @@ struct DigestFinding {
   std::string message;         // names both ranks, the call and its label
   std::vector<int64_t> ranks;  // that the message names, ascending
   Call made = {};              // by one of its members
+  CallKey key = {};
 };
-
-// Whether two members of a group mean the same call.
-bool is_same_call(const Call& a, const Call& b);
 
 // Returns one finding for each call whose hashes disagree, in the order in which a rank made the
 // calls:

@@ -72,6 +72,9 @@ void compare_with_expectation(CaseResult& result) {
   } else if (!expect.detector.empty() && expect.detector != first_detector(result.outcome)) {
     result.unexpected = fmt::format("expected {} seen first by {}, got {}", expect.verdict,
                                     expect.detector, detectors_text(result.outcome));
+  } else if (!expect.message.empty() && result.message.find(expect.message) == std::string::npos) {
+    result.unexpected = fmt::format("expected {} with '{}' in its message, got: {}", expect.verdict,
+                                    expect.message, result.message);
   } else if (expect.nothing_counted && result.verdict == Verdict::kMatch &&
              observed_anything(result) && empty_text(result.account.grounds).empty()) {
     result.unexpected = "expected that nothing counts, but this match rests on " +

@@ -115,9 +115,11 @@ void add_gradients(const CaseResult& result, FaultOutcome& outcome) {
   outcome.wrong_gradients = static_cast<int64_t>(wrong.size());
   if (first != nullptr) outcome.first_gradient = name_of_step(first->name, first->step);
   if (worst == nullptr) return;
-  outcome.worst_gradient =
-      fmt::format("{} (golden {:.6g}, actual {:.6g})", name_of_step(worst->name, worst->step),
-                  worst->golden_value, worst->actual_value);
+  outcome.worst_gradient = name_of_step(worst->name, worst->step);
+  // A row without values has a problem, or is an addend of a wrong sum.
+  if (worst->golden_value == worst->actual_value) return;
+  outcome.worst_gradient +=
+      fmt::format(" (golden {:.6g}, actual {:.6g})", worst->golden_value, worst->actual_value);
 }
 
 // Whether the ranks made their first call, or could have made it.

@@ -176,8 +176,10 @@ class Judge {
               explain_received({own, spec_.precision, rows, pieces}, spec_.parallel.ranks()));
       return found;
     }
-    const Explanation why = explain_values(symptoms(rows, pieces, found.step));
+    const Symptoms seen = symptoms(rows, pieces, found.step);
+    const Explanation why = explain_values(seen);
     explain(found, why);
+    if (!seen.wrong_counts.empty()) found.worst.rounding_only = false;
     if (found.worst.kind == ObservationKind::kLoss && (found.likely.empty() || why.is_of_counts))
       add_next_tensor(found);
     return found;
@@ -226,6 +228,7 @@ class Judge {
                     partial_axes(addends), why.pattern);
     if (why.likely.empty()) why.pattern += empty_addends(held);
     explain(found, why);
+    if (!seen.wrong_counts.empty()) found.worst.rounding_only = false;
     if (found.worst.kind == ObservationKind::kLoss && (found.likely.empty() || why.is_of_counts))
       add_next_tensor(found);
     return found;
@@ -352,6 +355,12 @@ class Judge {
         out.microbatches = std::max(out.microbatches, row.microbatch + 1);
         if (row.kind == ObservationKind::kLossScale && row.is_wrong() && row.golden_value > 0) {
           out.loss_scale_factor = row.actual_value / row.golden_value;
+        }
+        if (row.kind == ObservationKind::kCount && row.is_wrong()) {
+          const auto is_known = [&](const WrongCount& count) { return count.name == row.name; };
+          if (std::ranges::none_of(out.wrong_counts, is_known)) {
+            out.wrong_counts.push_back({row.name, row.actual_value, row.golden_value});
+          }
         }
         // A scalar's scale is its value.
         if (row.kind == ObservationKind::kGradNorm && row.golden_scale > 0 &&

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "sim/judge/diff/addends.h"
@@ -70,16 +71,43 @@ std::string digests_message(const std::vector<DigestFinding>& digests) {
   return digests.front().message + (more > 0 ? fmt::format("; so in {} calls after it", more) : "");
 }
 
-// Whether the rank of the finding had made this call before it. Of a rank that took no part in the
-// call only the step tells.
-bool is_before(const DigestFinding& digest, const Divergence& found,
+// The calls that the rank made before its row of the finding's tensor, or before the next one if it
+// did not observe it.
+int64_t calls_before(const Divergence& found, int64_t rank, const CaseResult& result) {
+  const auto position = [](const ResultRow& row) {
+    return golden_position(row.step, row.phase, row.order);
+  };
+  const ResultRow* next = nullptr;
+  for (const RankReport& report : result.reports) {
+    if (report.rank != rank) continue;
+    for (const ResultRow& row : report.rows) {
+      const bool is_after = position(row) >= position(found.worst);
+      if (is_after && (next == nullptr || position(row) < position(*next))) next = &row;
+    }
+  }
+  return next == nullptr ? std::numeric_limits<int64_t>::max() : next->calls_before;
+}
+
+// Whether the rank of the finding had made this call before it; of copies that differ, whether one
+// of their ranks had. Of a rank that took no part in the call only the step tells.
+bool is_before(const DigestFinding& digest, const CaseResult& result,
                const std::vector<RankEnding>& endings) {
+  const Divergence& found = *result.divergence;
   if (digest.step != found.step) return digest.step < found.step;
-  const std::vector<CallDigest>& calls = endings[static_cast<size_t>(found.worst.rank)].digests;
-  const auto made = std::find_if(calls.begin(), calls.end(), [&](const CallDigest& call) {
-    return is_same_call(call.call, digest.made);
-  });
-  return made == calls.end() || made - calls.begin() < found.worst.calls_before;
+  const auto made_before = [&](int64_t rank) {
+    const std::vector<CallDigest>& calls = endings[static_cast<size_t>(rank)].digests;
+    CallKeys keys;
+    const auto made = std::find_if(calls.begin(), calls.end(), [&](const CallDigest& call) {
+      return keys.next(call.call) == digest.key;
+    });
+    const bool is_of_worst = rank == found.worst.rank && found.kind != ResultKind::kMissing;
+    const int64_t before =
+        is_of_worst ? found.worst.calls_before : calls_before(found, rank, result);
+    return made == calls.end() || made - calls.begin() < before;
+  };
+  return found.kind == ResultKind::kReplicas
+             ? std::any_of(found.ranks.begin(), found.ranks.end(), made_before)
+             : made_before(found.worst.rank);
 }
 
 struct Judged {
@@ -108,7 +136,7 @@ std::optional<EndingVerdict> of_values(CaseResult& result, const std::vector<Ran
   // A call that delivered wrong data is a fact, which outranks hypotheses, if it came first.
   if (!result.digests.empty()) {
     std::string& likely = result.divergence->likely;
-    if (is_before(result.digests.front(), *result.divergence, endings)) {
+    if (is_before(result.digests.front(), result, endings)) {
       likely = digests_message(result.digests);
     } else {
       likely += (likely.empty() ? "later, " : "; later, ") + digests_message(result.digests);

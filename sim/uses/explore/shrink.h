@@ -73,7 +73,6 @@ class TriedCases {
   std::vector<std::string> signatures_of(const std::vector<CaseSettings>& cases);
   // Null: it was not tried.
   const Ending* ending_of(const CaseSettings& settings) const;
-  size_t count() const { return endings_.size(); }
   // "4 ranks and 12 settings"
   std::string size_text(const CaseSettings& settings) const;
 

@@ -38,21 +38,6 @@ bool contains(const std::vector<int64_t>& ranks, int64_t rank) {
 
 Matcher::Matcher(int64_t world_size) : ranks_(static_cast<size_t>(world_size)) {}
 
-Matcher::Channel Matcher::channel_of(const Call& line) {
-  if (!is_message(line.op)) return {line.group, -1, -1, 0};
-  const bool sends = line.op == Op::kSend;
-  return {line.group, sends ? line.group_rank : line.root, sends ? line.root : line.group_rank,
-          line.tag};
-}
-
-Matcher::Key Matcher::next_key(const Call& line) {
-  Channel channel = channel_of(line);
-  Position& at = of(line.rank).positions[channel];
-  if (at.last && line.sequence <= *at.last) ++at.begun_anew;
-  at.last = line.sequence;
-  return {std::move(channel), at.begun_anew, line.sequence};
-}
-
 // Excludes ranks that the world does not have.
 std::vector<int64_t> Matcher::members_of(const Call& line) const {
   std::vector<int64_t> members;
@@ -89,7 +74,7 @@ std::optional<Finding> Matcher::begin_wait(const Call& line) {
     return std::get<2>(call.first) == line.sequence && std::get<0>(call.first) == channel_of(line);
   });
   if (found == in_flight.rend()) return std::nullopt;
-  const Key key = found->first;
+  const CallKey key = found->first;
   in_flight.erase(std::next(found).base());
   const auto call = open_.find(key);
   if (call == open_.end()) return std::nullopt;
@@ -97,7 +82,7 @@ std::optional<Finding> Matcher::begin_wait(const Call& line) {
 }
 
 std::optional<Finding> Matcher::enter(const Line& line) {
-  const Key key = next_key(*line);
+  const CallKey key = of(line->rank).keys.next(*line);
   if (line->asynchronous) of(line->rank).in_flight.emplace_back(key, line);
   const auto [place, is_new] = open_.try_emplace(key);
   if (is_new) {

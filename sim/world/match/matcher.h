@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/call_keys.h"
 #include "sim/world/match/agreement.h"
 #include "sim/world/match/call_line.h"
 
@@ -56,14 +57,6 @@ class Matcher {
 
  private:
   using Line = std::shared_ptr<const Call>;
-  // Group, from, to and tag (the latter for messages); calls are numbered in each channel.
-  using Channel = std::tuple<std::string, int64_t, int64_t, int64_t>;
-  // With the number of recreations of its group, and the call's number.
-  using Key = std::tuple<Channel, int64_t, int64_t>;
-  struct Position {
-    std::optional<int64_t> last = {};  // number of the last call
-    int64_t begun_anew = 0;
-  };
   struct OpenCall {
     int64_t number = 0;
     std::vector<int64_t> missing;   // global ranks that have not made the call, in group order
@@ -73,16 +66,14 @@ class Matcher {
   struct Rank {
     Line last;
     int64_t entered = 0;
-    OpenCallPtr waits_in;                         // null: it does not wait
-    std::vector<std::pair<Key, Line>> in_flight;  // asynchronous, in the order of their start
-    std::map<Channel, Position> positions;
+    OpenCallPtr waits_in;                             // null: it does not wait
+    std::vector<std::pair<CallKey, Line>> in_flight;  // asynchronous, in the order of their start
+    CallKeys keys;
     bool ended = false;
   };
 
   Rank& of(int64_t rank) { return ranks_.at(static_cast<size_t>(rank)); }
   const Rank& of(int64_t rank) const { return ranks_.at(static_cast<size_t>(rank)); }
-  static Channel channel_of(const Call& line);
-  Key next_key(const Call& line);  // called once for each call
   std::vector<int64_t> members_of(const Call& line) const;
   std::optional<int64_t> first_waiter(int64_t rank) const;  // the lowest rank that waits for it
   std::optional<Finding> first(std::optional<Finding> finding);
@@ -96,7 +87,7 @@ class Matcher {
   Finding deadlock(std::vector<int64_t> cycle) const;
 
   std::vector<Rank> ranks_;
-  std::map<Key, std::shared_ptr<OpenCall>> open_;
+  std::map<CallKey, std::shared_ptr<OpenCall>> open_;
   int64_t calls_ = 0;      // the number of calls opened
   bool reported_ = false;  // whether the first finding was returned
 };

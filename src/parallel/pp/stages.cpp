@@ -22,31 +22,25 @@ PipelineStages::PipelineStages(const Pipeline& pipeline, int64_t first_trained,
       sent_(static_cast<size_t>(pp_.size()), 0),
       received_(sent_) {}
 
-int64_t PipelineStages::stage_of(const Action& action) const {
-  return pipeline_.placement().stage_of({pp_.rank(), action.chunk});
+int64_t PipelineStages::stage_of(int64_t chunk) const {
+  return pipeline_.placement().stage_of({pp_.rank(), chunk});
 }
 
-bool PipelineStages::is_first(int64_t chunk) const {
-  return pipeline_.placement().stage_of({pp_.rank(), chunk}) == 0;
-}
+bool PipelineStages::is_first(int64_t chunk) const { return stage_of(chunk) == 0; }
 
 bool PipelineStages::is_last(int64_t chunk) const {
-  const Placement placement = pipeline_.placement();
-  return placement.stage_of({pp_.rank(), chunk}) == placement.stages() - 1;
+  return stage_of(chunk) == pipeline_.placement().stages() - 1;
 }
 
 const Boundary& PipelineStages::entry(int64_t chunk) const {
-  return boundaries_.at(
-      static_cast<size_t>(pipeline_.placement().stage_of({pp_.rank(), chunk}) - 1));
+  return boundaries_.at(static_cast<size_t>(stage_of(chunk) - 1));
 }
 
 const Boundary& PipelineStages::exit(int64_t chunk) const {
-  return boundaries_.at(static_cast<size_t>(pipeline_.placement().stage_of({pp_.rank(), chunk})));
+  return boundaries_.at(static_cast<size_t>(stage_of(chunk)));
 }
 
-bool PipelineStages::has_backward(int64_t chunk) const {
-  return pipeline_.placement().stage_of({pp_.rank(), chunk}) >= first_trained_;
-}
+bool PipelineStages::has_backward(int64_t chunk) const { return stage_of(chunk) >= first_trained_; }
 
 void PipelineStages::begin(const std::vector<Action>& actions, bool backward,
                            std::vector<std::vector<int64_t>> stream_shapes) {
@@ -141,21 +135,21 @@ void PipelineStages::give(Kind kind, int64_t boundary, int64_t microbatch,
 }
 
 at::Tensor PipelineStages::input(const Action& forward) {
-  const int64_t before = stage_of(forward) - 1;
+  const int64_t before = stage_of(forward.chunk) - 1;
   const at::Tensor stream = take(Kind::kActivation, before, forward.microbatch);
   return stream.detach().requires_grad_(backward_ && before >= first_trained_);
 }
 
 void PipelineStages::output(const Action& forward, const at::Tensor& stream) {
-  give(Kind::kActivation, stage_of(forward), forward.microbatch, stream);
+  give(Kind::kActivation, stage_of(forward.chunk), forward.microbatch, stream);
 }
 
 at::Tensor PipelineStages::output_grad(const Action& backward) {
-  return take(Kind::kGradient, stage_of(backward), backward.microbatch);
+  return take(Kind::kGradient, stage_of(backward.chunk), backward.microbatch);
 }
 
 void PipelineStages::input_grad(const Action& backward, const at::Tensor& grad) {
-  give(Kind::kGradient, stage_of(backward) - 1, backward.microbatch, grad);
+  give(Kind::kGradient, stage_of(backward.chunk) - 1, backward.microbatch, grad);
 }
 
 void PipelineStages::finish() {

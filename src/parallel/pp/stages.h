@@ -52,7 +52,7 @@ class PipelineStages : public StageLink {
  private:
   using Kind = BoundaryTensor::Kind;
   using Key = std::pair<int64_t, int64_t>;  // boundary, microbatch
-  int64_t stage_of(const Action& action) const;
+  int64_t stage_of(int64_t chunk) const;
   const std::vector<ActionPosts>& posts_of(const std::vector<Action>& actions);
   at::Tensor take(Kind kind, int64_t boundary, int64_t microbatch);
   void send(const Post& post, const at::Tensor& tensor);

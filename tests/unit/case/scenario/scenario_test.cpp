@@ -222,7 +222,15 @@ TEST_CASE("Settings that contradict each other are refused where they stand", "[
                  {"expect: {collectives: {tq: {all_reduce: 1}}}\n", "unknown axis 'tq'"},
                  {"expect: {collectives: {tp: {allreduce: 1}}}\n", "did you mean all_reduce?"},
                  {"expect: {verdict: mismatch, kind: vallues}\n", "did you mean values?"},
-                 {"expect: {tensor: loss}\n", "the expected verdict is match"}});
+                 {"expect: {tensor: loss}\n", "expect.tensor is loss, which no match has"},
+                 {"expect: {verdict: failed, tensor: loss}\n", "which no failed has"},
+                 {"expect: {verdict: mismatch, kind: hung}\n",
+                  "tp/x.yaml:1:29: expect.kind is hung, which no mismatch has"},
+                 {"expect: {verdict: refused, kind: threw}\n", "which no refused has"}});
+  for (const char* fit : {"{verdict: mismatch, kind: race}", "{verdict: failed, kind: in_flight}",
+                          "{verdict: refused, kind: refused}", "{verdict: match, tensor: ''}"}) {
+    CHECK_NOTHROW(only_case(std::string("expect: ") + fit + "\n"));
+  }
 }
 
 TEST_CASE("A world size decides dp, or must be the mesh's", "[scenario]") {

@@ -27,6 +27,21 @@ TEST_CASE("values of a narrow dtype are rounding only when they lie near the gol
   CHECK_THAT(in_float32.pattern, Catch::Contains("exactly a bfloat16"));
 }
 
+TEST_CASE("values are not called narrow for the dtype of their own tensor", "[explanations]") {
+  const auto doubled = [](at::ScalarType own) {
+    return found(judge::world(Precision::kFloat16), in("grad.b",
+                                                       [=](int64_t, const at::Tensor& t) {
+                                                         at::Tensor wrong = t.to(at::kHalf);
+                                                         wrong.view(-1)[0] +=
+                                                             0.02 * at::norm(t).item<double>();
+                                                         return wrong.to(own);
+                                                       }))
+        .pattern;
+  };
+  CHECK_THAT(doubled(at::kHalf), !Catch::Contains("exactly a float16"));
+  CHECK_THAT(doubled(at::kFloat), Catch::Contains("exactly a float16"));
+}
+
 TEST_CASE("a mean of narrow values is no narrow value, and tells of them all the same",
           "[explanations]") {
   const at::Tensor a = numbered({40}, 5), b = numbered({40}, 6);

@@ -57,6 +57,21 @@ TEST_CASE("calls that delivered what was sent are no finding", "[digests]") {
   CHECK(digest_findings(calls)[1].ranks == std::vector<int64_t>{4, 6});
 }
 
+TEST_CASE("a group that is made again keeps the findings of the first", "[digests]") {
+  const std::vector<int64_t> ranks = {0, 1};
+  std::vector<std::vector<CallDigest>> calls(2);
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    for (const uint64_t received :
+         {rank == 0 ? 10u : 11u, 12u}) {  // each call is the first of its group
+      calls[static_cast<size_t>(rank)].push_back(
+          member(Op::kAllReduce, ranks, rank, {}, {received}));
+    }
+  }
+  const std::vector<DigestFinding> found = digest_findings(calls);
+  REQUIRE(found.size() == 1);
+  CHECK_THAT(found[0].message, Catch::StartsWith("rank 1 holds another result of all_reduce"));
+}
+
 TEST_CASE("the result that the fewest hold is named", "[digests]") {
   const std::vector<int64_t> ranks = {1, 3, 5};
   const auto results = [&](Digests of) {

@@ -179,6 +179,12 @@ TEST_CASE("an expectation has a verdict, a kind and a first tensor", "[verdict]"
   spec.expect.tensor = "grad.v";
   CHECK(JudgedWorld(spec, golden).run(plant).unexpected ==
         "expected mismatch first in grad.v, got grad.w");
+  spec.expect.tensor = "";
+  spec.expect.message = "grad.w";
+  CHECK(JudgedWorld(spec, golden).run(plant).as_expected);
+  spec.expect.message = "grad.v";
+  CHECK_THAT(JudgedWorld(spec, golden).run(plant).unexpected,
+             Catch::StartsWith("expected mismatch with 'grad.v' in its message, got: "));
   spec.expect.kind = "replicas";
   CHECK_FALSE(JudgedWorld(spec, golden).run(plant).as_expected);
 }
