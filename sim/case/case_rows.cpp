@@ -145,8 +145,7 @@ const OptionRows<CaseSpec>& rows_of(const CaseSpec&) {
                     "model.init",
                     "own_stream: each tp rank draws its parts of matrices from a stream of its "
                     "own, so that the weights depend on tp; master: all cut the same weights",
-                    with(tp(), any_of(workload(ModelWorkload::kTrain),
-                                      workload(ModelWorkload::kLogprobs))))});
+                    any_of(workload(ModelWorkload::kTrain), workload(ModelWorkload::kLogprobs)))});
     append(all, run_rows());
     append(all, {
                     member<&Spec::data>(),

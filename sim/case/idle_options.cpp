@@ -36,6 +36,8 @@ std::string lack_of(const Way& way, const CaseSpec& spec) {
       return "no stage of run.stages does " + text_of(needed.value);
     }
     const auto given = value_of_key(spec, needed.path);
+    const bool is_flag = needed.path.starts_with("model.") && needed.value == true;
+    if (!given && is_flag) return needed.path + " is not given";
     if (given && !needed.holds(*given)) return needed.path + " is " + text_of(*given);
   }
   return "";
@@ -84,6 +86,20 @@ void add_idle(const FaultSpec& fault, size_t number, std::vector<std::string>& i
   }
 }
 
+// Of families whose first layers have no window, as many as the config says.
+std::string window_of_no_layer(const json& model) {
+  constexpr int64_t kUsual = 28;  // of transformers' Qwen2Config
+  const json uses = model.value("use_sliding_window", json());
+  if (uses != true || model.contains("layer_types")) return "";
+  const json without = model.value("max_window_layers", json(kUsual));
+  const json layers = model.value("num_hidden_layers", json());
+  if (!without.is_number_integer() || !layers.is_number_integer() || without < layers) return "";
+  return fmt::format(
+      "model.use_sliding_window is true, but the first {} layers have no window, and "
+      "there are {}: it has no effect; give max_window_layers",
+      without.dump(), layers.dump());
+}
+
 }  // namespace
 
 std::optional<json> value_of_key(const CaseSpec& spec, const std::string& path) {
@@ -108,6 +124,10 @@ std::vector<std::string> idle_options(const CaseSpec& spec) {
     if (!text.empty()) idle.push_back(text);
   }
   for (size_t i = 0; i < spec.faults.size(); ++i) add_idle(spec.faults[i], i, idle);
+  if (spec.model.is_object()) {
+    const std::string window = window_of_no_layer(spec.model);
+    if (!window.empty()) idle.push_back(window);
+  }
   return idle;
 }
 

@@ -415,6 +415,21 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
                 self.assertEqual(text.count("warning"), kind != "hybrid", text)
                 self.assertEqual(text.count(said), kind != "hybrid", text)
 
+    def test_windows_of_no_layer_are_a_warning(self):
+        windows = self.write("windows.yaml", SMALL.split("matrix")[0].replace("model: {", "model: {family: qwen3, ") + """
+matrix:
+  case:
+    - {name: all, model.use_sliding_window: true, model.sliding_window: 3}
+    - {name: unused, model.sliding_window: 3, model.max_window_layers: 0}
+    - {name: used, model.use_sliding_window: true, model.sliding_window: 3, model.max_window_layers: 0}
+""")
+        text = self.call("run", windows, "--backend", "emulated", "--out", self.path("run"))
+        self.assertEqual(1, text.count("model.use_sliding_window is true, but the first 28 layers have no window, and there are"))
+        for key, value in (("sliding_window", 3), ("max_window_layers", 0)):
+            said = f"model.{key} is {value}, but model.use_sliding_window is not given: it has no effect"
+            self.assertEqual(1, text.count(said), text)
+        self.assertEqual(3, text.count("warning"), text)
+
     def test_options_of_another_workload_loss_schedule_or_family_are_warnings(self):
         idle = self.write("idle.yaml", """
 name: idle

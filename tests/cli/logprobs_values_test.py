@@ -65,6 +65,8 @@ class LogprobsValuesTest(cli_test.CommandTest):
         self.assertNotIn("token id 47", done.stdout)
         self.expect(unscored(lambda row, t: t < 6), 1, "the first ones of their rows", "the prompt is masked")
         self.assertNotIn("of their rows", unscored(lambda row, t: 6 < t < 12 + row).stdout)
+        self.expect(unscored(lambda row, t: row > 8), 1, "they are all of their rows in 3 of 12 rows",
+                    "one file lacks these rows: a microbatch, or the part of a rank, was not scored")
 
     def test_values_that_are_limited(self):
         draw = random.Random(f"{SEED} limit")

@@ -382,6 +382,14 @@ class Clues(JudgedTest):
                 self.assertIn(f"it is {share} x the {'square of the gradient' if square else 'gradient'} of step 2 alone",
                               self.likely(text))
 
+    def test_moments_of_gradients_that_this_run_alone_clipped(self):
+        def change(kind, name, step, values, rank):
+            return [0.25 * value for value in values] if (name, step) == ("exp_avg.a", 1) else None
+        runs = self.two_steps(), self.two_steps(change, (("dp", 2),))
+        for rank in range(2):
+            runs[1].add(rank, "scalar", "clip_coefficient", [0.25], ())
+        self.assertIn("they were clipped, and the reference's were not", self.likely(self.judged_pair(*runs).stdout))
+
     def test_moments_of_gradients_that_were_clipped_twice_or_not(self):
         for square in (False, True):
             for factor, said in ((0.25, "which is the clip coefficient of step 1: they were clipped twice"),

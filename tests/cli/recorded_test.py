@@ -395,6 +395,19 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(run), 0, "MATCH", "MATCH, 1 of 17 not judged", "loss")
         self.expect(self.judge(f"{self.scratch}/run{self.count}", "--no-unresolved"), 1, "loss")
 
+    def test_other_settings_of_an_update_that_nothing_judged(self):
+        def narrow(lr):
+            run = recorded([("tp", 2)], optimizer_of={**ADAM, "lr": [lr]})
+            for lines, data in zip(run.lines, run.data):
+                for i, line in enumerate(lines):
+                    if line["kind"] == "param" and "head" in line["name"] and line["step"] == 1:
+                        line["dtype"] = "float32"
+                        data[i] = (data[i][0], "float32", *data[i][2:])
+            return run
+        self.expect(self.judge(narrow(ADAM["lr"][0])), 0, "MATCH, 1 of 17 not judged", "param.head.weight")
+        self.expect(self.judge(narrow(0.02)), 1, "MISMATCH", "lr of step 1 is 0.02, the golden's 0.01, and param.head.weight of "
+                    "step 1 could not be judged")
+
     def test_two_layouts(self):
         other = recorded([("dp", 2)]).write(os.path.join(self.scratch, "dp2"))
         run = recorded([("tp", 2)])
@@ -632,6 +645,10 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(low, golden=self.with_repeats("moved", moved)), 2,
                     "the repeats of", "have other inputs than it", "they agree with each other to", "away from the golden",
                     "in 3 of 3 tensors", "outside of shardproof.float64()")
+
+        def moved_little(values, k):  # 1% away, and a millionth of that apart
+            return [value * (1 + 0.01 * (-1) ** i + 1e-8 * k) for i, value in enumerate(values)]
+        self.expect(self.judge(low, golden=self.with_repeats("little", moved_little)), 2, "have other inputs than it")
 
     def test_one_repeat_of_another_run(self):
         def one_far(values, k):

@@ -140,6 +140,8 @@ Explanation explain_received(const Symptoms& symptoms, int64_t first) {
   return why;
 }
 
+constexpr double kRoundingsApart = 4;  // that one value computed in two ways may differ by
+
 Explanation explain_replicas(const Symptoms& symptoms) {
   std::map<uint64_t, std::vector<int64_t>> by_digest;
   for (const ResultRow* row : symptoms.rows) {
@@ -168,7 +170,20 @@ Explanation explain_replicas(const Symptoms& symptoms) {
   const bool are_right =
       std::all_of(symptoms.rows.begin(), symptoms.rows.end(),
                   [](const ResultRow* row) { return row->outcome == Outcome::kMatch; });
-  return words_for_copies(camps.size(), which, are_right);
+  Explanation out = words_for_copies(camps.size(), which, are_right);
+  // Copies that lie elsewhere beside the golden than others are no roundings of one value.
+  const auto [nearest, farthest] =
+      std::ranges::minmax(symptoms.rows, {}, [](const ResultRow* row) { return row->worst_error; });
+  const double apart = farthest->worst_error - nearest->worst_error;
+  const double scale = farthest->golden_scale;
+  if (are_right && scale > 0 &&
+      apart > kRoundingsApart * eps_of_precision(symptoms.precision) * scale) {
+    out.likely = fmt::format(
+        "a rank computed another value, or a sum over these ranks is missing: "
+        "they are {:.2g} of the tensor's scale apart, each within its allowance",
+        apart / scale);
+  }
+  return out;
 }
 
 }  // namespace shardproof::sim::judge

@@ -122,10 +122,13 @@ std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
           {1 / size, what,
            "averaged over that axis where a sum belongs, or divided by its size twice", axes});
     }
-    meanings.push_back({std::sqrt(size), "; " + root,
-                        "squares are summed once too often over that axis", axes, true});
-    meanings.push_back({1 / std::sqrt(size), "; 1 over " + root,
-                        "squares are averaged over that axis where a sum belongs", axes, true});
+    // Norms, losses and activations have roots; a parameter's gradient has none.
+    if (symptoms.rows.front()->kind != ObservationKind::kGradient) {
+      meanings.push_back({std::sqrt(size), "; " + root,
+                          "squares are summed once too often over that axis", axes, true});
+      meanings.push_back({1 / std::sqrt(size), "; 1 over " + root,
+                          "squares are averaged over that axis where a sum belongs", axes, true});
+    }
     const std::string square = fmt::format("the square of {}, {}", whole, name);
     meanings.push_back({size * size, "; " + square,
                         "multiplied by that size where a division by it belongs", axes, true});
@@ -258,6 +261,18 @@ std::optional<Meaning> count_meaning(const Symptoms& symptoms, double factor, do
   return std::nullopt;
 }
 
+// A power of two from 2^7 on, as scales of losses are.
+std::optional<Meaning> scale_meaning(const Symptoms& symptoms, double factor, double near) {
+  constexpr double kLeast = 7;
+  const double exponent = std::round(std::log2(factor));
+  const double scale = std::exp2(exponent);
+  const ObservationKind kind = symptoms.rows.front()->kind;
+  const bool carries = kind == ObservationKind::kGradient || kind == ObservationKind::kGradNorm;
+  if (!carries || !(exponent >= kLeast) || !(std::fabs(factor - scale) <= near * scale)) return {};
+  return Meaning{scale, fmt::format("; 2^{:.0f}", exponent),
+                 "not divided by the loss scale; or by another number of so many"};
+}
+
 // All meanings of one number, since the sizes of axes and the number of microbatches may be equal.
 // Nothing when none fits.
 std::optional<Meaning> all_meanings_of(double factor, double near,
@@ -278,8 +293,9 @@ std::optional<Meaning> all_meanings_of(double factor, double near,
 
 // Unset when the precision does not show the factor well enough.
 std::optional<Counts> counts_of(const Difference& difference, const Fitting& found) {
-  // What a program keeps in a buffer, such as an average, need not be divided by any count.
-  if (difference.wrong.front()->kind == ObservationKind::kBuffer) return std::nullopt;
+  // No count divides a parameter, nor what a program keeps in a buffer, such as an average.
+  const ObservationKind kind = difference.wrong.front()->kind;
+  if (kind == ObservationKind::kBuffer || kind == ObservationKind::kParameter) return std::nullopt;
   if (!found.exact || difference.symptoms.precision != Precision::kFloat64) return std::nullopt;
   const auto is_apart = [&](const ResultRow* row) {
     return !(std::fabs(row->factor - found.factor) <= kOfCounts * std::fabs(found.factor));
@@ -314,6 +330,7 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
   std::optional<Meaning> meaning = loss_scale_meaning(symptoms, wrong, found.factor, near);
   if (!meaning) meaning = count_meaning(symptoms, found.factor, near);
   if (!meaning) meaning = all_meanings_of(found.factor, near, meanings);
+  if (!meaning) meaning = scale_meaning(symptoms, found.factor, near);
   if (meaning && found.exact && !is_meant(difference, found.factor, *meaning)) meaning.reset();
   if (all_scalar && !meaning) return std::nullopt;
   Proposal out{

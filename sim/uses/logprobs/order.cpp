@@ -223,6 +223,15 @@ struct ZeroPlace {
   std::string text, likely = "a mask was applied in one file alone; give both the same mask";
 };
 
+// Whether no row with a far one has a token that both files score.
+bool are_whole_rows(const Pair& pair, const std::vector<Zero>& zeros) {
+  std::set<int64_t> far, scored;
+  for (size_t i = 0; i < zeros.size(); ++i) {
+    if (zeros[i] != kNear) (zeros[i] == kFar ? far : scored).insert(pair.tokens[i].row);
+  }
+  return std::ranges::none_of(far, [&](int64_t row) { return scored.contains(row); });
+}
+
 ZeroPlace place_of(const Pair& pair, const std::vector<Zero>& zeros) {
   ZeroPlace place;
   std::map<int64_t, int64_t> of_row;
@@ -231,6 +240,13 @@ ZeroPlace place_of(const Pair& pair, const std::vector<Zero>& zeros) {
     if (zeros[i] != kFar) continue;
     ++of_row[pair.tokens[i].row];
     ids.insert(pair.tokens[i].id);
+  }
+  if (are_whole_rows(pair, zeros)) {
+    place.text =
+        fmt::format("; they are all of {} in {} of {} rows",
+                    of_row.size() == 1 ? "their row" : "their rows", of_row.size(), pair.rows);
+    place.likely = "one file lacks these rows: a microbatch, or the part of a rank, was not scored";
+    return place;
   }
   place.first = are_at_end(pair, zeros, false);
   place.last = !place.first && are_at_end(pair, zeros, true);

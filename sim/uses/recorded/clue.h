@@ -63,12 +63,17 @@ std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
 std::string other_settings(const RecordedRun& run, const Reference& reference,
                            const std::string& parameter, int64_t step);
 
+// The same for a parameter that no rule could judge in some step; "" when there is none.
+std::string settings_that_nothing_judged(const RecordedRun& run, const Reference& reference,
+                                         const std::vector<judge::RankReport>& reports);
+
 // For a parameter of float64 whose optimizer has a weight_decay: the decay that its error shows,
 // where one explains all of it. "" for others, and for values that are nearly equal, since any
 // factor of an update may look so.
 std::string other_decay(const RecordedRun& run, const Reference& reference,
                         const judge::Divergence& found);
 
+inline constexpr const char* kClipCoefficient = "clip_coefficient";
 // The clip coefficient of the run, else the reference's, whose clip the run may lack; 1 where
 // nothing was clipped.
 double clip_coefficient(const RecordedRun& run, const Reference& reference, int64_t step);

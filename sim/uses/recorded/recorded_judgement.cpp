@@ -363,6 +363,14 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
     result.divergence = std::move(hashes.divergence);
   }
   set_verdict(run, result);
+  if (result.verdict == Verdict::kMatch) {
+    result.message = settings_that_nothing_judged(run, golden, result.reports);
+    result.as_expected = result.message.empty();
+    if (!result.as_expected) {
+      result.verdict = Verdict::kMismatch;
+      result.kind = ResultKind::kMetrics;
+    }
+  }
   if (result.divergence) {
     out.also = other_wrong_gradients(result.reports, result.divergence->step);
   }

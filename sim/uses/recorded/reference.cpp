@@ -247,6 +247,16 @@ void add_repeat(const RecordedRun& repeat, std::vector<GoldenTensor>& tensors,
 // repeats agree.
 constexpr double kFarAway = 0.05;
 constexpr double kFartherThanApart = 30;
+// The same of less exact distances, where the repeats agree far better: roundings to a narrow dtype
+// within a run of float32 scatter too.
+constexpr double kAway = 1e-3, kMuchFartherThanApart = 3000;
+
+bool is_of_other_inputs(const Spread& spread, double scale) {
+  const bool far =
+      spread.away >= kFarAway * scale && spread.apart * kFartherThanApart <= spread.away;
+  return far || (spread.away >= kAway * scale && spread.apart > 0 &&
+                 spread.apart * kMuchFartherThanApart <= spread.away);
+}
 
 bool is_before_a_step(const GoldenTensor& tensor) {
   return tensor.step == 1 &&
@@ -266,7 +276,7 @@ void check_inputs(const RecordedRun& run, const std::vector<GoldenTensor>& tenso
     const double scale = is_before_a_step(tensors[i]) ? largest_magnitude(tensors[i].value) : 0;
     if (!spread.first.defined() || scale == 0) continue;
     ++all;
-    if (spread.away < kFarAway * scale || spread.apart * kFartherThanApart > spread.away) continue;
+    if (!is_of_other_inputs(spread, scale)) continue;
     ++far;
     if (spread.away / scale <= largest) continue;
     largest = spread.away / scale;

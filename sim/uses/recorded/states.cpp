@@ -78,9 +78,12 @@ std::string clipped_otherwise(const RecordedRun& run, const Reference& reference
   const double of_gradient = is_square ? std::sqrt(std::fmax(factor, 0)) : factor;
   const auto is = [&](double due) { return std::fabs(of_gradient - due) <= kSame * due; };
   if (!is(coefficient) && !is(1 / coefficient)) return "";
+  const bool was_clipped = reference.record.find(Phase::kStep, golden.step, kClipCoefficient);
   return fmt::format("it is that of gradients times {:.6g}, {} the clip coefficient of step {}: {}",
                      of_gradient, is(coefficient) ? "which is" : "1 over", golden.step,
-                     is(coefficient) ? "they were clipped twice" : "they were not clipped");
+                     !is(coefficient) ? "they were not clipped"
+                     : was_clipped    ? "they were clipped twice"
+                                      : "they were clipped, and the reference's were not");
 }
 
 std::vector<double> values_of(const GoldenTensor& golden) {
@@ -364,6 +367,23 @@ std::string other_settings(const RecordedRun& run, const Reference& reference,
   }
   if (texts.empty()) return "";
   return fmt::format("the optimizers have other settings (run.json): {}", fmt::join(texts, "; "));
+}
+
+std::string settings_that_nothing_judged(const RecordedRun& run, const Reference& reference,
+                                         const std::vector<judge::RankReport>& reports) {
+  for (const judge::RankReport& report : reports) {
+    for (const judge::ResultRow& row : report.rows) {
+      if (row.kind != ObservationKind::kParameter || row.step == 0 ||
+          row.outcome != judge::Outcome::kUnresolved) {
+        continue;
+      }
+      const std::string text =
+          other_settings(run, reference, parameter_of(row.kind, row.name), row.step);
+      if (text.empty()) continue;
+      return fmt::format("{}, and {} of step {} could not be judged", text, row.name, row.step);
+    }
+  }
+  return "";
 }
 
 }  // namespace shardproof::sim::recorded

@@ -16,11 +16,10 @@ constexpr double kSameUpdate = 1e-3;
 }  // namespace
 
 double clip_coefficient(const RecordedRun& run, const Reference& reference, int64_t step) {
-  const char* name = "clip_coefficient";
   const auto own = std::ranges::find_if(run.pieces, [&](const RecordedPiece& piece) {
-    return piece.step == step && piece.name == name && piece.values.holds<double>();
+    return piece.step == step && piece.name == kClipCoefficient && piece.values.holds<double>();
   });
-  const GoldenTensor* due = reference.record.find(Phase::kStep, step, name);
+  const GoldenTensor* due = reference.record.find(Phase::kStep, step, kClipCoefficient);
   const bool is_due = due && due->value.holds<double>();
   const double coefficient = own != run.pieces.end() ? *own->values.data<double>()
                              : is_due                ? *due->value.data<double>()
