@@ -28,7 +28,8 @@ def float64() -> Float64:
             model = Model()
             train(model)
 
-    It must be on while the model is built, because tables such as RoPE's are rounded there.
+    It must be on while the model is built, because tables such as RoPE's are rounded there, and during backward passes, in
+    which activation checkpoints compute their functions again.
     """
     return Float64()
 
@@ -75,7 +76,25 @@ class Float64(TorchFunctionMode):
             args = tuple(map(as_float64, args))
             kwargs = {name: as_float64(value) for name, value in kwargs.items()}
             lifted[name_of(function)] += 1
+        if function in (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad):
+            return self._in_backward(of_tensor if function is torch.Tensor.backward else function, args, kwargs)
         return function(*args, **kwargs)
+
+    def _in_backward(self, function, args, kwargs):
+        """A mode is off while it handles a function, but a backward pass calls code of the model: a checkpoint's function
+        again, hooks, backward functions of its own. With the mode on, torch would hand the function to it again."""
+        finds_mode, torch.autograd.has_torch_function = torch.autograd.has_torch_function, lambda tensors: False
+        super().__enter__()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            super().__exit__(None, None, None)
+            torch.autograd.has_torch_function = finds_mode
+
+
+def of_tensor(tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None) -> None:
+    """Tensor.backward, of which only what it calls can be kept from the mode."""
+    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def type_of_stepping() -> str | None:

@@ -1,10 +1,12 @@
 import io
+import itertools
 import tempfile
 import unittest
 from pathlib import Path
 
 import ranks  # noqa: F401  (finds the package)
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import shardproof
 
@@ -20,6 +22,19 @@ class Rounding(torch.nn.Module):
     def forward(self, x):
         x = x.float() * torch.rsqrt(x.to(torch.float32).square().mean(-1, keepdim=True) + 1e-6)
         return torch.softmax(x * self.table * self.weight, -1, dtype=torch.float32).to(x.dtype)
+
+
+class Squared(torch.autograd.Function):
+    """A backward function that asks for float32."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return (gradient.float() * 2 * ctx.saved_tensors[0].float()).to(gradient.dtype)
 
 
 def by_hand(x):
@@ -80,6 +95,34 @@ class Float64Test(unittest.TestCase):
 
         self.assertEqual((made(2).dtype, made(3).shape), (torch.float64, (3,)))
         self.assertEqual(torch.zeros(1).dtype, torch.float32)
+
+    def test_what_a_backward_pass_calls_computes_in_float64(self):
+        """The gradients are those of the same function in float64 alone, to the bit."""
+        passes = {"Tensor.backward": lambda y, x: y.backward(),
+                  "autograd.backward": lambda y, x: torch.autograd.backward([y]),
+                  "autograd.grad": lambda y, x: setattr(x, "grad", *torch.autograd.grad(y, x))}
+        calls = {"checkpoint": lambda x: checkpoint(Rounding(), x, use_reentrant=False),
+                 "reentrant checkpoint": lambda x: checkpoint(Rounding(), x, use_reentrant=True),
+                 "function": Squared.apply}
+        for (kind, call), (name, backward) in itertools.product(calls.items(), passes.items()):
+            if (kind, name) == ("reentrant checkpoint", "autograd.grad"):
+                continue  # torch refuses it
+            x, right = (torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4).requires_grad_() for _ in range(2))
+            with self.subTest(kind=kind, by=name):
+                with shardproof.float64():
+                    backward(call(x).square().sum(), x)
+                (right.square() if kind == "function" else by_hand(right)).square().sum().backward()
+                torch.testing.assert_close(x.grad, right.grad, rtol=0, atol=0)
+
+    def test_the_mode_stays_on_after_a_backward_pass_that_raises(self):
+        with shardproof.float64():
+            x = torch.ones(2, requires_grad=True)
+            x.register_hook(lambda _: 1 / 0)
+            for _ in range(2):
+                with self.assertRaises(ZeroDivisionError):
+                    x.sum().backward()
+                self.assertEqual(torch.zeros(1, dtype=torch.float32).dtype, torch.float64)
+        self.assertEqual(torch.zeros(1, dtype=torch.float32).dtype, torch.float32)
 
     def test_a_recorded_run_lists_what_was_lifted(self):
         with tempfile.TemporaryDirectory() as folder, shardproof.float64():
