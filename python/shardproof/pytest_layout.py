@@ -28,6 +28,9 @@ class Layout:
     """
 
     def __init__(self, text: str):
+        if not isinstance(text, str):
+            raise Error(f"The layout {text!r} is of the type {type(text).__name__}, and a layout is a text",
+                        'Write each as a text of its own, such as layouts("dp2", "dp4"), or a list with a star, layouts(*texts)')
         self.text = text
         self.sizes = Sizes()
         self.flags: set[str] = set()

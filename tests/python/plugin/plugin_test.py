@@ -254,6 +254,8 @@ class SessionTest(unittest.TestCase):
                            ("@pytest.mark.layouts('dp2 tp')", 'has the axis "tp" without its size'),
                            ("@pytest.mark.layouts('sp')", "has flags alone, so that it has one rank, as the golden has"),
                            ("@pytest.mark.layouts('tp2', nois=3)", "has no argument 'nois'; it takes layouts, noise and"),
+                           ("@pytest.mark.layouts(['dp2', 'dp4'])", "The layout ['dp2', 'dp4'] is of the type list"),
+                           ("@pytest.mark.layouts('dp2', 2)", "The layout 2 is of the type int, and a layout is"),
                            ("@pytest.mark.layouts()", "the marker layouts names no layout"),
                            ("@pytest.mark.layouts('dp2 tp3000')", '"dp2 tp3000" has 6000 ranks, each a process'),
                            ("", "takes the fixture layout without the marker layouts")):
