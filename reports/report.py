@@ -16,7 +16,9 @@ try:
     import pictures
     import validation_page
 except ImportError as error:
-    sys.exit(f"shardproof report: {error}; call it as ./shardproof report RUN, which installs what it needs")
+    print(f"shardproof report: {error}; install what it needs: {sys.executable} -m pip install matplotlib jinja2, or call it as "
+          "./shardproof report RUN, which installs it", file=sys.stderr)
+    sys.exit(2)
 import run_data
 
 DRAWN_CASES = 12         # besides those that did not end as expected

@@ -297,9 +297,9 @@ class OddRuns(unittest.TestCase):
 
 
 class Command(unittest.TestCase):
-    def run_report(self, *arguments):
-        return subprocess.run([sys.executable, str(REPORTS / "report.py"), *map(str, arguments)],
-                              capture_output=True, text=True, timeout=360)
+    def run_report(self, *arguments, **environment):
+        return subprocess.run([sys.executable, "-B", str(REPORTS / "report.py"), *map(str, arguments)],
+                              capture_output=True, text=True, timeout=360, env=dict(os.environ, **environment))
 
     def test_writes_the_page_into_the_folder(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -308,6 +308,14 @@ class Command(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertEqual(done.stdout.strip(), str(Path(folder) / "report.html"))
             self.assertIn("llama_tp2", (Path(folder) / "report.html").read_text())
+
+    def test_a_package_that_is_missing_is_bad_input(self):
+        for name in ("jinja2", "matplotlib", "numpy"):
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                (Path(folder) / f"{name}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{name}'\")\n")
+                done = self.run_report(folder, PYTHONPATH=folder)
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertRegex(done.stderr, f"^shardproof report: No module named '{name}'; install .*\n$")
 
     def test_what_cannot_be_drawn_is_a_sentence(self):
         whole = json.dumps(example_run.example_results(1))
