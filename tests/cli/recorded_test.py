@@ -408,6 +408,17 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(narrow(0.02)), 1, "MISMATCH", "lr of step 1 is 0.02, the golden's 0.01, and param.head.weight of "
                     "step 1 could not be judged")
 
+    def test_a_batch_that_only_the_golden_cut(self):
+        def of_batch(mesh=(), parts=None):
+            run = recorded(mesh)
+            run.head |= {} if parts is None else {"batch": {"rows": 8, "parts": parts}}
+            return run
+        said = "the golden took 8 rows from shardproof.batch, which this run never called"
+        golden = of_batch(parts=1).write(os.path.join(self.scratch, "batch"))
+        self.expect(self.judge(of_batch([("dp", 2)]), golden=golden), 0, "MATCH", said)
+        for run in (of_batch([("dp", 2)], 2), of_batch([("tp", 2)])):
+            self.expect(self.judge(run, golden=golden), 0, "MATCH", absent=[said])
+
     def test_two_layouts(self):
         other = recorded([("dp", 2)]).write(os.path.join(self.scratch, "dp2"))
         run = recorded([("tp", 2)])

@@ -171,7 +171,7 @@ Explanation explain_replicas(const Symptoms& symptoms) {
       std::all_of(symptoms.rows.begin(), symptoms.rows.end(),
                   [](const ResultRow* row) { return row->outcome == Outcome::kMatch; });
   Explanation out = words_for_copies(camps.size(), which, are_right);
-  // Copies that lie elsewhere beside the golden than others are no roundings of one value.
+  // Copies that lie elsewhere beside the golden than others are not roundings of one value.
   const auto [nearest, farthest] =
       std::ranges::minmax(symptoms.rows, {}, [](const ResultRow* row) { return row->worst_error; });
   const double apart = farthest->worst_error - nearest->worst_error;

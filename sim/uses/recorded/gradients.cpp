@@ -138,6 +138,20 @@ bool has_moved(const RecordedRun& run) {
   return false;
 }
 
+std::string uncut_batch(const RecordedRun& run, const RecordedRun& golden) {
+  static const std::set<std::string> kCutting = {"dp",  "dp_replicate", "dp_shard",
+                                                 "ddp", "fsdp",         "hsdp"};
+  if (run.is_file || golden.batch_rows == 0 || run.batch_rows > 0) return "";
+  const bool cuts = std::ranges::any_of(run.mesh.axes(), [](const MeshAxis& axis) {
+    return axis.size > 1 && kCutting.contains(axis.name);
+  });
+  if (!cuts) return "";
+  return fmt::format(
+      "the golden took {} rows from shardproof.batch, which this run never called: ranks "
+      "that all compute the whole batch match as well; call it in both",
+      golden.batch_rows);
+}
+
 std::string without_gradients(const RecordedRun& run) {
   std::set<int64_t> with, without;
   for (const RecordedPiece& piece : run.pieces) {

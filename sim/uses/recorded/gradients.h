@@ -37,6 +37,9 @@ bool has_moved(const RecordedRun& run);
 // The ranks that recorded parameters and no gradient, where others did, for the note; "" for none.
 // Ranks may leave gradients to others (ZeRO), so this is not a finding.
 std::string without_gradients(const RecordedRun& run);
+// A note where the golden took its batch from shardproof.batch and this run, with data-parallel
+// axes, did not: ranks that all compute the whole batch match as well. "" elsewhere.
+std::string uncut_batch(const RecordedRun& run, const RecordedRun& golden);
 
 // What the wrong gradients of a step have in common.
 

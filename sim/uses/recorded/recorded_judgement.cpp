@@ -386,8 +386,8 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
   out.against = fmt::format("{} ({})", reference.folder, ranks);
   out.note = note_of(run, golden);
   const std::string advice = result.divergence ? advice_on(run, golden, *result.divergence) : "";
-  for (const std::string& more :
-       {without_gradients(run), hashes.note, compare_random_states(run, reference), advice}) {
+  for (const std::string& more : {without_gradients(run), uncut_batch(run, reference), hashes.note,
+                                  compare_random_states(run, reference), advice}) {
     if (!more.empty()) out.note += (out.note.empty() ? "" : "; ") + more;
   }
   return out;

@@ -150,12 +150,12 @@ void read_matrices(const Fields& fields, RecordedRun& run) {
 }
 
 // What says where ranks and rows lie. The judge takes the former from the mesh.
-void check_places(const Fields& fields, const RecordedRun& run) {
+void check_places(const Fields& fields, RecordedRun& run) {
   if (fields.has("batch")) {
     const Fields batch = fields.object("batch");
     batch.expect_only({"rows", "parts"});
-    const int64_t rows = batch.count("rows", 0, int64_t{1} << 48);
-    batch.count("parts", 1, std::max<int64_t>(rows, 1));
+    run.batch_rows = batch.count("rows", 0, int64_t{1} << 48);
+    batch.count("parts", 1, std::max<int64_t>(run.batch_rows, 1));
   }
   if (fields.has("noise")) {
     const int64_t repeat = fields.count("noise", 1, kMostRepeats);
