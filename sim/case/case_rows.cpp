@@ -68,7 +68,7 @@ OptionRows<CaseSpec> run_rows() {
       member<&Spec::stages>(),
       row<&Spec::refit_bytes>("run.refit.budget_bytes",
                               "policy: bytes of full tensors that a refit holds at a time",
-                              Range{1, 1e15}, ignores, all_of(workload(ModelWorkload::kPolicy))),
+                              Range{1, 1e15}, ignores, all_of(stage(StageKind::kRefit))),
       row<&Spec::lives>(
           "run.lives",
           "policy: number of times that all stages run in one process, each time from the start",

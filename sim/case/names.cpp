@@ -35,7 +35,7 @@ std::string unknown_axis(const std::string& axis) {
   const std::vector<std::string> known = known_axes();
   auto last = known.begin();
   for (size_t begin = 0; begin <= axis.size();) {
-    const size_t end = std::min(axis.find('+', begin), axis.size());
+    const size_t end = std::min(axis.find_first_of("+,", begin), axis.size());
     const std::string name = axis.substr(begin, end - begin);
     const auto at = std::find(known.begin(), known.end(), name);
     if (at == known.end()) return "unknown axis '" + name + "'";

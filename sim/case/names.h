@@ -19,7 +19,7 @@ inline std::vector<std::string> known_devices() { return all_names<DeviceKind>()
 inline std::vector<std::string> known_axes() {
   std::vector<std::string> names = axis_names();
   for (std::string& name : expert_names()) names.push_back(std::move(name));
-  names.push_back("world");
+  names.insert(names.end(), {"world", "refit"});
   return names;
 }
 inline std::vector<std::string> known_collectives() {

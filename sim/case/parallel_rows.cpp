@@ -177,7 +177,7 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
       row<&Spec::inference_tp>(
           "run.refit.tensor_parallel_size",
           "policy: inference ranks outside of the mesh, to which a refit sends the weights",
-          Range{1, 1024}, Default::kFollows, all_of(workload(ModelWorkload::kPolicy))),
+          Range{1, 1024}, Default::kFollows, all_of(stage(StageKind::kRefit))),
   };
   static const auto rows = joined<ParallelSpec>({sizes_of_mesh(), sizes_of_experts(), others});
   return rows;

@@ -41,6 +41,10 @@ void set_batching(const CheckArguments& arguments, CaseSpec& spec) {
   if (arguments.packed && arguments.dynamic_tokens) {
     throw_bad_input("--packed and --dynamic-batching are both given", "give one of them");
   }
+  if ((arguments.packed || arguments.dynamic_tokens) && spec.micro_batch_size > 0) {
+    throw_bad_input("--microbatch is given beside a token budget's batching",
+                    "leave it out, or --packed and --dynamic-batching");
+  }
   if (arguments.packed) spec.batching.kind = BatchingKind::kPacked;
   if (!arguments.dynamic_tokens) return;
   spec.batching.kind = BatchingKind::kDynamic;

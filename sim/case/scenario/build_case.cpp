@@ -306,7 +306,7 @@ void check_collectives(const Settings& settings, const json& collectives) {
     if (!unknown.empty())
       settings.fail(
           path, fmt::format("{} in {}", unknown, path),
-          known_names(axis, known_axes()) + "; several, in the order of the mesh, as dp+cp");
+          "several are dp+cp, in the order of the mesh; " + known_names(axis, known_axes()));
     if (!counts.is_object())
       settings.fail(path, fmt::format("{}.{} is not a map", path, axis), "write {all_reduce: 3}");
     for (const auto& [op, count] : counts.items()) {

@@ -47,7 +47,9 @@ void check_stragglers(const Settings& settings, const std::vector<StragglerSpec>
 void check_axis(const Settings& settings, const std::string& axis) {
   const std::string unknown = axis.empty() ? "" : unknown_axis(axis);
   if (!unknown.empty())
-    settings.fail("faults", unknown + " in a fault", known_names(axis, known_axes()));
+    settings.fail(
+        "faults", unknown + " in a fault",
+        "several are dp+cp, in the order of the mesh; " + known_names(axis, known_axes()));
 }
 
 void check_faults(const Settings& settings, const CaseSpec& spec, int64_t world_size) {

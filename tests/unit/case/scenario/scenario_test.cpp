@@ -205,31 +205,39 @@ TEST_CASE("A matrix that cannot be expanded is refused with its place", "[scenar
 }
 
 TEST_CASE("Settings that contradict each other are refused where they stand", "[scenario]") {
-  check_refused({{"data: {lengths: [3, 4], batch_size: 3}\n",
-                  "data.batch_size is 3, but data.lengths gives 2 samples"},
-                 {"data: {batch_size: 4}\nrun: {train_global_batch_size: 8}\n",
-                  "tp/x.yaml:2:7: run.train_global_batch_size is 8"},
-                 {"run: {sequence_packing: {enabled: true}, dynamic_batching: {enabled: true}}\n",
-                  "sequence_packing and dynamic_batching are both enabled"},
-                 {"run: {sequence_packing: {enabled: true}, train_micro_batch_size: 2}\n",
-                  "run.train_micro_batch_size is given beside"},
-                 {"model: {folder: m, hidden_size: 8}\n",
-                  "model.hidden_size and model.folder are both given"},
-                 {"data: {case: c}\nrun: {optimizer: {kwargs: {lr: 1}}}\n",
-                  "run.optimizer.kwargs.lr and data.case are both given"},
-                 {"faults: [{rank: 0}]\n", "an item of faults has no kind"},
-                 {"faults: [{knd: kill}]\n", "did you mean kind?"},
-                 {"expect: {collectives: {tq: {all_reduce: 1}}}\n", "unknown axis 'tq'"},
-                 {"expect: {collectives: {tp: {allreduce: 1}}}\n", "did you mean all_reduce?"},
-                 {"expect: {verdict: mismatch, kind: vallues}\n", "did you mean values?"},
-                 {"expect: {tensor: loss}\n", "expect.tensor is loss, which no match has"},
-                 {"expect: {verdict: failed, tensor: loss}\n", "which no failed has"},
-                 {"expect: {verdict: mismatch, kind: hung}\n",
-                  "tp/x.yaml:1:29: expect.kind is hung, which no mismatch has"},
-                 {"expect: {verdict: refused, kind: threw}\n", "which no refused has"}});
+  check_refused(
+      {{"data: {lengths: [3, 4], batch_size: 3}\n",
+        "data.batch_size is 3, but data.lengths gives 2 samples"},
+       {"data: {batch_size: 4}\nrun: {train_global_batch_size: 8}\n",
+        "tp/x.yaml:2:7: run.train_global_batch_size is 8"},
+       {"run: {sequence_packing: {enabled: true}, dynamic_batching: {enabled: true}}\n",
+        "sequence_packing and dynamic_batching are both enabled"},
+       {"run: {sequence_packing: {enabled: true}, train_micro_batch_size: 2}\n",
+        "run.train_micro_batch_size is given beside"},
+       {"model: {folder: m, hidden_size: 8}\n",
+        "model.hidden_size and model.folder are both given"},
+       {"data: {case: c}\nrun: {optimizer: {kwargs: {lr: 1}}}\n",
+        "run.optimizer.kwargs.lr and data.case are both given"},
+       {"faults: [{rank: 0}]\n", "an item of faults has no kind"},
+       {"faults: [{knd: kill}]\n", "did you mean kind?"},
+       {"expect: {collectives: {tq: {all_reduce: 1}}}\n", "unknown axis 'tq'"},
+       {"faults: [{kind: drop, axis: 'cp,dp'}]\n", "'cp,dp' is not in the order of the mesh"},
+       {"expect: {collectives: {tp: {allreduce: 1}}}\n", "did you mean all_reduce?"},
+       {"expect: {verdict: mismatch, kind: vallues}\n", "did you mean values?"},
+       {"expect: {tensor: loss}\n", "expect.tensor is loss, which no match has"},
+       {"expect: {verdict: failed, tensor: loss}\n", "which no failed has"},
+       {"expect: {verdict: mismatch, kind: hung}\n",
+        "tp/x.yaml:1:29: expect.kind is hung, which no mismatch has"},
+       {"expect: {verdict: refused, kind: threw}\n", "which no refused has"}});
   for (const char* fit : {"{verdict: mismatch, kind: race}", "{verdict: failed, kind: in_flight}",
                           "{verdict: refused, kind: refused}", "{verdict: match, tensor: ''}"}) {
     CHECK_NOTHROW(only_case(std::string("expect: ") + fit + "\n"));
+  }
+}
+
+TEST_CASE("Axes of a fault are named as in calls too", "[scenario]") {
+  for (const char* axis : {"dp+cp", "'dp,cp'", "refit", "world"}) {
+    CHECK_NOTHROW(only_case(std::string("faults: [{kind: drop, axis: ") + axis + "}]\n"));
   }
 }
 
