@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import functools
 import sys
+import threading
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -76,20 +77,37 @@ class Float64(TorchFunctionMode):
             args = tuple(map(as_float64, args))
             kwargs = {name: as_float64(value) for name, value in kwargs.items()}
             lifted[name_of(function)] += 1
-        if function in (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad):
+        if function in (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad) and not any(map(is_own, types)):
             return self._in_backward(of_tensor if function is torch.Tensor.backward else function, args, kwargs)
         return function(*args, **kwargs)
 
     def _in_backward(self, function, args, kwargs):
         """A mode is off while it handles a function, but a backward pass calls code of the model: a checkpoint's function
         again, hooks, backward functions of its own. With the mode on, torch would hand the function to it again."""
-        finds_mode, torch.autograd.has_torch_function = torch.autograd.has_torch_function, lambda tensors: False
+        torch.autograd.has_torch_function = finds_mode
+        outer, passes.under_way = getattr(passes, "under_way", False), True
         super().__enter__()
         try:
             return function(*args, **kwargs)
         finally:
             super().__exit__(None, None, None)
-            torch.autograd.has_torch_function = finds_mode
+            passes.under_way = outer
+
+
+passes = threading.local()  # under_way: the thread is in a backward pass that the mode handles
+torch_finds_mode = torch.autograd.has_torch_function
+
+
+def finds_mode(tensors):
+    """What torch.autograd asks at the start of a backward pass. It stays in its place, where other threads may need it."""
+    return not getattr(passes, "under_way", False) and torch_finds_mode(tensors)
+
+
+def is_own(kind: type) -> bool:
+    """Whether it is a class of tensors that handles torch's functions itself."""
+    handles = kind.__torch_function__
+    usual = (torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)
+    return getattr(handles, "__func__", handles) not in usual
 
 
 def of_tensor(tensor, gradient=None, retain_graph=None, create_graph=False, inputs=None) -> None:

@@ -90,7 +90,10 @@ void add_idle(const FaultSpec& fault, size_t number, std::vector<std::string>& i
 std::string window_of_no_layer(const json& model) {
   constexpr int64_t kUsual = 28;  // of transformers' Qwen2Config
   const json uses = model.value("use_sliding_window", json());
-  if (uses != true || model.contains("layer_types")) return "";
+  const auto family = value_in_model(model, "family");
+  const bool is_full = model.contains("sliding_window") && model["sliding_window"].is_null();
+  if (uses != true || model.contains("layer_types") || !family || is_full) return "";
+  if (family_traits(family->get<std::string>()).window != WindowRule::kLastLayers) return "";
   const json without = model.value("max_window_layers", json(kUsual));
   const json layers = model.value("num_hidden_layers", json());
   if (!without.is_number_integer() || !layers.is_number_integer() || without < layers) return "";

@@ -26,6 +26,7 @@ struct FaultNote {
 struct CallDigest {
   Call call;
   int64_t step = 0;                     // training step, 0 before the first
+  int64_t calls_before = 0;             // of the rank, with those that are not hashed
   std::vector<uint64_t> sent = {};      // for all, or one for each place; []: nothing
   std::vector<uint64_t> received = {};  // from the root, or one from each place; []: nothing
 };

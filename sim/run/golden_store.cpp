@@ -161,7 +161,7 @@ void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry, const CaseS
   const bool measured = members == Members::kMeasured;
   if (limits_) check_world_limits(reference_case(spec, ""), *limits_);
   const auto pieces =
-      std::make_shared<const PiecesFolder>(limits_ ? reference_bytes(spec, measured) : 0);
+      std::make_shared<const PiecesFolder>(reference_bytes(spec, measured), limits_.has_value());
   entry->golden->pieces = pieces;
   run_reference(entry, std::make_shared<ReferenceTensors>(spec, pieces->path()), kExactRun,
                 members == Members::kFew ? kFewMembers - 1 : last_reference_run(spec, measured));

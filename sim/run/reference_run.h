@@ -18,8 +18,8 @@ namespace shardproof::sim::run {
 // the pieces are few, and in /tmp if not.
 class PiecesFolder {
  public:
-  // Throws Error(kBadInput) when it cannot be made, or `bytes` do not fit there.
-  explicit PiecesFolder(double bytes);
+  // Throws Error(kBadInput) when it cannot be made, or, where limits count, `bytes` do not fit.
+  PiecesFolder(double bytes, bool has_limits);
   ~PiecesFolder();
   PiecesFolder(const PiecesFolder&) = delete;
   PiecesFolder& operator=(const PiecesFolder&) = delete;

@@ -124,6 +124,18 @@ class Float64Test(unittest.TestCase):
                 self.assertEqual(torch.zeros(1, dtype=torch.float32).dtype, torch.float64)
         self.assertEqual(torch.zeros(1, dtype=torch.float32).dtype, torch.float32)
 
+    def test_a_class_of_tensors_keeps_its_own_backward(self):
+        class Own(torch.Tensor):
+            seen = []
+
+            @classmethod
+            def __torch_function__(cls, function, types, args=(), kwargs=None):
+                cls.seen.append(getattr(function, "__name__", ""))
+                return super().__torch_function__(function, types, args, kwargs or {})
+        with shardproof.float64():
+            torch.ones(2, requires_grad=True).as_subclass(Own).sum().backward()
+        self.assertIn("backward", Own.seen)
+
     def test_a_recorded_run_lists_what_was_lifted(self):
         with tempfile.TemporaryDirectory() as folder, shardproof.float64():
             model = Rounding()

@@ -291,7 +291,8 @@ void check_expected(const Settings& settings, const CaseSpec& spec) {
        {std::tuple{"expect.kind", &expect.kind,
                    expect.kind.empty() || fits(verdict_of_kind(enum_of<ResultKind>(expect.kind)))},
         {"expect.tensor", &expect.tensor, fits(Verdict::kMismatch)},
-        {"expect.detector", &expect.detector, errs}}) {
+        {"expect.detector", &expect.detector, errs},
+        {"expect.message", &expect.message, !fits(Verdict::kMatch)}}) {
     if (value->empty() || possible) continue;
     settings.fail(path, fmt::format("{} is {}, which no {} has", path, *value, expect.verdict),
                   "name the verdict that has it: expect: {verdict: mismatch, ..}");

@@ -176,11 +176,11 @@ Explanation explain_replicas(const Symptoms& symptoms) {
       std::ranges::minmax(symptoms.rows, {}, [](const ResultRow* row) { return row->worst_error; });
   const double apart = farthest->worst_error - nearest->worst_error;
   const double scale = farthest->golden_scale;
-  if (are_right && scale > 0 &&
+  if (are_right && symptoms.precision != Precision::kFloat64 && scale > 0 &&
       apart > kRoundingsApart * eps_of_precision(symptoms.precision) * scale) {
     out.likely = fmt::format(
-        "a rank computed another value, or a sum over these ranks is missing: "
-        "they are {:.2g} of the tensor's scale apart, each within its allowance",
+        "a rank computed another value, or a sum over these ranks is missing: their errors beside "
+        "the golden differ by {:.2g} of the tensor's scale, each within its allowance",
         apart / scale);
   }
   return out;

@@ -28,7 +28,7 @@ struct MicrobatchGradient {
 struct WrongCount {
   std::string name;  // "metric.tokens"
   double actual = 0, golden = 0;
-  std::string text() const;  // "; metric.tokens is 58 where 39 are due"
+  std::string text() const;  // "; metric.tokens is 58 and should be 39"
 };
 
 struct Symptoms {

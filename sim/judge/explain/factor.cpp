@@ -122,8 +122,9 @@ std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
           {1 / size, what,
            "averaged over that axis where a sum belongs, or divided by its size twice", axes});
     }
-    // Norms, losses and activations have roots; a parameter's gradient has none.
-    if (symptoms.rows.front()->kind != ObservationKind::kGradient) {
+    // Of a gradient a whole root is another count before it is the root of a size.
+    const bool is_whole = std::floor(std::sqrt(size)) == std::sqrt(size);
+    if (!is_whole || symptoms.rows.front()->kind != ObservationKind::kGradient) {
       meanings.push_back({std::sqrt(size), "; " + root,
                           "squares are summed once too often over that axis", axes, true});
       meanings.push_back({1 / std::sqrt(size), "; 1 over " + root,
@@ -250,10 +251,11 @@ std::optional<Meaning> loss_scale_meaning(const Symptoms& symptoms, const Rows& 
 }
 
 // Below float64, where roundings hide the quotient: a wrong count of this factor is its only
-// meaning.
+// meaning. No loss is divided by a number of dropped routes.
 std::optional<Meaning> count_meaning(const Symptoms& symptoms, double factor, double near) {
   if (symptoms.precision == Precision::kFloat64) return std::nullopt;
   for (const WrongCount& count : symptoms.wrong_counts) {
+    if (!(count.actual > 0) || count.name == "metric.dropped_routes") continue;
     const double due = count.golden / count.actual;
     if (!(std::fabs(factor - due) <= near * std::fabs(due))) continue;
     return Meaning{due, count.text(), "divided by that count", 0, false, true, true};
@@ -269,8 +271,9 @@ std::optional<Meaning> scale_meaning(const Symptoms& symptoms, double factor, do
   const ObservationKind kind = symptoms.rows.front()->kind;
   const bool carries = kind == ObservationKind::kGradient || kind == ObservationKind::kGradNorm;
   if (!carries || !(exponent >= kLeast) || !(std::fabs(factor - scale) <= near * scale)) return {};
-  return Meaning{scale, fmt::format("; 2^{:.0f}", exponent),
-                 "not divided by the loss scale; or by another number of so many"};
+  return Meaning{
+      scale, fmt::format("; 2^{:.0f}", exponent),
+      fmt::format("not divided by {:.0f}: the loss scale, or a count of tokens or rows", scale)};
 }
 
 // All meanings of one number, since the sizes of axes and the number of microbatches may be equal.
@@ -307,7 +310,7 @@ std::optional<Counts> counts_of(const Difference& difference, const Fitting& fou
 }  // namespace
 
 std::string WrongCount::text() const {
-  return fmt::format("; {} is {:.6g} where {:.6g} are due", name, actual, golden);
+  return fmt::format("; {} is {:.6g} and should be {:.6g}", name, actual, golden);
 }
 
 std::optional<Proposal> propose_factor(const Difference& difference) {

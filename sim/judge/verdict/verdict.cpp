@@ -89,25 +89,28 @@ int64_t calls_before(const Divergence& found, int64_t rank, const CaseResult& re
 }
 
 // Whether the rank of the finding had made this call before it; of copies that differ, whether one
-// of their ranks had. Of a rank that took no part in the call only the step tells.
+// of their ranks had. Of ranks that took no part in the call only the step tells.
 bool is_before(const DigestFinding& digest, const CaseResult& result,
                const std::vector<RankEnding>& endings) {
   const Divergence& found = *result.divergence;
   if (digest.step != found.step) return digest.step < found.step;
-  const auto made_before = [&](int64_t rank) {
+  const bool are_copies = found.kind == ResultKind::kReplicas;
+  const std::vector<int64_t> ranks = are_copies ? found.ranks : std::vector{found.worst.rank};
+  bool took_part = false;
+  for (const int64_t rank : ranks) {
     const std::vector<CallDigest>& calls = endings[static_cast<size_t>(rank)].digests;
     CallKeys keys;
     const auto made = std::find_if(calls.begin(), calls.end(), [&](const CallDigest& call) {
       return keys.next(call.call) == digest.key;
     });
+    if (made == calls.end()) continue;
+    took_part = true;
     const bool is_of_worst = rank == found.worst.rank && found.kind != ResultKind::kMissing;
     const int64_t before =
         is_of_worst ? found.worst.calls_before : calls_before(found, rank, result);
-    return made == calls.end() || made - calls.begin() < before;
-  };
-  return found.kind == ResultKind::kReplicas
-             ? std::any_of(found.ranks.begin(), found.ranks.end(), made_before)
-             : made_before(found.worst.rank);
+    if (made->calls_before < before) return true;
+  }
+  return !took_part;
 }
 
 struct Judged {

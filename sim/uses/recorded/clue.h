@@ -61,9 +61,10 @@ std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
 // Which settings of the parameter's optimizer, and its rate in the step, differ from the golden's
 // by run.json; "" for none, and where one of the two does not say.
 std::string other_settings(const RecordedRun& run, const Reference& reference,
-                           const std::string& parameter, int64_t step);
+                           const std::string& parameter, int64_t step, bool numbers_alone = false);
 
-// The same for a parameter that no rule could judge in some step; "" when there is none.
+// The numbers among them for a parameter that no rule could judge in some step; "" when there are
+// none. Classes and rules may differ and compute the same.
 std::string settings_that_nothing_judged(const RecordedRun& run, const Reference& reference,
                                          const std::vector<judge::RankReport>& reports);
 

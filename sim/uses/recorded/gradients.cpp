@@ -163,7 +163,7 @@ std::string without_gradients(const RecordedRun& run) {
   }
   if (without.empty()) return "";
   if (with.empty()) {
-    const bool trains = !run.settings.empty() || !run.groups.empty();
+    const bool trains = has_moved(run) || !run.settings.empty() || !run.groups.empty();
     if (run.is_file || run.steps == 0 || !trains) return "";
     return "no gradient was recorded, so that what an optimizer hides is not seen, as Adam hides a "
            "wrong scale of all gradients; call rec.gradients() before each step";

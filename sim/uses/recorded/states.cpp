@@ -278,6 +278,8 @@ std::optional<double> rate_of(const Reference& reference, const std::string& par
   return *common->value.data<double>();
 }
 
+constexpr double kSameRate = 1e-6;  // which schedulers may round otherwise, or to float32
+
 std::string other_rate(const RecordedRun& run, const Reference& reference,
                        const std::string& parameter, int64_t step) {
   if (run.from_step > 0) return "";  // whose first step is a later one of the golden
@@ -285,9 +287,18 @@ std::string other_rate(const RecordedRun& run, const Reference& reference,
   if (!here && !run.groups.empty()) return "";  // run.json has the groups of rank 0 alone
   const auto own = rate_of(here ? here->lr : run.lr, step);
   const auto due = rate_of(reference, parameter, step);
-  constexpr double kSameRate = 1e-9;  // which two schedulers may round otherwise
   if (!own || !due || !(std::fabs(*own - *due) > kSameRate * std::fabs(*due))) return "";
   return fmt::format("lr of step {} is {:.6g}, the golden's {:.6g}", step, *own, *due);
+}
+
+// Of numbers, which one run may keep in float32.
+bool is_same_setting(const std::string& one, const std::string& other) {
+  char *end = nullptr, *other_end = nullptr;
+  const double number = std::strtod(one.c_str(), &end);
+  const double due = std::strtod(other.c_str(), &other_end);
+  const bool are_numbers =
+      end != one.c_str() && *end == 0 && other_end != other.c_str() && *other_end == 0;
+  return one == other || (are_numbers && std::fabs(number - due) <= kSameRate * std::fabs(due));
 }
 
 // RecordedRun or Reference
@@ -345,7 +356,7 @@ std::string other_decay(const RecordedRun& run, const Reference& reference,
 }
 
 std::string other_settings(const RecordedRun& run, const Reference& reference,
-                           const std::string& parameter, int64_t step) {
+                           const std::string& parameter, int64_t step, bool numbers_alone) {
   std::map<std::string, std::string> here = settings_of(run, parameter),
                                      there = settings_of(reference, parameter);
   if (here.contains("rule") && there.contains("rule")) here.erase("type");  // the rule counts
@@ -355,11 +366,12 @@ std::string other_settings(const RecordedRun& run, const Reference& reference,
     const auto rule = settings.find("rule");
     return rule != settings.end() && rule->second == kUnknown;
   };
-  if (is_unknown(here) || is_unknown(there)) here.erase("rule");
+  if (numbers_alone || is_unknown(here) || is_unknown(there)) here.erase("rule");
+  if (numbers_alone) here.erase("type");
   std::vector<std::string> texts;
   for (const auto& [key, value] : here) {
     const auto other = there.find(key);
-    if (other == there.end() || other->second == value) continue;
+    if (other == there.end() || is_same_setting(other->second, value)) continue;
     texts.push_back(fmt::format("{} is {}, the golden's {}", key, value, other->second));
   }
   if (const std::string rate = other_rate(run, reference, parameter, step); !rate.empty()) {
@@ -373,12 +385,10 @@ std::string settings_that_nothing_judged(const RecordedRun& run, const Reference
                                          const std::vector<judge::RankReport>& reports) {
   for (const judge::RankReport& report : reports) {
     for (const judge::ResultRow& row : report.rows) {
-      if (row.kind != ObservationKind::kParameter || row.step == 0 ||
-          row.outcome != judge::Outcome::kUnresolved) {
-        continue;
-      }
+      const bool is_open = row.outcome == judge::Outcome::kUnresolved;
+      if (row.kind != ObservationKind::kParameter || row.step == 0 || !is_open) continue;
       const std::string text =
-          other_settings(run, reference, parameter_of(row.kind, row.name), row.step);
+          other_settings(run, reference, parameter_of(row.kind, row.name), row.step, true);
       if (text.empty()) continue;
       return fmt::format("{}, and {} of step {} could not be judged", text, row.name, row.step);
     }

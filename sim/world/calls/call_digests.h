@@ -24,13 +24,14 @@ class CallDigests {
   // Hashes the inputs. Returns what hashes the outputs; this must outlive it.
   std::function<void()> before_call(const CallInProgress& call);
   void on_step(int64_t step) { step_ = step; }
+  void on_call() { ++calls_made_; }  // of each call, before its before_call
 
   // Calls whose wait() has returned, in the order of their begin.
   std::vector<CallDigest> take();
 
  private:
   RankClock* clock_;
-  int64_t step_ = 0;
+  int64_t step_ = 0, calls_made_ = 0;
   std::vector<CallDigest> calls_;
   std::vector<bool> done_;
 };

@@ -27,8 +27,8 @@ template <class Codec, class Digest>
 void digest_fields(Codec& codec, Digest& digest) {
   std::string line;
   if constexpr (!Codec::kReads) line = line_of(digest.call);
-  codec.fixed_array(4);
-  codec(line, digest.step, digest.sent, digest.received);
+  codec.fixed_array(5);
+  codec(line, digest.step, digest.calls_before, digest.sent, digest.received);
   if constexpr (Codec::kReads) digest.call = decode_line(line).value();
 }
 

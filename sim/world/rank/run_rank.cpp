@@ -105,6 +105,7 @@ RankEnding run_rank(const RankMain& main, const CaseSpec& spec, RankEnv env,
     if (hooks.on_step) hooks.on_step(rank, step);
   };
   env.on_call = [&](const Call& call) {
+    digests.on_call();
     if (!injection.before_call(call)) return numbers.skipped(call);
     const CallLine line = numbers.line(call);
     ending.last_call = describe(line);

@@ -48,7 +48,10 @@ struct DigestedRuns {
       FaultInjection injection(faults, rank.rank, {});
       CallDigests digests;
       digests.on_step(4);
-      CallTrace listener([&](const Call& call) { injection.before_call(call); });
+      CallTrace listener([&](const Call& call) {
+        digests.on_call();
+        injection.before_call(call);
+      });
       const auto factory =
           intercepted(rank.backend,
                       {[&](CallInProgress& call) { return digests.before_call(call); },
@@ -72,6 +75,18 @@ FaultSpec flip(int64_t rank, const std::string& label, const std::string& op, Fa
   fault.bit = 0;
   fault.element = 1;
   return fault;
+}
+
+TEST_CASE("a call knows how many its rank made before it, hashed or not", "[digests]") {
+  const DigestedRuns runs({});
+  for (const std::vector<CallDigest>& calls : runs.calls) {
+    const auto exchanged = std::find_if(calls.begin(), calls.end(), [](const CallDigest& call) {
+      return call.call.label == "exchanged";
+    });
+    REQUIRE(exchanged != calls.end());
+    CHECK(exchanged - calls.begin() == 3);  // the reduce_scatter is not hashed
+    CHECK(exchanged->calls_before == 4);
+  }
 }
 
 TEST_CASE("calls that work have hashes that agree", "[digests]") {
