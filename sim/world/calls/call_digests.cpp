@@ -27,7 +27,10 @@ std::function<void()> CallDigests::before_call(const CallInProgress& call) {
   if (!call.call || (call.sent.tensors.empty() && call.received.tensors.empty())) return {};
   const ClockPause pause(clock_);
   const size_t number = calls_.size();
-  calls_.push_back({.call = *call.call, .step = step_, .calls_before = calls_made_ - 1, .sent = digests_of(call.sent)});
+  calls_.push_back({.call = *call.call,
+                    .step = step_,
+                    .calls_before = calls_made_ - 1,
+                    .sent = digests_of(call.sent)});
   done_.push_back(false);
   return [this, number, received = call.received] {
     const ClockPause paused(clock_);
