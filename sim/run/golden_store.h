@@ -18,7 +18,7 @@ namespace shardproof::sim::run {
 
 class GoldenStore {
  public:
-  static constexpr int64_t kMostKept = 32;  // each is an open file
+  static constexpr int64_t kMostKept = 16;  // each is an open file
 
   struct Golden {
     world::TaskOutcome outcome;

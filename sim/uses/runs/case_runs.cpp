@@ -17,8 +17,8 @@
 namespace shardproof::sim::runs {
 namespace {
 
-// Cases. The store keeps as many goldens again of those that are under way.
-constexpr size_t kPreparedAhead = run::GoldenStore::kMostKept / 2;
+// Cases. The store keeps more goldens, of those that are under way too.
+constexpr size_t kPreparedAhead = run::GoldenStore::kMostKept * 3 / 4;
 constexpr int64_t kMostAtATime = 2;  // goldens, each of which has up to two threads
 
 }  // namespace

@@ -217,7 +217,9 @@ void WorldPool::start_golden(const CaseSpec& spec, golden::Members members, int 
     golden->run({.spec = spec, .members = members, .golden_fd = golden_fd, .dump_path = dump_path},
                 [this, golden, done](TaskOutcome outcome) {
                   impl_->busy_goldens.erase(golden);
-                  if (!golden->broken()) impl_->idle_goldens.push_back(golden);
+                  // One that lacked something says so and exits.
+                  const bool may_exit = outcome.kind == ResultKind::kBadInput;
+                  if (!golden->broken() && !may_exit) impl_->idle_goldens.push_back(golden);
                   done(std::move(outcome));
                 });
   } catch (const InternalError& error) {
