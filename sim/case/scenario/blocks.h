@@ -44,6 +44,10 @@ void set_stages(const Settings& settings, CaseSpec& spec);
 // one for a case that it cannot judge.
 void check_reference(const Settings& settings, const CaseSpec& spec);
 
+// Refuses an axis, or several as dp+cp, that `where` of `path` does not know.
+void check_axis(const Settings& settings, const std::string& path, const std::string& axis,
+                const std::string& where);
+
 // Sets nodes and digests. Refuses nodes that do not hold the ranks, a straggler or a fault on a
 // rank outside of the world, an unknown axis, and a stale buffer at a first call.
 void set_world(const Settings& settings, CaseSpec& spec);

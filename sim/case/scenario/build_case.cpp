@@ -303,11 +303,7 @@ void check_collectives(const Settings& settings, const json& collectives) {
   const std::string path = "expect.collectives";
   if (collectives.is_null()) return;
   for (const auto& [axis, counts] : collectives.items()) {
-    const std::string unknown = unknown_axis(axis);
-    if (!unknown.empty())
-      settings.fail(
-          path, fmt::format("{} in {}", unknown, path),
-          "several are dp+cp, in the order of the mesh; " + known_names(axis, known_axes()));
+    check_axis(settings, path, axis, path);
     if (!counts.is_object())
       settings.fail(path, fmt::format("{}.{} is not a map", path, axis), "write {all_reduce: 3}");
     for (const auto& [op, count] : counts.items()) {

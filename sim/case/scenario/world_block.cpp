@@ -44,14 +44,6 @@ void check_stragglers(const Settings& settings, const std::vector<StragglerSpec>
   }
 }
 
-void check_axis(const Settings& settings, const std::string& axis) {
-  const std::string unknown = axis.empty() ? "" : unknown_axis(axis);
-  if (!unknown.empty())
-    settings.fail(
-        "faults", unknown + " in a fault",
-        "several are dp+cp, in the order of the mesh; " + known_names(axis, known_axes()));
-}
-
 void check_faults(const Settings& settings, const CaseSpec& spec, int64_t world_size) {
   for (const FaultSpec& fault : spec.faults) {
     if (fault.rank >= world_size) {
@@ -60,7 +52,7 @@ void check_faults(const Settings& settings, const CaseSpec& spec, int64_t world_
                                 count_of(world_size, "rank")),
                     "name a rank of the mesh");
     }
-    check_axis(settings, fault.axis);
+    if (!fault.axis.empty()) check_axis(settings, "faults", fault.axis, "a fault");
     const bool has_links = spec.backends == std::vector{name_of(Backend::kGloo)};
     if (is_of_link(fault.kind) && (!has_links || spec.world.ranks_per_node == 0)) {
       settings.fail("faults",
@@ -76,6 +68,14 @@ void check_faults(const Settings& settings, const CaseSpec& spec, int64_t world_
 }
 
 }  // namespace
+
+void check_axis(const Settings& settings, const std::string& path, const std::string& axis,
+                const std::string& where) {
+  const std::string unknown = unknown_axis(axis);
+  if (unknown.empty()) return;
+  settings.fail(path, unknown + " in " + where,
+                "several are dp+cp, in the order of the mesh; " + known_names(axis, known_axes()));
+}
 
 void set_world(const Settings& settings, CaseSpec& spec) {
   const int64_t world_size = spec.parallel.world_size();

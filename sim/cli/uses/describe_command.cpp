@@ -111,8 +111,7 @@ std::string measured_lines(const CaseSpec& spec, const ModelConfig& config, cons
   const auto first = describe::measure_rank(spec, config, batch, 0);
   if (!first) {
     return "memory     not measured: it would take minutes; two layers are measured instead only "
-           "of "
-           "a model whose layers are equal, without stages, a plan and frozen parameters\n";
+           "of a model whose layers are equal, without stages, a plan and frozen parameters\n";
   }
   const int64_t last = spec.parallel.mesh().world_size() - 1;
   return fmt::format("memory, measured in {} of one rank alone{}\n",

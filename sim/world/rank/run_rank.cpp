@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/call_keys.h"
 #include "observe/probe.h"
 #include "sim/world/calls/call_digests.h"
 #include "sim/world/calls/fault_injection.h"
@@ -44,12 +45,7 @@ class CallNumbers {
  private:
   using Change = std::pair<int64_t, int64_t>;  // from this number on, by so many
 
-  static std::string channel_of(const Call& call) {
-    if (!is_message(call.op)) return call.group;
-    return call.group + name_of(call.op) + std::to_string(call.root) + " " +
-           std::to_string(call.tag);
-  }
-  std::map<std::string, std::vector<Change>> changes_;
+  std::map<CallChannel, std::vector<Change>> changes_;
 };
 
 }  // namespace
