@@ -8,14 +8,14 @@
 namespace shardproof::sim::judge {
 
 void Explained::add(double actual, double golden, double proposed, double allowance) {
+  const bool fits = std::fabs(actual - proposed) <= 4 * allowance || actual == proposed;
+  const bool is_right = std::fabs(actual - golden) <= allowance;
+  exact = exact && fits;
+  refuted += is_right && !fits;
+  if (is_right && proposed == golden) return;  // says nothing, and has roundings of its own
   difference += (actual - golden) * (actual - golden);
   left += (actual - proposed) * (actual - proposed);
-  const bool fits = std::fabs(actual - proposed) <= 4 * allowance || actual == proposed;
-  exact = exact && fits;
-  if (std::fabs(actual - golden) <= allowance) {
-    refuted += !fits;
-    return;
-  }
+  if (is_right) return;
   ++wrong;
   if (std::fabs(proposed) > allowance) ++evidence;
 }
@@ -47,8 +47,9 @@ bool Explained::convinces(double allowance, double size, double choice_nats) con
 
 double nats_of_element(double left, double allowance, double size) {
   if (!(size > 0)) return 0;
-  // Chance fits with a probability of about the remaining error over the size.
-  const double chance = std::max(8 * allowance, 2 * left) / (2 * size);
+  // Chance fits with a probability of about the remaining error over the size. The roundings of
+  // right values are a small part of the allowance, on average.
+  const double chance = std::max(allowance / 16, 2 * left) / size;
   return chance < 1 ? -std::log(std::max(chance, 1e-15)) : 0;
 }
 

@@ -15,8 +15,8 @@ inline constexpr double kChanceNats = 13.8;
 
 // Sums over elements: actual values against golden and against proposed values.
 struct Explained {
-  double difference = 0;  // sum of (actual - golden)^2
-  double left = 0;        // sum of (actual - proposed)^2
+  double difference = 0;  // sum of (actual - golden)^2, without right elements that are proposed
+  double left = 0;        // sum of (actual - proposed)^2, without the same
   int64_t wrong = 0;      // number of wrong elements
   int64_t evidence = 0;   // wrong elements with a proposed value other than 0
   int64_t refuted = 0;    // right elements with another proposed value
@@ -35,8 +35,8 @@ struct Explained {
   bool convinces(double allowance, double size, double choice_nats) const;
 };
 
-// Minus the logarithm of the probability that one random value comes as near as the larger of
-// `left` and the allowance.
+// Minus the logarithm of the probability that one random value comes as near as `left`, or as a
+// right value's roundings.
 double nats_of_element(double left, double allowance, double size);
 
 // "explains all of the difference", "explains 99.98% of the difference"; "" for a negative share.

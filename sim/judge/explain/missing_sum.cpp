@@ -25,18 +25,19 @@ struct Combined {
   bool disjoint = true;  // at most one peer has a nonzero value where one is wrong
   bool equal = true;     // all peers have one value of each element
   double size = 1;       // of a group
-  double allowance = 0;  // within four of these a value is the golden
+  double allowance = 0;  // of the sum; within four of these a value is the golden
 
   bool convinces(double golden_size, double description) const {
-    const double error = std::sqrt(sums.difference / static_cast<double>(sums.wrong));
-    // A mean is nearer anyway when values are nearly right.
-    return error > 32 * allowance && sums.convinces(allowance, golden_size, description);
+    // The mean of values with errors of their own is nearer anyway, by the number of peers.
+    constexpr double kNearer = 8;
+    return sums.left * kNearer * size < sums.difference &&
+           sums.convinces(allowance, golden_size, description);
   }
 };
 
 Combined combine(const Groups& groups, bool as_mean) {
   Combined out{.sums = {}, .size = static_cast<double>(groups.front().size())};
-  out.allowance = groups.front().front()->allowance * out.size / 2;
+  out.allowance = groups.front().front()->allowance * std::sqrt(out.size);
   for (const Pieces& group : groups) {
     for_each_element(*group.front(), [&](int64_t, size_t local) {
       const double golden = group.front()->golden[local];
