@@ -32,6 +32,70 @@ class Grounds(JudgedTest):
         self.assertIn("tensor    exp_avg_sq.", text)
         self.assertIn("every element is 0", text)
 
+    def test_a_huge_tensor_widens_no_gradient_and_no_loss(self):
+        """A parameter, or masked logits, of -1e9 beside gradients of 1e-6 and a loss of 0.05."""
+        rate, shape = 0.001, (4, 4)
+
+        def run_of(ranks=1, times=1.0, loss=0.05, masks=False, is_stale=False):
+            run = Run([("dp", ranks)] if ranks > 1 else [], optimizer={**ADAM, "lr": [rate]})
+            old, grad = values_of("w", shape), [1e-6 * value for value in values_of("grad w", shape)]
+            new = [a - rate * (1 if b > 0 else -1) / (1 + 1e-8 / abs(b)) for a, b in zip(old, grad)]
+            for rank in range(ranks):
+                if not masks:
+                    run.box(rank, "param", "pad", [0.0, -1e9], (2,), step=0)
+                run.box(rank, "param", "w", old, shape, step=0)
+                if masks:
+                    run.box(rank, "act", "head.output", [0.3, -1e9, 0.7, -1e9], (2, 2))
+                run.box(rank, "scalar", "loss", [loss], ())
+                run.box(rank, "grad", "w", [times * value for value in grad], shape)
+                if not masks:
+                    run.box(rank, "grad", "pad", [0.0, 0.0], (2,))
+                    run.box(rank, "param", "pad", [0.0, -1e9], (2,))
+                run.box(rank, "param", "w", old if is_stale else new, shape)
+            return run
+        for golden, wrong, tensor in ((run_of(), {"times": 2.0}, "grad.w"), (run_of(), {"times": 0.0, "is_stale": True}, "grad.w"),
+                                      (run_of(), {"is_stale": True}, "param.w"),
+                                      (run_of(masks=True), {"masks": True, "loss": 0.050012}, "loss")):
+            masks = wrong.get("masks", False)
+            self.judged_pair(golden, run_of(2, masks=masks), status=0)
+            self.assertIn(f"tensor    {tensor}", self.judged_pair(golden, run_of(2, **wrong)).stdout)
+
+    def narrowed(self, run, rank, kind, name):
+        """Keeps one tensor of a rank in float32."""
+        for at, line in enumerate(run.lines[rank]):
+            if (line["kind"], line["name"]) == (kind, name):
+                line["dtype"] = "float32"
+                run.data[rank][at] = (run.data[rank][at][0], "float32", *run.data[rank][at][2:])
+        return run
+
+    def test_a_dtype_of_one_rank(self):
+        """It would be no more than unresolved, whatever its values are."""
+        run = self.narrowed(recorded((("dp", 2),)), 1, "grad", "head.weight")
+        text = self.judged_pair(recorded(), run).stdout
+        self.assertIn("it is float32 on this rank, and float64 on another", text)
+
+    def test_one_narrow_gradient_excuses_no_other_update(self):
+        """The gradient of one parameter is in float32 on both ranks; another one's update is of other signs."""
+        narrow = lambda run: self.narrowed(self.narrowed(run, 0, "grad", "head.weight"), 1, "grad", "head.weight")
+
+        def flipped(run, rank, kind, name, values):
+            if (kind, name) == ("param", "layers.0.norm.weight") and values == stepped(name):
+                return [2 * a - b for a, b in zip(start(name), values)]
+            return None
+        self.assertIn("not judged", self.judged_pair(recorded(), narrow(recorded((("dp", 2),))), status=0).stdout)
+        text = self.judged_pair(recorded(), narrow(recorded((("dp", 2),), flipped))).stdout
+        self.assertIn("tensor    param.layers.0.norm.weight", text)
+
+    def test_a_switch_of_the_optimizer_that_nothing_judged(self):
+        """An absent switch is off."""
+        def settings(**more):
+            run = recorded((("dp", 2),), optimizer_of={**ADAM, **more})
+            return self.narrowed(self.narrowed(run, 0, "param", "head.weight"), 1, "param", "head.weight")
+        self.judged_pair(recorded(), settings(), status=0)
+        for switch in ("amsgrad", "nesterov", "maximize"):
+            text = self.judged_pair(recorded(), settings(**{switch: True})).stdout
+            self.assertIn(f"{switch} is true, the golden's false", text)
+
     def test_the_rank_whose_states_are_missing_is_named(self):
         def run_of(mesh=(), lost=False):
             run, shape = Run(mesh, optimizer=ADAM), (4, 6)

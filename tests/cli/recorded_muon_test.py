@@ -65,7 +65,7 @@ def flat(matrix):
 class Step:
     """One step of Muon of a matrix. `moved` is what is added to the update, in units of its size."""
 
-    def __init__(self, shape, blocks=(), moved=0.0, made=None, rate=RATE):
+    def __init__(self, shape, blocks=(), moved=0.0, made=None, rate=RATE, decay=DECAY):
         self.shape = shape
         self.start, self.gradient = drawn("start", shape, 0.3), drawn("gradient", shape)
         self.state = combined((1 - RULE["momentum"], self.gradient))
@@ -73,7 +73,7 @@ class Step:
         update = in_blocks(direction, blocks) if made is None else made(direction)
         other = drawn("noise", shape)
         update = combined((1, update), (moved * norm(update) / norm(other), other))
-        self.end = combined((1 - RATE * DECAY, self.start), (-rate, update))
+        self.end = combined((1 - RATE * decay, self.start), (-rate, update))
 
     def run(self, layout, ranks, blocks=()):
         head = {"version": 3, "optimizer": {"type": "Muon", "rule": "other", "lr": [RATE], "weight_decay": DECAY},
@@ -126,6 +126,16 @@ class RecordedMuonTest(recorded_test.JudgedTest):
             status, text = self.judged(golden, Step((12, 12), moved=moved, rate=2 * RATE), "rows", 2)
             self.assertEqual(status, 1, text)
             self.assertIn("moved by 2 x the golden's update", text)
+
+    def test_a_decay_and_a_rate_of_an_update_without_roundings(self):
+        golden = Step((12, 12))
+        self.assertEqual(self.judged(golden, Step((12, 12)), "rows", 2)[0], 0)
+        for step, words in ((Step((12, 12), decay=0.0), "another weight decay"),
+                            (Step((12, 12), decay=0.11), "another weight decay"),
+                            (Step((12, 12), rate=1.05 * RATE), "moved by 1.05 x the golden's update")):
+            status, text = self.judged(golden, step, "rows", 2)
+            self.assertEqual(status, 1, text)
+            self.assertIn(words, text)
 
     def test_a_golden_that_is_not_as_declared_is_no_ground(self):
         """The declaration is wrong there, and nothing is said of the run."""

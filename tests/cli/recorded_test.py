@@ -416,7 +416,9 @@ class RecordedRunTest(cli_test.CommandTest):
         said = "the golden took 8 rows from shardproof.batch, which this run never called"
         golden = of_batch(parts=1).write(os.path.join(self.scratch, "batch"))
         self.expect(self.judge(of_batch([("dp", 2)]), golden=golden), 0, "MATCH", said)
-        for run in (of_batch([("dp", 2)], 2), of_batch([("tp", 2)])):
+        self.expect(self.judge(of_batch([("dp", 2)], 1), golden=golden), 0, "MATCH",
+                    "shardproof.batch gave every rank all 8 rows, although the mesh has an axis that cuts batches")
+        for run in (of_batch([("dp", 2)], 2), of_batch([("tp", 2)], 1), of_batch([("tp", 2)])):
             self.expect(self.judge(run, golden=golden), 0, "MATCH", absent=[said])
 
     def test_two_layouts(self):

@@ -47,7 +47,11 @@ class DeclaredSlot(Slot):
         self.axes = tuple(axis for one in self._shards for axis in mesh.axes_in(one.axis))
         partials = [one for one in placements if isinstance(one, Partial)]
         axes = mesh.known([axis for one in partials for axis in mesh.axes_in(one.axis)])
-        self._partial = PartialPiece(axes, partials[0].op) if axes else None
+        ops = {one.op for one in partials}
+        if not ops <= {"sum", "mean"} or len(ops) > 1:
+            raise Error(f'The layout of "{name}" has partial values by {" and ".join(sorted(map(repr, ops)))}',
+                        'Declare them all as one of "sum" and "mean"')
+        self._partial = PartialPiece(axes, ops.pop()) if axes else None
         self._mesh = mesh
         self._boxes, self._global_shape = self._cut(tuple(parameter.shape))
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <memory>
 
 #include "base/error.h"
@@ -95,6 +96,23 @@ std::string record_key(Phase phase, int64_t step, const std::string& name) {
   return key;
 }
 
+double largest_beside(const Sizes& sizes, double scale) {
+  constexpr double kApart = 1e6;
+  constexpr double kRest = 640 * std::numeric_limits<double>::epsilon();
+  double largest = sizes.empty() ? 0 : *sizes.begin(), before = largest;
+  const auto step_down = [&](double size) {
+    if (size * kApart < before) largest = size;
+    before = size;
+  };
+  for (const double size : sizes) {
+    if (scale <= kRest * largest) return largest;
+    if (size <= scale) break;
+    step_down(size);
+  }
+  if (scale > kRest * largest) step_down(scale);
+  return largest;
+}
+
 double GoldenScales::add(const GoldenFacts& facts, const TensorView& value) {
   GoldenFacts known = facts;
   known.scale = largest_magnitude(value);
@@ -106,18 +124,14 @@ void GoldenScales::add(const GoldenFacts& facts, bool finite) {
   if (must_be_finite(facts) && !finite) golden_fault(facts, "is not finite");
   // Metrics (counts of tokens and the like) do not show the size of gradients and parameters.
   if (is_metric(facts.kind)) return;
-  Largest& largest = largest_[{facts.phase, facts.step}];
-  if (is_gradient(facts)) largest.of_gradients = std::max(largest.of_gradients, facts.scale);
+  if (is_gradient(facts)) sizes_[{facts.phase, facts.step, true}].insert(facts.scale);
   // The neighbors of a huge tensor stay judged.
-  if (facts.scale <= kLargestCounted) largest.counted = std::max(largest.counted, facts.scale);
+  if (facts.scale <= kLargestCounted) sizes_[{facts.phase, facts.step, false}].insert(facts.scale);
 }
 
 double GoldenScales::of_phase(const GoldenFacts& facts) const {
-  const auto found = largest_.find({facts.phase, facts.step});
-  if (found == largest_.end()) return 0;
-  const Largest& largest = found->second;
-  // Gradients are computed from each other, however large they are.
-  return is_gradient(facts) ? std::max(largest.counted, largest.of_gradients) : largest.counted;
+  const auto found = sizes_.find({facts.phase, facts.step, is_gradient(facts)});
+  return found == sizes_.end() ? 0 : largest_beside(found->second, facts.scale);
 }
 
 void put_tensor(IndexWriter& index, const GoldenFacts& facts, Dtype dtype, int64_t offset,
@@ -134,6 +148,10 @@ void put_tensor(IndexWriter& index, const GoldenFacts& facts, Dtype dtype, int64
   index.put(facts.square);
   index.put(facts.few_scatter);
   index.put(facts.few_factor_scatter);
+  for (const auto* squares : {&facts.square_scatters, &facts.few_square_scatters}) {
+    index.put(static_cast<uint32_t>(squares->size()));
+    for (const double one : *squares) index.put(one);
+  }
   index.put(static_cast<int8_t>(facts.kept_in_float32));
   index.put(static_cast<int8_t>(dtype));
   index.put(offset);
@@ -174,6 +192,10 @@ GoldenRecord GoldenRecord::from_fd(int fd) {
     tensor.square = index.take<double>();
     tensor.few_scatter = index.take<double>();
     tensor.few_factor_scatter = index.take<double>();
+    for (auto* squares : {&tensor.square_scatters, &tensor.few_square_scatters}) {
+      const auto rows = index.take<uint32_t>();
+      for (uint32_t row = 0; row < rows; ++row) squares->push_back(index.take<double>());
+    }
     tensor.kept_in_float32 = index.take<int8_t>() != 0;
     const auto dtype = index.take<int8_t>();
     const auto offset = index.take<int64_t>();

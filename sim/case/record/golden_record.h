@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -19,7 +22,7 @@ namespace shardproof::sim {
 std::string record_key(Phase phase, int64_t step, const std::string& name);
 
 // Magnitudes above this count for scale only where largest_magnitude() says that they were computed
-// (masks of -1e38, for example, were not). For phase_scale those of gradients count, for gradients.
+// (masks of -1e38, for example, were not). For phase_scale those of gradients count.
 inline constexpr double kLargestCounted = 1e30;
 
 // What is known of a golden tensor besides its values.
@@ -31,7 +34,7 @@ struct GoldenFacts {
   std::string name;
   bool token_dims = false;  // dims 0 and 1 are samples and positions
   double scale = 0;         // largest_magnitude() of it
-  double phase_scale = 0;   // largest over the tensors of the same phase and step
+  double phase_scale = 0;   // GoldenScales::of_phase() of it
   // Largest distance of a member of the golden's ensemble in the case's precision from `value`;
   // infinite when members compute different tensors. 0 for float64.
   double scatter = 0;
@@ -39,8 +42,12 @@ struct GoldenFacts {
   // of the whole tensor is. Infinite where `scatter` is. `square` is <r, r>.
   double factor_scatter = 0;
   double square = 0;
-  // Both of the first kFewMembers alone (magnitude.h), which decide most tensors.
+  // Largest sums of the squares of a member's distances: of each sample of a tensor of tokens, else
+  // of the whole tensor. Empty where `scatter` is infinite.
+  std::vector<double> square_scatters = {};
+  // All three of the first kFewMembers alone (magnitude.h), which decide most tensors.
   double few_scatter = 0, few_factor_scatter = 0;
+  std::vector<double> few_square_scatters = {};
   int64_t members = 0;  // that were added; the blob does not hold it
   // A forward tensor of more than one number that lower precisions keep in float32 (logprobs), so
   // its members' error includes no rounding to the precision. One number may be exact by chance.
@@ -61,6 +68,12 @@ struct GoldenTensor : GoldenFacts {
   TensorView given = {};
 };
 
+// The largest of `sizes` that may have left its roundings in a tensor of this scale. Larger ones
+// that are apart from all others, as a mask of -1e9 is, and in which the tensor cannot be a rest of
+// roundings, do not count.
+using Sizes = std::set<double, std::greater<>>;
+double largest_beside(const Sizes& sizes, double scale);
+
 // The scales of the tensors of one record.
 class GoldenScales {
  public:
@@ -68,14 +81,12 @@ class GoldenScales {
   // gradient, loss or logprob is not finite.
   double add(const GoldenFacts& facts, const TensorView& value);
   void add(const GoldenFacts& facts, bool finite);  // of a known scale
-  double of_phase(const GoldenFacts& facts) const;  // when all are added
+  // Of a gradient the largest gradient beside it, else the largest tensor; when all are added.
+  double of_phase(const GoldenFacts& facts) const;
 
  private:
-  struct Largest {
-    double counted = 0;       // of those up to kLargestCounted
-    double of_gradients = 0;  // of these whatever their size
-  };
-  std::map<std::pair<Phase, int64_t>, Largest> largest_;
+  // Of a phase and step, those of gradients apart.
+  std::map<std::tuple<Phase, int64_t, bool>, Sizes> sizes_;
 };
 
 class IndexWriter;

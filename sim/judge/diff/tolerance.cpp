@@ -68,7 +68,7 @@ double Tolerance::fed_allowance(const GoldenTensor& golden) const {
 
 std::optional<FreeRunningAllowance> FreeRunningAllowance::of(
     const CaseSpec& spec, const GoldenRecord& golden, const GoldenTensor& tensor,
-    KnownGradients known, const std::vector<double>& rates, Members members) {
+    KnownGradients known, const std::vector<double>& rates, Members members, const Beside& beside) {
   FreeRunningAllowance out;
   if (!is_optimizer_state(tensor)) return std::nullopt;
   out.kind_ = tensor.kind;
@@ -95,7 +95,8 @@ std::optional<FreeRunningAllowance> FreeRunningAllowance::of(
     double lr = rate ? *rate->value.data<double>() : spec.optimizer.lr;
     if (step <= std::ssize(rates)) lr = rates[static_cast<size_t>(step - 1)];
     const double* values = is_known ? grad->value.data<double>() : nullptr;
-    out.steps_.push_back({values, lr, clip, tolerance.allowance(*grad)});
+    const double more = beside ? beside(*grad) : 0;
+    out.steps_.push_back({values, lr, clip, tolerance.allowance(*grad) + more});
     made.push_back(step);
   }
   if (has_muon(spec.optimizer, parameter_of(tensor.kind, tensor.name), tensor.value.sizes())) {

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -90,13 +91,16 @@ enum class KnownGradients {
 };
 class FreeRunningAllowance {
  public:
+  using Beside = std::function<double(const GoldenTensor&)>;
   // `rates` are those of its group of parameters, by step; without them the golden's "lr" counts.
+  // `beside`: by how much more each gradient may differ; empty: by nothing.
   // Nothing when `tensor` is not a parameter or optimizer state, or the golden has no gradients.
   static std::optional<FreeRunningAllowance> of(const CaseSpec& spec, const GoldenRecord& golden,
                                                 const GoldenTensor& tensor,
                                                 KnownGradients known = KnownGradients::kEveryStep,
                                                 const std::vector<double>& rates = {},
-                                                Members members = Members::kAll);
+                                                Members members = Members::kAll,
+                                                const Beside& beside = {});
   // The allowance of the element at `offset` of the full tensor.
   double at(int64_t offset) const;
 

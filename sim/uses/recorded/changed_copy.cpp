@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "sim/uses/recorded/clue.h"
 #include "sim/uses/recorded/hashes.h"
@@ -55,19 +56,20 @@ const RecordedPiece* gradient_of(const RecordedRun& run, const RecordedPiece& pa
       observed_name(ObservationKind::kGradient, parameter_of(parameter.kind, parameter.name));
   const auto found = std::ranges::find_if(run.pieces, [&](const RecordedPiece& piece) {
     return piece.kind == ObservationKind::kGradient && piece.step == parameter.step &&
-           piece.rank == parameter.rank && piece.name == name &&
-           piece.place.offset == parameter.place.offset;
+           piece.rank == parameter.rank && piece.name == name && piece.place == parameter.place;
   });
   return found == run.pieces.end() ? nullptr : &*found;
 }
 
-bool has_gradient_of(const RecordedRun& run, const Copy& one, const Copy& other) {
+// Of two copies with a gradient: whether it is the same one; unset where one has none, or zeros.
+std::optional<bool> has_gradient_of(const RecordedRun& run, const Copy& one, const Copy& other) {
   const RecordedPiece* a = gradient_of(run, *one.piece);
   const RecordedPiece* b = gradient_of(run, *other.piece);
-  if (!a || !b) return false;
+  if (!a || !b) return std::nullopt;
   double size = 0;
   for (const double value : values_as<double>(a->values)) size = std::max(size, std::fabs(value));
-  return size > 0 && apart(*a, *b) <= kEqualGradients * size;
+  if (size == 0) return std::nullopt;
+  return apart(*a, *b) <= kEqualGradients * size;  // false for NaN
 }
 
 }  // namespace
@@ -93,9 +95,10 @@ std::string changed_copy(const RecordedRun& run, const Reference& reference, int
     const auto [near, far] = std::minmax_element(copies.begin(), copies.end(), by_distance);
     if (near == far) continue;
     const double share = far->distance / far->moved;
-    const bool is_far = share > kManyUpdates && !(near->distance > kManyUpdates * near->moved);
+    const bool is_far = share > kManyUpdates && !(near->distance > kManyUpdates * near->moved) &&
+                        has_gradient_of(run, *near, *far).value_or(true);
     const bool differs = !is_far && apart(*near->piece, *far->piece) > kPartOfUpdate * far->moved &&
-                         has_gradient_of(run, *near, *far);
+                         has_gradient_of(run, *near, *far).value_or(false);
     if (!(is_far || differs) || share <= most) continue;
     most = share;
     worst = *far;

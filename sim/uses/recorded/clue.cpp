@@ -45,7 +45,8 @@ std::string missing_sum(const RecordedRun& run, const std::vector<Gradient>& gra
     }
     for (const auto& [key, peers] : groups) {
       const RecordedPiece& piece = *peers.front()->piece;
-      const int64_t order = piece.order < 0 ? first - 1 : piece.order;
+      const bool is_unordered = piece.order < 0;  // after those that have an order
+      const int64_t order = is_unordered ? std::numeric_limits<int64_t>::max() - 1 : piece.order;
       if (std::ssize(peers) != run.mesh.size(axis) || order >= first) continue;
       if (!holds_addends(peers)) continue;
       first = order;

@@ -127,11 +127,11 @@ bool has_gradients(const RecordedRun& run) {
 }
 
 bool has_moved(const RecordedRun& run) {
-  std::map<std::tuple<int64_t, std::string, std::vector<int64_t>>, const RecordedPiece*> start;
+  std::map<std::tuple<int64_t, std::string, Place>, const RecordedPiece*> start;
   for (const RecordedPiece& piece : run.pieces) {
     if (piece.kind != ObservationKind::kParameter) continue;
     const auto [at, is_first] =
-        start.emplace(std::tuple(piece.rank, piece.name, piece.place.offset), &piece);
+        start.emplace(std::tuple(piece.rank, piece.name, piece.place), &piece);
     if (!is_first && values_as<double>(at->second->values) != values_as<double>(piece.values))
       return true;
   }
@@ -141,11 +141,17 @@ bool has_moved(const RecordedRun& run) {
 std::string uncut_batch(const RecordedRun& run, const RecordedRun& golden) {
   static const std::set<std::string> kCutting = {"dp",  "dp_replicate", "dp_shard",
                                                  "ddp", "fsdp",         "hsdp"};
-  if (run.is_file || golden.batch_rows == 0 || run.batch_rows > 0) return "";
+  if (run.is_file || golden.batch_rows == 0 || run.batch_parts > 1) return "";
   const bool cuts = std::ranges::any_of(run.mesh.axes(), [](const MeshAxis& axis) {
     return axis.size > 1 && kCutting.contains(axis.name);
   });
   if (!cuts) return "";
+  if (run.batch_parts == 1) {
+    return fmt::format(
+        "shardproof.batch gave every rank all {} rows, although the mesh has an axis that cuts "
+        "batches: ranks that all compute the whole batch match as well; name that axis in axes=",
+        run.batch_rows);
+  }
   return fmt::format(
       "the golden took {} rows from shardproof.batch, which this run never called: ranks "
       "that all compute the whole batch match as well; call it in both",

@@ -22,6 +22,7 @@ constexpr double kTimesNarrow = 3;        // what roundings of bfloat16 make, by
 constexpr double kWidestLimit = 0.5;      // of a larger one nothing is said
 constexpr double kCloser = 4;             // by how much another way must explain an update better
 constexpr double kExact = 1e-6;           // of an update that has no roundings of bfloat16
+constexpr double kExactFactor = 1e-5;     // of the length of such a step
 constexpr double kMostOfRounding = 0.05;  // of the parameter, in its update
 constexpr double kOffFactor = 0.1;        // of the length of a step
 constexpr double kMostWork = 2e9;         // multiplications, which take seconds
@@ -126,11 +127,19 @@ MatrixVerdict MatrixSteps::judge_update(const RecordedPiece& piece, const Matrix
   }
   if (fit.unlike > limit) return {};
   const double times = fit.factor / update.factor;
-  if (!(std::fabs(times - 1) <= kOffFactor)) {
+  const bool is_exact = fit.unlike <= kExact && rounding <= kExact * size;
+  if (!(std::fabs(times - 1) <= (is_exact ? kExactFactor : kOffFactor))) {
     return {MatrixVerdict::Kind::kWrong,
-            fmt::format("moved by {:.2g} x the golden's update of this step: the learning rate, or "
-                        "another setting of the optimizer, is wrong",
-                        times)};
+            fmt::format("moved by {:.{}g} x the golden's update of this step: the learning rate, "
+                        "or another setting of the optimizer, is wrong",
+                        times, is_exact ? 4 : 2)};
+  }
+  const double off = std::fabs(fit.decay - update.decay) * length_of(then);
+  if (!(off <= (is_exact ? kExactFactor : kOffFactor) * size)) {
+    return {MatrixVerdict::Kind::kWrong,
+            fmt::format("its update adds {:.3g} x the matrix before it, and the golden's {:.3g} x: "
+                        "another weight decay",
+                        fit.decay, update.decay)};
   }
   return {MatrixVerdict::Kind::kRight,
           fmt::format("its update is the rank's own momentum, made orthogonal, but for {:.2g} of "
@@ -176,6 +185,7 @@ const MatrixSteps::Update& MatrixSteps::update_of(const RecordedPiece& piece,
   update.narrow = distance_of(narrow.values, update.whole.values) / length_of(update.whole.values);
   update.momentum = std::move(momentum);
   update.factor = of_golden.factor;
+  update.decay = of_golden.decay;
   update.is_known =
       of_golden.factor != 0 && of_golden.unlike <= std::max(kLimit, kTimesNarrow * update.narrow);
   return update;

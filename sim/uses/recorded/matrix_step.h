@@ -36,6 +36,7 @@ class MatrixSteps {
     Matrix whole;       // orthogonal, in the declared blocks
     Matrix momentum;    // what it is made of
     double factor = 0;  // the golden's update in units of it
+    double decay = 0;   // what the golden's update takes of the matrix before it
     double narrow = 0;  // by how much of itself it moves where bfloat16 computes it
     bool is_known = false;
   };

@@ -130,10 +130,10 @@ Fit fit_of(const Values& moved, const Values& direction, const Values& before) {
   if (!(dd > 0)) return fit;
   const bool decays = area > 1e-9 * dd * bb;
   fit.factor = decays ? (md * bb - mb * db) / area : md / dd;
-  const double decay = decays ? (mb * dd - md * db) / area : 0;
+  fit.decay = decays ? (mb * dd - md * db) / area : 0;
   double left = 0;
   for (size_t i = 0; i < moved.size(); ++i) {
-    const double apart = moved[i] - fit.factor * direction[i] - decay * before[i];
+    const double apart = moved[i] - fit.factor * direction[i] - fit.decay * before[i];
     left += apart * apart;
   }
   const double size = std::fabs(fit.factor) * std::sqrt(dd);

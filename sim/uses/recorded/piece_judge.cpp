@@ -69,6 +69,9 @@ class PieceJudge {
         matrix_steps_(run, reference),
         widened_(widened) {
     for (const GoldenTensor& tensor : golden_.tensors()) names_.insert(tensor.name);
+    for (const RecordedPiece& piece : run.pieces) {
+      if (piece.values.dtype() == Dtype::kFloat64) wide_.insert(key_of(piece));
+    }
     reports_.resize(static_cast<size_t>(run.world_size));
     seen_.resize(reports_.size());
     for (size_t rank = 0; rank < reports_.size(); ++rank) {
@@ -110,6 +113,10 @@ class PieceJudge {
     reports_[rank].rows.push_back(std::move(row));
   }
 
+  static std::string key_of(const RecordedPiece& piece) {
+    return record_key(piece.phase, piece.step, piece.name);
+  }
+
   judge::ResultRow row_of(const RecordedPiece& piece, const TensorView& local) const {
     judge::ResultRow row(judge::Outcome::kNotJudged);
     row.kind = piece.kind;
@@ -137,6 +144,10 @@ class PieceJudge {
     if (scattered_ && is_floating(local.dtype()) && is_below_the_run(local)) {
       row.problem = fmt::format("it is {} on this rank, and {} is the narrowest dtype of rank 0",
                                 row.dtype, run_.precision);
+      return;
+    }
+    if (!scattered_ && row.dtype != kFloat64 && wide_.contains(key_of(piece))) {
+      row.problem = fmt::format("it is {} on this rank, and float64 on another", row.dtype);
       return;
     }
     const std::string narrow = why_not_compared(row, golden, is_floating(local.dtype()));
@@ -269,9 +280,13 @@ class PieceJudge {
     }
     if (is_stepped_here(piece) && (!knows_rule || !source.is_judged())) {
       const double eps = eps_of(task.local, task.golden);
-      if (!own_steps_.explain(piece, task.golden, source, knows_rule, eps, row)) return false;
-      sources_.add_unresolved(piece);
-      return true;
+      judge::ResultRow explained = row;
+      const bool may_be =
+          own_steps_.explain(piece, task.golden, source, knows_rule, eps, explained);
+      if (may_be && knows_rule && !follows(piece, source, task)) return false;
+      row = std::move(explained);
+      if (may_be) sources_.add_unresolved(piece);
+      return may_be;
     }
     if (source.is_judged()) return false;
     task.allowance += source.allowance(task.golden.scale, phase_scale_of(reference_, task.golden));
@@ -282,8 +297,19 @@ class PieceJudge {
     return true;
   }
 
+  // Whether the optimizer's rule makes such values of gradients as far from the golden's as
+  // `source` lets them be.
+  bool follows(const RecordedPiece& piece, const Source& source, const judge::DiffTask& task) {
+    const auto wider = free_running(piece, task.golden, source);
+    if (!wider) return true;
+    judge::DiffTask again = task;
+    again.added = &*wider;
+    return judge::diff(again).bad_count == 0;
+  }
+
   std::optional<judge::FreeRunningAllowance> free_running(const RecordedPiece& piece,
-                                                          const GoldenTensor& golden) const {
+                                                          const GoldenTensor& golden,
+                                                          const Source& source = {}) const {
     const Rule rule = rule_of(piece);
     if (!rule.is_known) return std::nullopt;
     CaseSpec spec = spec_;
@@ -291,7 +317,9 @@ class PieceJudge {
     return judge::FreeRunningAllowance::of(
         spec, golden_, golden,
         run_.is_file ? judge::KnownGradients::kFirstStep : judge::KnownGradients::kEveryStep,
-        rule.rates);
+        rule.rates, judge::Members::kAll, [&](const GoldenTensor& gradient) {
+          return source.allowance(gradient.scale, phase_scale_of(reference_, gradient));
+        });
   }
 
   struct Rule {
@@ -330,6 +358,7 @@ class PieceJudge {
   WidenedSums& widened_;
   std::map<int64_t, std::vector<bool>> held_;  // elements, by the golden's order
   std::map<int64_t, uint64_t> coverage_of_;    // of a whole tensor, by its number of elements
+  std::set<std::string> wide_;  // record keys of tensors that some rank recorded in float64
   std::set<std::string> names_;
   std::map<std::string, std::string> nearest_;  // of names that the reference lacks
   std::vector<judge::RankReport> reports_;

@@ -77,9 +77,10 @@ struct RecordedRun {
   bool knows_optimizer = false;  // `optimizer` is the run's, and its rule is one that we know
   std::vector<double> lr = {};   // of each step, when recorded
   std::map<std::string, std::string> settings = {};  // of the optimizer, as of a ParameterGroup
-  std::string only = {};   // the patterns of parameters that were recorded, as JSON
-  std::string rows = {};   // how many first rows of each parameter were recorded, as JSON
-  int64_t batch_rows = 0;  // that shardproof.batch cut; 0: it was not called, or is not known
+  std::string only = {};    // the patterns of parameters that were recorded, as JSON
+  std::string rows = {};    // how many first rows of each parameter were recorded, as JSON
+  int64_t batch_rows = 0;   // that shardproof.batch cut; 0: it was not called, or is not known
+  int64_t batch_parts = 0;  // into which it cut them
   std::vector<RecordedPiece> pieces = {};   // by rank, in the order observed
   std::vector<RecordedHash> hashes = {};    // by rank, in the order observed
   std::set<std::string> not_compared = {};  // names that were left out (placement.h)

@@ -17,8 +17,8 @@ namespace shardproof::sim::recorded {
 struct Reference {
   GoldenRecord record;           // ordered as the run computed them
   std::set<std::string> narrow;  // record keys of tensors that were recorded below float64
-  // The largest magnitude of the tensors that phase_scale_of() takes together, without scalars.
-  std::map<std::tuple<Phase, int64_t, ObservationKind>, double> scales;
+  // The magnitudes of the tensors that phase_scale_of() takes together, without scalars.
+  std::map<std::tuple<Phase, int64_t, ObservationKind>, Sizes> scales;
   bool knows_optimizer = false;                      // RecordedRun::knows_optimizer
   std::vector<ParameterGroup> groups = {};           // RecordedRun::groups
   std::map<std::string, std::string> settings = {};  // RecordedRun::settings

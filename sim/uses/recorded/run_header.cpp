@@ -155,7 +155,7 @@ void check_places(const Fields& fields, RecordedRun& run) {
     const Fields batch = fields.object("batch");
     batch.expect_only({"rows", "parts"});
     run.batch_rows = batch.count("rows", 0, int64_t{1} << 48);
-    batch.count("parts", 1, std::max<int64_t>(run.batch_rows, 1));
+    run.batch_parts = batch.count("parts", 1, std::max<int64_t>(run.batch_rows, 1));
   }
   if (fields.has("noise")) {
     const int64_t repeat = fields.count("noise", 1, kMostRepeats);

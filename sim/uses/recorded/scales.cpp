@@ -8,36 +8,35 @@
 namespace shardproof::sim::recorded {
 namespace {
 
-// A moment of small gradients is far below any parameter: moments stand beside their own kind, and
-// beside gradients.
-std::tuple<Phase, int64_t, ObservationKind> beside(const GoldenTensor& tensor) {
-  const bool is_state = is_stepped(tensor.kind) && tensor.kind != ObservationKind::kParameter;
-  return {tensor.phase, tensor.step, is_state ? tensor.kind : ObservationKind::kOutput};
+using enum ObservationKind;
+
+// The kind of what a tensor stands beside: gradients and each kind of state beside their own, as a
+// moment of small gradients is far below any parameter; all others together.
+ObservationKind beside(ObservationKind kind) {
+  if (kind == kGradNorm) return kGradient;
+  return kind == kGradient || (is_stepped(kind) && kind != kParameter) ? kind : kOutput;
 }
 
 }  // namespace
 
 void add_scale(const GoldenTensor& tensor, Reference& reference) {
   if (tensor.value.dim() == 0 || is_optional_state(tensor.kind)) return;
-  double& scale = reference.scales[beside(tensor)];
-  scale = std::max(scale, tensor.scale);
-  if (tensor.kind != ObservationKind::kGradient) return;
-  double& of_gradients = reference.scales[{tensor.phase, tensor.step, tensor.kind}];
-  of_gradients = std::max(of_gradients, tensor.scale);
+  const ObservationKind kind = beside(tensor.kind);
+  reference.scales[{tensor.phase, tensor.step, kind}].insert(tensor.scale);
+  if (kind == kGradient)
+    reference.scales[{tensor.phase, tensor.step, kOutput}].insert(tensor.scale);
 }
 
 double phase_scale_of(const Reference& reference, const GoldenTensor& golden) {
-  const auto largest = [&](const auto& key) {
-    const auto found = reference.scales.find(key);
-    return found == reference.scales.end() ? 0 : found->second;
+  const auto largest = [&](ObservationKind kind) {
+    const auto found = reference.scales.find({golden.phase, golden.step, kind});
+    return found == reference.scales.end() ? 0 : largest_beside(found->second, golden.scale);
   };
-  const auto key = beside(golden);
-  const double scale = std::max(golden.scale, largest(key));
-  if (std::get<2>(key) == ObservationKind::kOutput) return scale;
-  const double gradient =
-      largest(std::tuple(golden.phase, golden.step, ObservationKind::kGradient));
-  const bool squares = golden.kind == ObservationKind::kExpAvgSq;
-  return std::max(scale, squares ? gradient * gradient : gradient);
+  const ObservationKind kind = beside(golden.kind);
+  const double scale = std::max(golden.scale, largest(kind));
+  if (kind == kOutput || kind == kGradient) return scale;
+  const double gradient = largest(kGradient);
+  return std::max(scale, kind == kExpAvgSq ? gradient * gradient : gradient);
 }
 
 double exact_allowance(const Reference& reference, const GoldenTensor& golden) {

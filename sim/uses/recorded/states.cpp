@@ -151,17 +151,21 @@ std::string other_beta(const RecordedRun& run, const Reference& reference, const
       *here, *due, squares ? "beta2" : "beta1");
 }
 
+constexpr int64_t kMostShifts = 64;  // that one value may show
+
 // How many values equal the reference's after the shift, and how many do not. At the end of a flat
 // buffer those of its neighbors come in, so some need not. Zeros tell nothing.
 struct Shifted {
   size_t equal = 0, other = 0;
 };
 
+// Ends early where too many do not.
 Shifted count_shifted(const WrongPart& part, const std::vector<double>& whole, int64_t shift,
                       double rounding) {
+  const size_t most = part.values.size() / 4 + kFewestOfState;
   const auto size = static_cast<int64_t>(whole.size());
   Shifted count;
-  for (size_t i = 0; i < part.values.size(); ++i) {
+  for (size_t i = 0; i < part.values.size() && count.other <= most; ++i) {
     const int64_t from = static_cast<int64_t>(part.places[i]) + shift;
     if (from < 0 || from >= size || (part.values[i] == 0 && whole[from] == 0)) continue;
     ++(std::fabs(part.values[i] - whole[from]) <= rounding ? count.equal : count.other);
@@ -179,9 +183,11 @@ std::string at_another_place(const WrongPart& part, const std::vector<double>& w
   for (const size_t probe : {part.values.size() / 2, part.values.size() / 3, part.values.size() / 4,
                              3 * part.values.size() / 4}) {
     if (std::fabs(part.values[probe]) <= rounding) continue;
-    for (int64_t from = 0; from < size; ++from) {
+    int64_t tried = 0;  // a value that many others equal tells nothing
+    for (int64_t from = 0; from < size && tried < kMostShifts; ++from) {
       const int64_t shift = from - static_cast<int64_t>(part.places[probe]);
       if (shift == 0 || !(std::fabs(part.values[probe] - whole[from]) <= rounding)) continue;
+      ++tried;
       const Shifted count = count_shifted(part, whole, shift, rounding);
       if (count.equal < kFewestOfState || count.equal < 3 * count.other) continue;
       return fmt::format(
@@ -368,6 +374,13 @@ std::string other_settings(const RecordedRun& run, const Reference& reference,
   };
   if (numbers_alone || is_unknown(here) || is_unknown(there)) here.erase("rule");
   if (numbers_alone) here.erase("type");
+  for (const char* key :
+       {"amsgrad", "nesterov", "maximize"}) {  // that are written where they are on
+    const bool is_on = here.contains(key) || there.contains(key);
+    if (!is_on || here.empty() || there.empty()) continue;
+    here.emplace(key, "false");
+    there.emplace(key, "false");
+  }
   std::vector<std::string> texts;
   for (const auto& [key, value] : here) {
     const auto other = there.find(key);
