@@ -3,6 +3,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <vector>
 
 #include "base/error.h"
 #include "sim/case/record/golden_blob.h"
@@ -136,14 +138,51 @@ Distance distance_between(const TensorView& a, const TensorView& b) {
 
 namespace {
 
+// Of each of so many equal parts, the sum of |a - b|^2 over elements where that is finite.
+std::vector<double> squares_apart(const TensorView& a, const TensorView& b, int64_t parts) {
+  const double* left = a.data<double>();
+  std::vector<double> sums(static_cast<size_t>(parts));
+  const int64_t length = a.numel() / parts;
+  int64_t at = 0;
+  in_blocks_of_doubles(b, [&](const double* right, int64_t count) {
+    for (int64_t start = 0; start < count;) {
+      const int64_t end = std::min(count, start + length - at % length);
+      std::array<double, kLanes> lanes{};
+      for (int64_t i = start; i < end; ++i) {
+        const double difference = right[i] - left[at + i - start];
+        lanes[i % kLanes] += difference * difference;
+      }
+      sums[static_cast<size_t>(at / length)] += std::accumulate(lanes.begin(), lanes.end(), 0.0);
+      at += end - start;
+      start = end;
+    }
+  });
+  return sums;
+}
+
+void widen_squares(const TensorView& value, const TensorView& member, GoldenFacts& facts) {
+  const bool are_samples = facts.token_dims && facts.rows.empty() && value.dim() > 0;
+  const int64_t parts = are_samples ? value.sizes().front() : 1;
+  if (value.numel() == 0) return;
+  const std::vector<double> sums = squares_apart(value, member, parts);
+  facts.square_scatters.resize(sums.size());
+  for (size_t part = 0; part < sums.size(); ++part) {
+    double& largest = facts.square_scatters[part];
+    largest = std::isfinite(sums[part]) ? std::max(largest, sums[part])
+                                        : std::numeric_limits<double>::infinity();
+  }
+}
+
 void widen(const TensorView& value, const TensorView* member, GoldenFacts& facts) {
   const Distance distance = member ? distance_between(value, *member) : Distance{};
   if (!member || (distance.a_finite && !distance.b_finite)) {
     facts.scatter = facts.factor_scatter = std::numeric_limits<double>::infinity();
+    facts.square_scatters.clear();
     return;
   }
   facts.scatter = std::max(facts.scatter, distance.largest);
   facts.square = distance.square;
+  if (std::isfinite(facts.scatter)) widen_squares(value, *member, facts);
   if (distance.square > 0) {
     facts.factor_scatter =
         std::max(facts.factor_scatter, std::fabs(distance.along / distance.square));
@@ -157,6 +196,7 @@ void add_member(const TensorView& value, const TensorView* member, GoldenFacts& 
   if (++facts.members > kFewMembers) return;
   facts.few_scatter = facts.scatter;
   facts.few_factor_scatter = facts.factor_scatter;
+  facts.few_square_scatters = facts.square_scatters;
 }
 
 }  // namespace shardproof::sim

@@ -59,8 +59,8 @@ inline constexpr int64_t kPerturbed = 16;
 // tensor that is right by these is right by all, and the others are computed for what is not.
 inline constexpr int64_t kFewMembers = 2;
 
-// Widens GoldenFacts::scatter and factor_scatter by one member, and those of few members by the
-// first. `value` is the tensor itself as
+// Widens the three scatters of GoldenFacts by one member, and those of few members by the first.
+// `value` is the tensor itself as
 // float64; `member` has its shape, or is null where the member has no such tensor, because it skips
 // another step.
 void add_member(const TensorView& value, const TensorView* member, GoldenFacts& facts);

@@ -70,4 +70,33 @@ FactorCheck check_factor(const DiffTask& task, Precision precision) {
   return check;
 }
 
+FactorCheck check_squares(const DiffTask& task, Precision precision) {
+  const GoldenTensor& golden = task.golden;
+  const std::vector<double>& scatters =
+      task.members == Members::kFew ? golden.few_square_scatters : golden.square_scatters;
+  if (precision == Precision::kFloat64 || task.plan.count < kFewestOfFactor ||
+      task.padding_is_zero || scatters.empty() || !(golden.square > 0)) {
+    return {};
+  }
+  double square = 0, held = 0, scatter = 0;
+  const std::vector<PartErrors> errors = errors_of_parts(task, std::ssize(scatters));
+  for (size_t part = 0; part < errors.size(); ++part) {
+    if (errors[part].count == 0) continue;
+    square += errors[part].square;
+    held += errors[part].golden;
+    scatter += scatters[part];
+  }
+  const double allowed = std::max(kSquareScatters * std::fabs(task.scale) * std::sqrt(scatter),
+                                  eps_of_precision(precision) * std::sqrt(held));
+  if (!std::isfinite(square) || !std::isfinite(scatter) || !(allowed > 0)) return {};
+  FactorCheck check{.used = std::sqrt(square) / allowed};
+  if (check.used > 1) {
+    check.problem = fmt::format(
+        "each element is within its allowance, but together their errors are {:.2g} times the most "
+        "that runs of one device in {} have",
+        check.used * kSquareScatters, precision);
+  }
+  return check;
+}
+
 }  // namespace shardproof::sim::judge

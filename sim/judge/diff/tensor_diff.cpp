@@ -311,6 +311,29 @@ AlongGolden along_golden(const DiffTask& task) {
   return sums;
 }
 
+std::vector<PartErrors> errors_of_parts(const DiffTask& task, int64_t parts) {
+  std::vector<PartErrors> errors(static_cast<size_t>(parts));
+  const double* full = task.golden.value.data<double>();
+  const int64_t length = task.golden.value.numel() / parts;
+  floating_runs(task.local, task.plan,
+                [&](const double* values, int64_t offset, int64_t, int64_t count) {
+                  for (int64_t i = 0; i < count;) {
+                    PartErrors& part = errors[static_cast<size_t>((offset + i) / length)];
+                    const int64_t end = std::min(count, i + length - (offset + i) % length);
+                    part.count += end - i;
+                    double square = 0, golden = 0;
+                    for (; i < end; ++i) {
+                      const double due = task.scale * full[offset + i], error = values[i] - due;
+                      square += error * error;
+                      golden += due * due;
+                    }
+                    part.square += square;
+                    part.golden += golden;
+                  }
+                });
+  return errors;
+}
+
 void copy_both(const DiffTask& task, std::vector<double>& actual, std::vector<double>& golden) {
   actual.assign(static_cast<size_t>(task.local.numel()), 0);
   golden.assign(static_cast<size_t>(task.local.numel()), 0);

@@ -53,6 +53,12 @@ struct AlongGolden {
   double error = 0, square = 0;
 };
 AlongGolden along_golden(const DiffTask& task);
+// Of each of so many equal parts of the whole tensor, over the elements that the rank holds.
+struct PartErrors {
+  double square = 0, golden = 0;  // sums of the squares of the errors, and of the golden's values
+  int64_t count = 0;
+};
+std::vector<PartErrors> errors_of_parts(const DiffTask& task, int64_t parts);
 
 // Copies both sides as float64 in local order: golden times scale, and 0 at padding.
 void copy_both(const DiffTask& task, std::vector<double>& actual, std::vector<double>& golden);

@@ -87,6 +87,11 @@ void RowJudge::check_all(const Comparison& comparison, ResultRow& row) const {
   const DiffTask& task = comparison.task;
   if (spec_.precision == Precision::kFloat64 || !is_floating(task.local.dtype())) return;
   if (comparison.problem_of_all) row.problem = comparison.problem_of_all();
+  if (row.problem.empty() && !is_stepped(row.kind)) {
+    FactorCheck squares = check_squares(task, spec_.precision);
+    row.worst_ratio = std::max(row.worst_ratio, squares.used);
+    row.problem = std::move(squares.problem);
+  }
   const bool follows_a_step = steps_behind(spec_, row.step).size() > 1 || is_stepped(row.kind);
   if (!row.problem.empty() || follows_a_step) return;
   FactorCheck factor = check_factor(task, spec_.precision);
