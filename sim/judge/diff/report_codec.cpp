@@ -17,7 +17,7 @@
 namespace shardproof::sim::judge {
 namespace {
 
-constexpr int64_t kVersion = 10;
+constexpr int64_t kVersion = 11;
 constexpr size_t kShortFields = 22, kLongFields = 16;
 
 bool is_short(const ResultRow& row) {
@@ -25,112 +25,49 @@ bool is_short(const ResultRow& row) {
          row.problem.empty();
 }
 
-// The fields of any kind of evidence, as [kind, two numbers, two shares, a name, a list].
-struct FlatEvidence {
-  int64_t first = 0, second = 0;
-  double share = 0, other_share = 0;
-  std::string name = {};
-  std::vector<int64_t> list = {};
-};
-
-FlatEvidence flat(const EqualsStep& found) { return {found.step, found.is_later}; }
-FlatEvidence flat(const PartEqualsStep& found) { return {found.step}; }
-FlatEvidence flat(const SumOfSteps& found) { return {found.before, found.now}; }
-FlatEvidence flat(const ShareOfUpdate& found) { return {.share = found.share}; }
-FlatEvidence flat(const EqualsTensor& found) { return {.name = found.name}; }
-FlatEvidence flat(const ValuesOf& found) { return {.name = found.dtype}; }
-FlatEvidence flat(const AddendsThrough& found) { return {.name = found.dtype}; }
-FlatEvidence flat(const RouteMargins& found) {
-  return {.first = found.token, .share = found.first, .other_share = found.greatest};
-}
-FlatEvidence flat(const SideLossParts& found) {
-  return {.share = found.balance, .other_share = found.z};
-}
-FlatEvidence flat(const OtherExperts& found) {
-  FlatEvidence fields{.list = found.experts};
-  fields.list.insert(fields.list.end(), found.sources.begin(), found.sources.end());
-  return fields;
-}
-FlatEvidence flat(const ExpertResults& found) {
-  FlatEvidence fields{.share = found.choices,
-                      .list = {found.tokens, found.lost, found.kept, found.unweighted,
-                               found.of_experts, found.several, found.of_tokens}};
-  fields.list.insert(fields.list.end(), found.first.begin(), found.first.end());
-  return fields;
-}
-FlatEvidence flat(const OtherComputation& found) {
-  return {.first = found.which,
-          .second = found.count,
-          .share = found.factor,
-          .name = found.name,
-          .list = found.places};
-}
-
-ExpertResults expert_results_of(const FlatEvidence& fields) {
-  const std::vector<int64_t>& list = fields.list;
-  if (list.size() != 7 && list.size() != 11) {
-    throw InternalError("a rank's report is damaged: counts of results that are not complete");
-  }
-  return {.tokens = list[0],
-          .lost = list[1],
-          .kept = list[2],
-          .unweighted = list[3],
-          .of_experts = list[4],
-          .several = list[5],
-          .of_tokens = list[6],
-          .choices = fields.share,
-          .first = {list.begin() + 7, list.end()}};
-}
-
-OtherExperts other_experts_of(const std::vector<int64_t>& list) {
-  const auto half = list.begin() + std::ssize(list) / 2;
-  OtherExperts found{.experts = {list.begin(), half}, .sources = {half, list.end()}};
-  if (found.experts.size() != found.sources.size()) {
-    throw InternalError("a rank's report is damaged: an expert without a source");
-  }
-  return found;
-}
-
-Evidence evidence_of(uint64_t kind, const FlatEvidence& flat) {
-  switch (kind) {
-    case 0:
-      return EqualsStep{flat.first, flat.second != 0};
-    case 1:
-      return PartEqualsStep{flat.first};
-    case 2:
-      return SumOfSteps{flat.first, flat.second};
-    case 3:
-      return ShareOfUpdate{flat.share};
-    case 4:
-      return EqualsTensor{flat.name};
-    case 5:
-      return ValuesOf{flat.name};
-    case 6:
-      return AddendsThrough{flat.name};
-    case 7:
-      return RouteMargins{flat.first, flat.share, flat.other_share};
-    case 8:
-      return SideLossParts{flat.share, flat.other_share};
-    case 9:
-      return other_experts_of(flat.list);
-    case 10:
-      return expert_results_of(flat);
-    case 11:
-      return OtherComputation{flat.name, flat.first, flat.second, flat.share, flat.list};
-    default:
-      throw InternalError("a rank's report is damaged: evidence of an unknown kind");
-  }
+void demand(bool whole, const char* lack) {
+  if (!whole) throw InternalError(std::string("a rank's report is damaged: ") + lack);
 }
 
 // The functions below write or read the fields of a record; one that is written is const.
 template <class Codec, class Found>
+void found_fields(Codec& codec, Found& found) {
+  using Kind = std::remove_const_t<Found>;
+  if constexpr (std::is_same_v<Kind, EqualsStep>) codec(found.step, found.is_later);
+  if constexpr (std::is_same_v<Kind, PartEqualsStep>) codec(found.step);
+  if constexpr (std::is_same_v<Kind, SumOfSteps>) codec(found.before, found.now);
+  if constexpr (std::is_same_v<Kind, ShareOfUpdate>) codec(found.share);
+  if constexpr (std::is_same_v<Kind, EqualsTensor>) codec(found.name);
+  if constexpr (requires { found.dtype; }) codec(found.dtype);
+  if constexpr (std::is_same_v<Kind, RouteMargins>) codec(found.token, found.first, found.greatest);
+  if constexpr (std::is_same_v<Kind, SideLossParts>) codec(found.balance, found.z);
+  if constexpr (std::is_same_v<Kind, OtherExperts>) {
+    codec(found.experts, found.sources);
+    demand(found.experts.size() == found.sources.size(), "an expert without a source");
+  }
+  if constexpr (std::is_same_v<Kind, ExpertResults>) {
+    codec(found.tokens, found.lost, found.kept, found.unweighted, found.of_experts, found.several,
+          found.of_tokens, found.choices, found.first);
+    demand(found.first.empty() || found.first.size() == 4,
+           "counts of results that are not complete");
+  }
+  if constexpr (std::is_same_v<Kind, OtherComputation>)
+    codec(found.name, found.which, found.count, found.factor, found.places);
+}
+
+template <size_t... kind>
+void begin_evidence(Evidence& evidence, uint64_t wanted, std::index_sequence<kind...>) {
+  demand(((kind == wanted && (evidence.emplace<kind>(), true)) || ...),
+         "evidence of an unknown kind");
+}
+
+template <class Codec, class Found>
 void evidence_fields(Codec& codec, Found& evidence) {
-  FlatEvidence fields = std::visit([](const auto& found) { return flat(found); }, evidence);
   uint64_t kind = evidence.index();
-  codec.fixed_array(7);
-  codec(kind, fields.first, fields.second, fields.share, fields.other_share, fields.name,
-        fields.list);
-  if constexpr (Codec::kReads) evidence = evidence_of(kind, fields);
+  codec(kind);
+  if constexpr (Codec::kReads)
+    begin_evidence(evidence, kind, std::make_index_sequence<std::variant_size_v<Evidence>>());
+  std::visit([&](auto& found) { found_fields(codec, found); }, evidence);
 }
 
 template <class Codec, class Row>
@@ -159,34 +96,31 @@ void row_fields(Codec& codec, Tables& tables, Row& row) {
 
 // Throws when the fields of a piece contradict each other: the judge indexes by them.
 void check_piece(const Piece& piece) {
-  const auto demand = [](bool whole) {
-    if (!whole)
-      throw InternalError("a rank's report is damaged: a piece that does not fit together");
-  };
+  const auto demand_fit = [](bool whole) { demand(whole, "a piece that does not fit together"); };
   uint64_t full = 1;
   for (const int64_t size : piece.global_shape) {
-    demand(size >= 0 && (size == 0 || full < (1ULL << 48) / static_cast<uint64_t>(size)));
+    demand_fit(size >= 0 && (size == 0 || full < (1ULL << 48) / static_cast<uint64_t>(size)));
     full *= static_cast<uint64_t>(size);
   }
-  demand(piece.strides.size() == piece.dims.size());
-  demand(piece.drawn.empty() ||
-         (!piece.global_shape.empty() && std::ssize(piece.drawn) == piece.global_shape.front()));
+  demand_fit(piece.strides.size() == piece.dims.size());
+  demand_fit(piece.drawn.empty() || (!piece.global_shape.empty() &&
+                                     std::ssize(piece.drawn) == piece.global_shape.front()));
   uint64_t count = 1;
   uint64_t reach = 0;
   for (size_t d = 0; d < piece.dims.size(); ++d) {
     count *= piece.dims[d].size();
-    demand(count <= piece.actual.size() || count == 0);
+    demand_fit(count <= piece.actual.size() || count == 0);
     int64_t largest = 0;
     for (const int64_t index : piece.dims[d]) {
-      demand(index >= -1 && index < (int64_t{1} << 40));
+      demand_fit(index >= -1 && index < (int64_t{1} << 40));
       largest = std::max(largest, index);
     }
-    demand(piece.strides[d] >= 0 && piece.strides[d] < (int64_t{1} << 40) &&
-           (largest == 0 || piece.strides[d] <= (int64_t{1} << 60) / largest));
+    demand_fit(piece.strides[d] >= 0 && piece.strides[d] < (int64_t{1} << 40) &&
+               (largest == 0 || piece.strides[d] <= (int64_t{1} << 60) / largest));
     reach += static_cast<uint64_t>(largest * piece.strides[d]);
   }
-  demand(count == piece.actual.size() && count == piece.golden.size() &&
-         (count == 0 || reach < full));
+  demand_fit(count == piece.actual.size() && count == piece.golden.size() &&
+             (count == 0 || reach < full));
 }
 
 template <class Codec, class Part>
