@@ -84,7 +84,7 @@ Json unjudged_json(const std::vector<judge::UnjudgedTensor>& tensors) {
 // Elements over all ranks. A case matches only if demanded = judged + excused.
 Json coverage_json(const judge::Coverage& elements) {
   Json excused = Json::object();
-  for (const auto& [excuse, count] : elements.excused) excused[judge::excuse_name(excuse)] = count;
+  for (const auto& [excuse, count] : elements.excused) excused[name_of(excuse)] = count;
   return {{"demanded", elements.demanded}, {"judged", elements.judged}, {"excused", excused}};
 }
 

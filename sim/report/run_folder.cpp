@@ -292,8 +292,7 @@ std::string coordinates(const Mesh& mesh, int64_t rank) {
 
 std::string what_is_wrong(const judge::ResultRow& row) {
   if (!row.problem.empty()) return row.problem;
-  if (!row.reason.empty())
-    return fmt::format("{}: {}", judge::outcome_name(row.outcome), row.reason);
+  if (!row.reason.empty()) return fmt::format("{}: {}", name_of(row.outcome), row.reason);
   return fmt::format("{} of {}, worst error {:.3g} of {:.3g} allowed", row.bad_count,
                      count_of(row.count, "element"), row.worst_error, row.allowance);
 }

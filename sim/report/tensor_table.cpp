@@ -79,7 +79,7 @@ Json tensor_entry(const Gathered& tensor, int64_t world_size) {
                 {"order", worst.order},
                 {"ok", std::all_of(tensor.rows.begin(), tensor.rows.end(),
                                    [](const judge::ResultRow* row) { return !row->is_wrong(); })},
-                {"outcome", judge::outcome_name(worst.outcome)},
+                {"outcome", name_of(worst.outcome)},
                 {"dtype", first_known(tensor, &judge::ResultRow::dtype)},
                 {"global_shape", first_known(tensor, &judge::ResultRow::global_shape)},
                 {"layout", first_known(tensor, &judge::ResultRow::layout)},

@@ -1,6 +1,8 @@
 // The result of comparing one observation, and the reasons that excuse elements from a comparison.
 #pragma once
 
+#include "base/enum_names.h"
+
 namespace shardproof::sim::judge {
 
 enum class Outcome {
@@ -11,7 +13,9 @@ enum class Outcome {
   kNotJudged,   // nothing compared it, so the case cannot match; ResultRow::reason says why
   kMissing,     // the golden has it, and no rank observed it
 };
-const char* outcome_name(Outcome outcome);
+constexpr std::array<const char*, 6> names_of(Outcome) {
+  return {"match", "mismatch", "unresolved", "addend", "not_judged", "missing"};
+}
 
 // Why an element that a rank holds, or that the golden names, was not compared. The case is
 // `internal` when an element is left out without an excuse. A skipped optimizer step needs none
@@ -24,6 +28,8 @@ enum class Excuse {
   kNotDrawn,     // in a row that the case does not sample (sample_rows)
   kElsewhere,    // the rank's model says that other ranks hold it; one of them must observe it
 };
-const char* excuse_name(Excuse excuse);
+constexpr std::array<const char*, 6> names_of(Excuse) {
+  return {"padding", "not_recorded", "not_in_file", "unresolved", "not_drawn", "elsewhere"};
+}
 
 }  // namespace shardproof::sim::judge

@@ -58,7 +58,7 @@ nlohmann::json to_json(const ResultRow& row) {
           {"microbatch", row.microbatch},
           {"rank", row.rank},
           {"order", row.order},
-          {"outcome", outcome_name(row.outcome)},
+          {"outcome", name_of(row.outcome)},
           {"reason", row.reason},
           {"rounding_only", row.rounding_only},
           {"count", row.count},
