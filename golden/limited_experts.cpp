@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "golden/dense_capacity.h"
-#include "golden/dense_routes.h"
 #include "golden/token_groups.h"
 #include "model/wrapped_layer.h"
 

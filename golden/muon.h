@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
-#include <vector>
 
 namespace shardproof::golden {
 

@@ -3,7 +3,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <iostream>
 #include <thread>
 

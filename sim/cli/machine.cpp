@@ -8,7 +8,6 @@
 #include "base/failure.h"
 #include "comm/cuda_device.h"
 #include "comm/nccl_backend.h"
-#include "sim/cli/commands.h"
 #include "sim/world/external/external_rank.h"
 #include "sim/world/external/launcher_watch.h"
 

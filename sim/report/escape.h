@@ -1,7 +1,6 @@
 // Converts any text and number to valid JSON, XML and file names.
 #pragma once
 
-#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>

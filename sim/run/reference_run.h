@@ -1,8 +1,6 @@
 // The reference layout of a case: a run of its ranks, whose pieces lie in a folder of their own.
 #pragma once
 
-#include <filesystem>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -8,7 +8,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "model/family.h"
 
 namespace shardproof {
 namespace {

@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
 #include <type_traits>
 #include <vector>
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <stdexcept>
-#include <string>
 #include <string_view>
 
 namespace shardproof::fuzz {

@@ -4,8 +4,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <limits>
-#include <memory>
-#include <utility>
 
 #include "base/seed.h"
 #include "model/wrapped_layer.h"

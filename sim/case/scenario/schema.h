@@ -1,7 +1,6 @@
 // The keys of a scenario file: the rows of the option table (sim/case/option.h) that have one.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>

@@ -1,8 +1,6 @@
 // Checks the nodes, stragglers and faults of a scenario's world against its number of ranks.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/count_of.h"
 #include "sim/case/names.h"
 #include "sim/case/scenario/blocks.h"

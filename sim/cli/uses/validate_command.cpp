@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <iostream>
-#include <memory>
 #include <optional>
 
 #include "base/error.h"

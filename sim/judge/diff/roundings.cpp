@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <set>
-#include <vector>
 
 #include "sim/judge/diff/tolerance.h"
 

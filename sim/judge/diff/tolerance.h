@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "sim/case/case_spec.h"

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "sim/judge/evidence/expert_sums.h"
-#include "sim/judge/evidence/look.h"
 
 namespace shardproof::sim::judge {
 namespace {

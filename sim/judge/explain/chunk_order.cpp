@@ -9,7 +9,6 @@
 #include <set>
 
 #include "sim/judge/explain/hypotheses.h"
-#include "sim/judge/explain/wording.h"
 
 namespace shardproof::sim::judge {
 namespace {

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include <string_view>
 
 #include "sim/judge/diff/tolerance.h"
 #include "sim/judge/explain/count_quotient.h"

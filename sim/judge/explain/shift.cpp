@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "sim/judge/explain/hypotheses.h"
-#include "sim/judge/explain/wording.h"
 
 namespace shardproof::sim::judge {
 namespace {

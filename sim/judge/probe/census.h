@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <iterator>
 #include <sstream>
-#include <string>
 #include <vector>
 
 #include "observe/phase.h"

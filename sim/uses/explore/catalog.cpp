@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <set>
 
 #include "sim/case/names.h"
 #include "sim/case/scenario/schema.h"

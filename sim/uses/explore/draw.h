@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <random>
-#include <set>
 #include <string>
 #include <unordered_set>
 #include <vector>

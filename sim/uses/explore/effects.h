@@ -2,7 +2,6 @@
 // one cp rank. A value that has no effect in a case was not tested by it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -10,7 +10,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/read_text.h"
 #include "sim/uses/logprobs/causes.h"
 #include "sim/uses/logprobs/claim.h"
 #include "sim/uses/logprobs/signs.h"

@@ -3,7 +3,6 @@
 // nothing else of the logits.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
 #include <tuple>
 

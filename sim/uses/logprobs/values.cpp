@@ -2,9 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <numbers>
-#include <numeric>
 
 #include "base/quantile.h"
 #include "sim/uses/logprobs/causes.h"

@@ -15,7 +15,6 @@
 #include "sim/case/record/magnitude.h"
 #include "sim/judge/diff/factor_sums.h"
 #include "sim/uses/recorded/gradients.h"
-#include "sim/uses/recorded/hashes.h"
 #include "sim/uses/recorded/placement.h"
 
 namespace shardproof::sim::recorded {

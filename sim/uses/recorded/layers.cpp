@@ -1,10 +1,7 @@
 #include "sim/uses/recorded/layers.h"
 
-#include <algorithm>
 #include <map>
 #include <set>
-
-#include "sim/uses/recorded/placement.h"
 
 namespace shardproof::sim::recorded {
 namespace {

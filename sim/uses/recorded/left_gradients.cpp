@@ -5,7 +5,6 @@
 #include <cmath>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "base/count_of.h"
 #include "sim/judge/diff/evidence.h"

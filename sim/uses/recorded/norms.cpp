@@ -9,7 +9,6 @@
 
 #include "sim/uses/recorded/clue.h"
 #include "sim/uses/recorded/gradients.h"
-#include "sim/uses/recorded/placement.h"
 
 namespace shardproof::sim::recorded {
 namespace {

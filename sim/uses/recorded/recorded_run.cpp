@@ -7,12 +7,10 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <tuple>
 
 #include "base/checked.h"
 #include "base/count_of.h"
 #include "base/error.h"
-#include "base/precision.h"
 #include "base/read_text.h"
 #include "sim/case/names.h"
 #include "sim/uses/recorded/fields.h"

@@ -1,7 +1,6 @@
 // Relations of models of one config whose weights follow from one another.
 #include <ATen/ATen.h>
 
-#include <cmath>
 #include <numeric>
 
 #include "sim/uses/relations/relations.h"

@@ -23,7 +23,6 @@
 #include <thread>
 
 #include "base/quantile.h"
-#include "sim/uses/validate/times.h"
 
 namespace shardproof::sim::validate {
 namespace {

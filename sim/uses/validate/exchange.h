@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -2,10 +2,8 @@
 // arithmetic.
 #pragma once
 
-#include <memory>
 #include <random>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "sim/case/case_spec.h"

@@ -24,7 +24,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "comm/mesh_comm.h"
 #include "sim/case/schedule_search.h"

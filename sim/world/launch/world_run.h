@@ -1,7 +1,6 @@
 // How one case on one world went.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "sim/case/rank_ending.h"

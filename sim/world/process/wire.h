@@ -9,7 +9,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <thread>
 #include <type_traits>
 #include <vector>
 

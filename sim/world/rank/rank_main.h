@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "comm/mesh_comm.h"
 #include "sim/case/case_spec.h"

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "sim/case/case_spec.h"
 #include "sim/case/rank_ending.h"

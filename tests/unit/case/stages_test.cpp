@@ -2,7 +2,6 @@
 #include <catch2/catch.hpp>
 
 #include "sim/case/policy_stages.h"
-#include "sim/case/scenario/scenario.h"
 #include "tests/unit/case/scenario/scenario_text.h"
 
 using namespace shardproof::sim;

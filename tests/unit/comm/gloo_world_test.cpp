@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <future>
 
-#include "base/error.h"
 #include "tests/support/ones.h"
 #include "tests/support/run_gloo_ranks.h"
 

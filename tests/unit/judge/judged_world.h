@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 

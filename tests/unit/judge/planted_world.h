@@ -6,7 +6,6 @@
 #include <catch2/catch.hpp>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "sim/judge/explain/assembled.h"
 #include "tests/unit/judge/judged_world.h"

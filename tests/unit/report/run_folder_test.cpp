@@ -8,13 +8,11 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <set>
 #include <sstream>
 
 #include "base/error.h"
 #include "sim/report/earlier_run.h"
 #include "sim/report/results_json.h"
-#include "sim/report/timeline.h"
 #include "tensor/safetensors.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/unit/report/example_results.h"

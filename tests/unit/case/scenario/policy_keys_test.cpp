@@ -1,7 +1,6 @@
 // A scenario accepts the keys of NeMo-RL's policy configuration.
 #include <catch2/catch.hpp>
 
-#include "sim/case/scenario/scenario.h"
 #include "tests/unit/case/scenario/scenario_text.h"
 
 using namespace shardproof;

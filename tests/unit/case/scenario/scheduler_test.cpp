@@ -1,7 +1,6 @@
 // Learning-rate schedulers and model families in scenarios.
 #include <catch2/catch.hpp>
 
-#include "sim/case/scenario/scenario.h"
 #include "tests/unit/case/scenario/scenario_text.h"
 
 using namespace shardproof;

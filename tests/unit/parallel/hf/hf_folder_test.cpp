@@ -7,12 +7,9 @@
 
 #include "base/error.h"
 #include "model/decoder.h"
-#include "model/precision.h"
 #include "parallel/hf/save_weights.h"
 #include "parallel/hf/scatter_weights.h"
 #include "parallel/registry/styles.h"
-#include "tensor/safetensors.h"
-#include "tests/support/rank_results.h"
 #include "tests/support/scratch_folder.h"
 
 namespace shardproof::tests {

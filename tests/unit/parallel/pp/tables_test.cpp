@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "parallel/pp/simulate.h"
 #include "tests/support/said_by.h"
 #include "tests/unit/parallel/pp/tables_text.h"
 

@@ -1,7 +1,6 @@
 // Stages on ranks of an emulated world, with planted faults.
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <mutex>
