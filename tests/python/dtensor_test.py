@@ -1,19 +1,17 @@
 import unittest
 
 import judging
+import layouts
 import models
 import ranks
 import runs
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import shardproof
 from shardproof import mesh as meshes
 
-PLAN = {"up": ColwiseParallel(), "down": RowwiseParallel()}
 STEPS = 2
 
 
@@ -22,10 +20,7 @@ def train(rank, out, sizes, golden=None):
     model = models.build()
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp"))
     if mesh.size() > 1:
-        for layer in model.layers:
-            parallelize_module(layer, mesh["tp"], PLAN)
-            fully_shard(layer, mesh=mesh["dp"])
-        fully_shard(model, mesh=mesh["dp"])
+        layouts.shard(model, mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if golden:
         with torch.no_grad():

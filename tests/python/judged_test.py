@@ -4,16 +4,14 @@ with tensor and ranks. SHARDPROOF_PROGRAM is the program; without it the tests a
 import unittest
 
 import judging
+import layouts
 import models
 import ranks
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import shardproof
 
-PLAN = {"up": ColwiseParallel(), "down": RowwiseParallel()}
 STEPS = 2
 SIZES = (2, 2)  # dp, tp
 
@@ -42,10 +40,7 @@ def train(rank, out, sizes, golden, bug, microbatches=1, kept=1):
     model = models.build()
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp"))
     if mesh.size() > 1:
-        for layer in model.layers:
-            parallelize_module(layer, mesh["tp"], PLAN)
-            fully_shard(layer, mesh=mesh["dp"])
-        fully_shard(model, mesh=mesh["dp"])
+        layouts.shard(model, mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if golden:
         shardproof.load(model, golden)

@@ -127,19 +127,21 @@ class HandModel(nn.Module):
         return self.head(x)
 
 
+def shard(model, mesh, by_tp=True, by_fsdp=True):
+    """The model over the axes tp and dp of the mesh, its layers by tensor parallelism and all of it by FSDP2."""
+    for layer in model.layers:
+        if by_tp:
+            parallelize_module(layer, mesh["tp"], PLAN)
+        if by_fsdp:
+            fully_shard(layer, mesh=mesh["dp"])
+    return fully_shard(model, mesh=mesh["dp"]) if by_fsdp else model
+
+
 def build(draw, layout, mesh):
     """The model, its options of record and load, and what reduces the gradients after the backward."""
     kind, dp_size, tp_size = layout
     if kind in ("dtensor", "fsdp2"):
-        model = draw.model()
-        for layer in model.layers:
-            if tp_size > 1:
-                parallelize_module(layer, mesh["tp"], PLAN)
-            if kind == "fsdp2":
-                fully_shard(layer, mesh=mesh["dp"])
-        if kind == "fsdp2":
-            fully_shard(model, mesh=mesh["dp"])
-        return model, {"mesh": mesh}, lambda: None
+        return shard(draw.model(), mesh, tp_size > 1, kind == "fsdp2"), {"mesh": mesh}, lambda: None
     dp, tp = (Tensors(mesh.get_group(axis), size, mesh.get_local_rank(axis))
               for axis, size in (("dp", dp_size), ("tp", tp_size)))
     sequence = kind == "hand sp"

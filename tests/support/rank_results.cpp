@@ -4,12 +4,12 @@
 
 namespace shardproof::tests {
 
-std::vector<NamedResults> on_every_rank(
-    const Mesh& mesh, const std::function<NamedResults(MeshComm&, int64_t)>& work) {
+std::vector<NamedResults> on_every_rank(const Mesh& mesh,
+                                        const std::function<NamedResults(MeshComm&, int64_t)>& work,
+                                        decltype(run_emulated_ranks)* run) {
   std::vector<NamedResults> results(static_cast<size_t>(mesh.world_size()));
-  run_emulated_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
-    results[static_cast<size_t>(rank)] = work(comm, rank);
-  });
+  run(mesh,
+      [&](MeshComm& comm, int64_t rank) { results[static_cast<size_t>(rank)] = work(comm, rank); });
   return results;
 }
 

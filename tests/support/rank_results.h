@@ -14,9 +14,10 @@ namespace shardproof::tests {
 
 using NamedResults = std::map<std::string, at::Tensor>;
 
-// The results of `work`, by rank. Throws the exception of a rank.
-std::vector<NamedResults> on_every_rank(
-    const Mesh& mesh, const std::function<NamedResults(MeshComm&, int64_t)>& work);
+// The results of `work`, by rank, in the world of `run`. Throws the exception of a rank.
+std::vector<NamedResults> on_every_rank(const Mesh& mesh,
+                                        const std::function<NamedResults(MeshComm&, int64_t)>& work,
+                                        decltype(run_emulated_ranks)* run = run_emulated_ranks);
 
 // Uniform in [-1, 1), float64, every element different; the same on every rank for the same `seed`.
 at::Tensor random_tensor(at::IntArrayRef shape, int64_t seed);

@@ -17,12 +17,7 @@ enum class World { kEmulated, kGloo };
 
 inline std::vector<NamedResults> on_every_rank_of(
     World world, const Mesh& mesh, const std::function<NamedResults(MeshComm&, int64_t)>& work) {
-  if (world == World::kEmulated) return on_every_rank(mesh, work);
-  std::vector<NamedResults> results(static_cast<size_t>(mesh.world_size()));
-  run_gloo_ranks(mesh, [&](MeshComm& comm, int64_t rank) {
-    results[static_cast<size_t>(rank)] = work(comm, rank);
-  });
-  return results;
+  return on_every_rank(mesh, work, world == World::kGloo ? run_gloo_ranks : run_emulated_ranks);
 }
 
 struct Split {

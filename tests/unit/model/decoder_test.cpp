@@ -14,8 +14,7 @@
 namespace shardproof::decoder_test {
 namespace {
 
-using tests::Recorder;
-using tests::some_ids;
+using namespace tests;
 
 ModelConfig small(bool tied = false) {
   ModelConfig config = tests::six_head_model();
@@ -75,23 +74,8 @@ at::Tensor run(Decoder& model, const at::Tensor& ids, Probe& probe) {
   return model.forward(ids, context_of(ids, probe));
 }
 
-Decoder ready(const ModelConfig& config, at::ScalarType dtype = at::kDouble) {
-  Decoder model(config, seeded_weights(config, 3));
-  model.materialise(Mesh(), 0, dtype, at::kCPU);
-  return model;
-}
-
 at::Tensor some_values(at::IntArrayRef shape) {
   return at::randn(shape, at::detail::createCPUGenerator(5), at::dtype(at::kDouble));
-}
-
-// A gradient that differs at every position.
-at::Tensor uneven_like(const at::Tensor& tensor) {
-  return at::arange(tensor.numel(), at::kDouble)
-      .mul(0.7)
-      .sin()
-      .view(tensor.sizes())
-      .to(tensor.dtype());
 }
 
 }  // namespace

@@ -11,12 +11,7 @@
 namespace shardproof::extra_heads_test {
 namespace {
 
-using tests::Recorder;
-using tests::some_ids;
-
-at::Tensor uneven_like(const at::Tensor& tensor) {
-  return at::arange(tensor.numel(), at::kDouble).mul(0.7).sin().view(tensor.sizes());
-}
+using namespace tests;
 
 ModelConfig with_two_heads() {
   ModelConfig config = tests::six_head_model();
@@ -32,12 +27,6 @@ StepContext context_of_heads(const at::Tensor& ids, Probe& probe) {
           .token_map = at::arange(ids.numel(), at::kLong).view(ids.sizes()),
           .positions = at::arange(ids.size(1), at::kLong).expand_as(ids),
           .further_ids = at::stack({ids.flip(1), ids})};
-}
-
-Decoder ready(const ModelConfig& config) {
-  Decoder model(config, seeded_weights(config, 3));
-  model.materialise(Mesh(), 0, at::kDouble, at::kCPU);
-  return model;
 }
 
 }  // namespace

@@ -68,22 +68,28 @@ pid_t only_child() {
   return *children.begin();
 }
 
-TEST_CASE("when the zygote is killed the case fails and the next one has a new zygote",
-          "[launch][orphan]") {
+// Rank 0's ending of a case whose zygote gets a signal while both ranks work. The next one runs.
+RankEnding ending_with_zygote_sent(int signal) {
   const SharedCount deaf;
   WorldPool pool(toy_workers(deaf.get()));
   const pid_t zygote = only_child();
-  std::thread killer([&] {
+  std::thread sender([&] {
     eventually([&] { return *deaf.get() == 2; });
-    ::kill(zygote, SIGKILL);
+    ::kill(zygote, signal);
   });
   CaseSpec spec = toy_case("gloo", 2, {{"rank 0", "deaf"}, {"rank 1", "deaf"}});
-  spec.world.hang_s = 60;  // the killer comes first, however busy the machine
+  spec.world.hang_s = 60;  // the signal comes first, however busy the machine
   const auto endings = pool.run_case(spec, -1, false);
-  killer.join();
-  CHECK(endings[0].kind != ResultKind::kFinished);
-  CHECK_THAT(endings[0].message, Catch::Contains("the process that forks workers has gone"));
+  sender.join();
   CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[0].kind == ResultKind::kFinished);
+  return endings[0];
+}
+
+TEST_CASE("when the zygote is killed the case fails and the next one has a new zygote",
+          "[launch][orphan]") {
+  const RankEnding ending = ending_with_zygote_sent(SIGKILL);
+  CHECK(ending.kind != ResultKind::kFinished);
+  CHECK_THAT(ending.message, Catch::Contains("the process that forks workers has gone"));
 }
 
 TEST_CASE("when the zygote is killed or stays stopped before it forks, another one forks",
@@ -108,21 +114,10 @@ TEST_CASE("when the zygote is killed or stays stopped before it forks, another o
 }
 
 TEST_CASE("a zygote that is stopped holds no case up", "[launch][orphan]") {
-  const SharedCount deaf;
-  WorldPool pool(toy_workers(deaf.get()));
-  const pid_t zygote = only_child();
-  std::thread stopper([&] {
-    eventually([&] { return *deaf.get() == 2; });
-    ::kill(zygote, SIGSTOP);
-  });
-  CaseSpec spec = toy_case("gloo", 2, {{"rank 0", "deaf"}, {"rank 1", "deaf"}});
-  spec.world.hang_s = 60;
-  const auto endings = pool.run_case(spec, -1, false);
-  stopper.join();
-  CHECK(endings[0].kind == ResultKind::kDied);
-  CHECK_THAT(endings[0].message,
+  const RankEnding ending = ending_with_zygote_sent(SIGSTOP);
+  CHECK(ending.kind == ResultKind::kDied);
+  CHECK_THAT(ending.message,
              Catch::Contains("the process that forks workers was stopped by a signal"));
-  CHECK(pool.run_case(toy_case("gloo", 2), -1, false)[0].kind == ResultKind::kFinished);
 }
 
 TEST_CASE("a golden hears that the zygote has gone though other cases have a new one",
