@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
+#include "tests/support/said_by.h"
 #include "tests/support/scratch_folder.h"
 
 using namespace shardproof;
@@ -40,12 +40,7 @@ std::vector<std::string> names_of(const RunArguments& arguments) {
 }
 
 std::string refusal(const RunArguments& arguments) {
-  try {
-    select_cases(arguments);
-    return "accepted";
-  } catch (const Error& error) {
-    return error.what();
-  }
+  return tests::said_by([&] { select_cases(arguments); });
 }
 
 const std::vector<std::string> kUsual = {"t/a[seed=1]", "t/a[seed=2]", "t/a[seed=3]", "t/a[seed=4]",

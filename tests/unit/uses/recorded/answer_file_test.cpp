@@ -6,9 +6,9 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "base/error.h"
 #include "sim/uses/recorded/recorded_judgement.h"
 #include "tensor/safetensors.h"
+#include "tests/support/said_by.h"
 
 using namespace shardproof;
 using namespace shardproof::sim;
@@ -34,12 +34,7 @@ struct AnswerFiles {
     return path;
   }
   std::string refusal(const NamedTensors& tensors) const {
-    try {
-      read_answers(write(tensors), spec);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return tests::told_by(ErrorKind::kBadInput, [&] { read_answers(write(tensors), spec); });
   }
   CaseResult judged(const NamedTensors& tensors, const NamedTensors& golden) const {
     return judge_recorded_run(read_answers(write(tensors), spec),

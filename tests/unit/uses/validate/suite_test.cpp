@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
+#include "tests/support/said_by.h"
 
 using namespace shardproof;
 using namespace shardproof::sim;
@@ -11,12 +11,7 @@ using namespace shardproof::sim::validate;
 namespace {
 
 std::string complaint(const std::string& text) {
-  try {
-    parse_suite("s.yaml", text);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return tests::told_by(ErrorKind::kBadInput, [&] { parse_suite("s.yaml", text); });
 }
 
 }  // namespace
