@@ -7,7 +7,7 @@ import math
 import struct
 
 import cli_test
-from recorded_test import ADAM, PARAMETERS, JudgedTest, Run, cut, gradient, recorded, start, stepped, values_of
+from recorded_test import ADAM, PARAMETERS, JudgedTest, Run, cut, gradient, of, recorded, start, stepped, values_of
 
 
 def noise(name):
@@ -132,8 +132,7 @@ class Clues(JudgedTest):
         self.assertIn("the ranks of tp do not agree (1.35 on rank 0, 1.55 on rank 1)", self.likely(text))
 
     def test_ranks_that_agree_on_a_wrong_loss(self):
-        def change(run, rank, kind, name, values):
-            return [values[0] + 0.1] if name == "loss" else None
+        change = of("scalar", "loss", lambda value, run, rank: value + 0.1)
         self.assertNotIn("agree", self.likely(self.judged(change)))
 
     def judged_with_terms(self, change):
@@ -214,14 +213,12 @@ class Clues(JudgedTest):
         self.assertIn("grad_norm was right", self.line("before", judged(stepped_norm, lambda order: order)))
 
     def test_terms_of_a_mean_that_are_all_too_large(self):
-        def change(run, rank, kind, name, values):
-            return [2 * values[0]] if name == "loss" else None
+        change = of("scalar", "loss", lambda value, run, rank: 2 * value)
         self.assertIn("the mean of the terms over dp: the value is 2.00 x golden on all ranks;",
                       self.judged_with_terms(change))
 
     def test_ranks_with_other_values_of_a_scalar(self):
-        def change(run, rank, kind, name, values):
-            return [values[0] * (1.01 if rank else 0.9)] if name == "loss" else None
+        change = of("scalar", "loss", lambda value, run, rank: value * (1.01 if rank else 0.9))
         text = self.judged(change)
         self.assertIn("the value is 0.9 x golden on rank 0, 1.01 x golden on rank 1", text)
 

@@ -162,8 +162,7 @@ class Grounds(JudgedTest):
         for shape in ((6,), (5,)):
             run = recorded((("tp", 2),), halves)
             for rank in (0, 1):
-                at = next(i for i, line in enumerate(run.lines[rank])
-                          if line["kind"] == "grad" and line["name"] == "layers.0.norm.weight")
+                at = run.place(rank, "grad", "layers.0.norm.weight")
                 run.lines[rank][at]["partial"] = {"axes": ["tp"], "op": "sum"}
                 if rank == 1:
                     key, dtype, _, values = run.data[rank][at]

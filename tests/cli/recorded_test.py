@@ -78,6 +78,16 @@ class Run:
         return self.add(rank, kind, name, cut(whole, shape, offset, local), local,
                         global_shape=list(shape), offset=offset, **more)
 
+    def place(self, rank, kind, part):
+        """Where the rank's first piece of this kind is whose name holds this part."""
+        return next(i for i, line in enumerate(self.lines[rank]) if line["kind"] == kind and part in line["name"])
+
+    def edit(self, rank, place, how=lambda value: value, **more):
+        """Changes each value of a piece, and what its line says."""
+        key, dtype, shape, values = self.data[rank][place]
+        self.lines[rank][place] |= more
+        self.data[rank][place] = (key, more.get("dtype", dtype), shape, [how(value) for value in values])
+
     def write(self, folder):
         os.makedirs(folder)
         for rank in range(self.world_size):
@@ -141,10 +151,9 @@ def recorded(mesh=(), change=None, optimizer_of=None, **more):
 
 def in_float32(run):
     """The run, with all that it has so far in float32."""
-    for lines, data in zip(run.lines, run.data):
-        for i, line in enumerate(lines):
-            line["dtype"] = "float32"
-            data[i] = (data[i][0], "float32", *data[i][2:])
+    for rank, lines in enumerate(run.lines):
+        for place in range(len(lines)):
+            run.edit(rank, place, dtype="float32")
     return run
 
 
@@ -226,8 +235,7 @@ class RecordedRunTest(cli_test.CommandTest):
         self.assertIn("holds rank2.jsonl, and its run.json says 2 ranks", text)
 
     def test_wrong_gradients_with_a_part_of_the_name_in_common(self):
-        def change(run, rank, kind, name, values):
-            return [1.5 * value for value in values] if kind == "grad" and "layers" in name else None
+        change = of("grad", "layers", lambda value, run, rank: 1.5 * value)
         self.expect(self.judge(recorded([("tp", 2)], change)), 1, "4 of 5 gradients of step 1 are wrong",
                     "all with 'layers' in their name, and no others")
 
@@ -250,12 +258,8 @@ class RecordedRunTest(cli_test.CommandTest):
         def run_of(addend):
             run = recorded([("tp", 2)])
             for rank in range(2):
-                line = next(one for one in run.lines[rank]
-                            if one["kind"] == "grad" and one["name"] == "layers.0.norm.weight")
-                line["partial"] = {"axes": ["tp"], "op": "sum"}
-                number = int(line["key"])
-                key, dtype, shape, values = run.data[rank][number]
-                run.data[rank][number] = (key, dtype, shape, [addend(value, rank) for value in values])
+                run.edit(rank, run.place(rank, "grad", "layers.0.norm.weight"), lambda value: addend(value, rank),
+                         partial={"axes": ["tp"], "op": "sum"})
             return run
         share = [0.25, 0.75]
         self.expect(self.judge(run_of(lambda value, rank: share[rank] * value)), 0, "MATCH")
@@ -267,16 +271,13 @@ class RecordedRunTest(cli_test.CommandTest):
             run = recorded([("dp", 2)], lambda run, rank, kind, name, values:
                            [losses[rank]] if name == "loss" else None)
             for rank in range(2):
-                line = next(one for one in run.lines[rank] if one["name"] == "loss")
-                line["partial"] = {"axes": ["dp"], "op": "mean"}
+                run.edit(rank, run.place(rank, "scalar", "loss"), partial={"axes": ["dp"], "op": "mean"})
             return run
         self.expect(self.judge(run_of([1.0, 1.5])), 0, "MATCH")
         self.expect(self.judge(run_of([1.0, 1.0])), 1, "loss", "of step 1")
         run = run_of([1.0, 1.0])
-        for lines, data in zip(run.lines, run.data):  # terms of a mean that nothing judges
-            place = next(i for i, one in enumerate(lines) if one["name"] == "loss")
-            lines[place]["dtype"] = "float32"
-            data[place] = (data[place][0], "float32", *data[place][2:])
+        for rank in range(2):  # terms of a mean that nothing judges
+            run.edit(rank, run.place(rank, "scalar", "loss"), dtype="float32")
         self.expect(self.judge(run), 0, "MATCH", "MATCH, 1 of 17 not judged")
 
     def test_shards_in_the_wrong_order(self):
@@ -297,8 +298,7 @@ class RecordedRunTest(cli_test.CommandTest):
                     run.add(rank, kind, name, whole[begin:end], [end - begin], step=step, global_shape=list(shape),
                             offset=None, flat=[begin, end])
         self.expect(self.judge(run), 0, "MATCH")
-        place = next(i for i, one in enumerate(run.lines[1]) if one["kind"] == "grad" and "norm" in one["name"])
-        run.data[1][place] = (*run.data[1][place][:3], [0.0] * len(run.data[1][place][3]))
+        run.edit(1, run.place(1, "grad", "norm"), lambda value: 0.0)
         self.expect(self.judge(run), 1, "grad.layers.0.norm.weight", "rank 1")
 
     def test_plain_tensors_are_placed_by_their_start(self):
@@ -327,23 +327,18 @@ class RecordedRunTest(cli_test.CommandTest):
         for rank in range(2):
             line = run.lines[rank][-1]
             self.assertEqual((line["kind"], line["step"], line["name"]), ("param", 1, "head.weight"))
-            key, dtype, shape, values = run.data[rank][-1]
-            run.data[rank][-1] = (key, dtype, shape, [value + 0.001 for value in values])
+            run.edit(rank, -1, lambda value: value + 0.001)
         self.expect(self.judge(run), 1, "param.head.weight", "of step 1")
 
     def test_a_part_that_no_rank_holds(self):
         run = recorded([("tp", 2)])
-        place = next(i for i, one in enumerate(run.lines[1]) if one["kind"] == "grad" and "up" in one["name"])
-        for rows in (run.lines[1], run.data[1]):
-            del rows[place]
+        self.without(run, 1, lambda line: line["kind"] == "grad" and "up" in line["name"])
         self.expect(self.judge(run), 1, "missing", "grad.layers.0.up.weight")
 
     def test_a_gradient_that_no_rank_holds(self):
         run = recorded([("tp", 2)])
         for rank in range(2):
-            place = next(i for i, one in enumerate(run.lines[rank]) if one["kind"] == "grad" and "up" in one["name"])
-            for rows in (run.lines[rank], run.data[rank]):
-                del rows[place]
+            self.without(run, rank, lambda line: line["kind"] == "grad" and "up" in line["name"])
         self.expect(self.judge(run), 1, "missing", "grad.layers.0.up.weight", "no rank of this run recorded it")
 
     def test_a_name_that_the_reference_lacks(self):
@@ -356,9 +351,7 @@ class RecordedRunTest(cli_test.CommandTest):
     def test_float32_is_not_called_right(self):
         run = in_float32(recorded([("tp", 2)]))
         self.expect(self.judge(run), 4, "REFUSED", "float32", "record both runs in float64")
-        place = next(i for i, one in enumerate(run.lines[1]) if one["kind"] == "grad" and "norm" in one["name"])
-        key, dtype, shape, values = run.data[1][place]
-        run.data[1][place] = (key, dtype, shape, [value + 1 for value in values])
+        run.edit(1, run.place(1, "grad", "norm"), lambda value: value + 1)
         self.expect(self.judge(run), 1, "replicas", "grad.layers.0.norm.weight")
 
     def test_counts_of_steps_are_no_result(self):
@@ -388,21 +381,18 @@ class RecordedRunTest(cli_test.CommandTest):
 
     def test_one_tensor_below_float64(self):
         run = recorded([("tp", 2)])
-        for lines, data in zip(run.lines, run.data):
-            place = next(i for i, one in enumerate(lines) if one["name"] == "loss")
-            lines[place]["dtype"] = "float32"
-            data[place] = (data[place][0], "float32", *data[place][2:])
+        for rank in range(2):
+            run.edit(rank, run.place(rank, "scalar", "loss"), dtype="float32")
         self.expect(self.judge(run), 0, "MATCH", "MATCH, 1 of 17 not judged", "loss")
         self.expect(self.judge(f"{self.scratch}/run{self.count}", "--no-unresolved"), 1, "loss")
 
     def test_other_settings_of_an_update_that_nothing_judged(self):
         def narrow(lr):
             run = recorded([("tp", 2)], optimizer_of={**ADAM, "lr": [lr]})
-            for lines, data in zip(run.lines, run.data):
-                for i, line in enumerate(lines):
+            for rank, lines in enumerate(run.lines):
+                for place, line in enumerate(lines):
                     if line["kind"] == "param" and "head" in line["name"] and line["step"] == 1:
-                        line["dtype"] = "float32"
-                        data[i] = (data[i][0], "float32", *data[i][2:])
+                        run.edit(rank, place, dtype="float32")
             return run
         self.expect(self.judge(narrow(ADAM["lr"][0])), 0, "MATCH, 1 of 17 not judged", "param.head.weight")
         self.expect(self.judge(narrow(0.02)), 1, "MISMATCH", "lr of step 1 is 0.02, the golden's 0.01, and param.head.weight of "
@@ -699,10 +689,7 @@ class RecordedRunTest(cli_test.CommandTest):
             run = self.own_steps([("dp", 2)])
             run.head["precision"] = "float32"
             for rank, narrow in enumerate(["float32", dtype]):
-                at = next(i for i, line in enumerate(run.lines[rank]) if line["kind"] == "grad")
-                run.lines[rank][at]["dtype"] = narrow
-                key, _, shape, values = run.data[rank][at]
-                run.data[rank][at] = (key, narrow, shape, values)
+                run.edit(rank, run.place(rank, "grad", ""), dtype=narrow)
             self.expect(self.judge(run, golden=golden), status, *texts)
 
     def test_what_a_step_or_a_part_lacks_is_said(self):
@@ -838,14 +825,13 @@ class RecordedRunTest(cli_test.CommandTest):
     def test_what_the_run_says_of_itself_widens_no_allowance(self):
         run = recorded([("tp", 2)], of("param", "", lambda value, run, rank: value), optimizer_of={**ADAM, "lr": [1e9]})
         for rank in range(2):
-            run.data[rank][-1] = (*run.data[rank][-1][:3], [value + 0.5 for value in run.data[rank][-1][3]])
+            run.edit(rank, -1, lambda value: value + 0.5)
         self.expect(self.judge(run), 1, "param.head.weight")
 
         def with_count(run, loss):
             for rank in range(run.world_size):
                 run.add(rank, "scalar", "tokens_seen", [1e12], ())
-                place = next(i for i, one in enumerate(run.lines[rank]) if one["name"] == "loss")
-                run.data[rank][place] = (*run.data[rank][place][:3], [loss])
+                run.edit(rank, run.place(rank, "scalar", "loss"), lambda value: loss)
             return run
         golden = with_count(recorded(), 1.25).write(os.path.join(self.scratch, "count"))
         self.expect(self.judge(with_count(recorded([("tp", 2)]), 1.25), golden=golden), 0, "MATCH")
@@ -879,10 +865,8 @@ class RecordedRunTest(cli_test.CommandTest):
 
     def test_a_tensor_below_float64_that_is_not_finite(self):
         run = recorded([("tp", 2)])
-        for lines, data in zip(run.lines, run.data):
-            place = next(i for i, one in enumerate(lines) if one["kind"] == "grad" and "norm" in one["name"])
-            lines[place]["dtype"] = "float32"
-            data[place] = (data[place][0], "float32", data[place][2], [math.nan] * len(data[place][3]))
+        for rank in range(2):
+            run.edit(rank, run.place(rank, "grad", "norm"), lambda value: math.nan, dtype="float32")
         self.expect(self.judge(run), 1, "grad.layers.0.norm.weight", "not finite")
 
     def test_parts_that_overlap(self):
