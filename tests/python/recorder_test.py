@@ -27,9 +27,7 @@ def gradients_by_hand(model, step):
 
 def train(model, optimizer, rec, steps=2, max_norm=None):
     for step in range(steps):
-        tokens, targets = models.global_batch(step)
-        loss = -models.logprobs_of(model(tokens), targets).mean()
-        loss.backward()
+        loss = models.backward(model, step)
         if max_norm:
             clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
@@ -62,6 +60,10 @@ class RecorderTest(judging.RunsTest):
         pattern = ".*".join(words)
         return self.assertRaisesRegex(shardproof.Error, f"(?s){pattern}")
 
+    def check_gradients(self, expected, step):
+        for name, gradient in expected.items():
+            self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=step), gradient), name)
+
     def test_gradients_are_recorded_before_they_are_clipped(self):
         gradients = gradients_by_hand(self.model, 0)
         with self.record() as rec:
@@ -78,14 +80,12 @@ class RecorderTest(judging.RunsTest):
 
     def test_gradients_are_recorded_before_they_are_clipped_by_a_norm_that_is_known(self):
         """Its public name is bound in torch.nn.utils alone."""
-        tokens, targets = models.global_batch(0)
         with self.record():
-            (-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+            models.backward(self.model, 0)
             expected = {name: one.grad.clone() for name, one in self.model.named_parameters()}
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), 0.01, torch.tensor(2.0))
             self.optimizer.step()
-        for name, gradient in expected.items():
-            self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=1), gradient), name)
+        self.check_gradients(expected, 1)
         self.assertEqual(float(runs.whole(self.out, kind="scalar", name="grad_norm", step=1)), 2)
 
     def test_a_clip_of_another_model_records_nothing(self):
@@ -96,12 +96,10 @@ class RecorderTest(judging.RunsTest):
                 self.optimizer.zero_grad(set_to_none=False)
                 critic(torch.ones(1, 2)).sum().backward()
                 clip_grad_norm_(critic.parameters(), 0.1)
-                tokens, targets = models.global_batch(step)
-                (-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+                models.backward(self.model, step)
                 gradients = {name: one.grad.clone() for name, one in self.model.named_parameters()}
                 self.optimizer.step()
-        for name, gradient in gradients.items():
-            self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=2), gradient), name)
+        self.check_gradients(gradients, 2)
         self.assertEqual(runs.names(self.out, kind="scalar"), [])
 
     def test_a_clip_of_another_model_behind_the_backward_pass_records_nothing(self):
@@ -109,15 +107,14 @@ class RecorderTest(judging.RunsTest):
         probe = torch.nn.Linear(2, 2)
         twin = models.build()
         with self.record() as rec:
-            tokens, targets = models.global_batch(0)
-            (-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+            models.backward(self.model, 0)
             for other in (probe, twin):
                 sum(one.sum() for one in other.parameters()).backward()
                 clip_grad_norm_(other.parameters(), 0.1)
             self.optimizer.step()
         self.assertEqual(runs.names(self.out, kind="scalar"), [])
         with shardproof.record(self.model, out=self.folder / "without") as rec:
-            (-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+            models.backward(self.model, 0)
             clip_grad_norm_(probe.parameters(), 0.1)
             rec.gradients()
             rec.stepped()
@@ -127,8 +124,7 @@ class RecorderTest(judging.RunsTest):
         for of_all in (True, False):  # by groups, all gradients have come
             with self.subTest(of_all), shardproof.record(self.model, out=self.out) as rec:
                 self.model.zero_grad()
-                tokens, targets = models.global_batch(0)
-                (-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+                models.backward(self.model, 0)
                 copies = [one.detach().clone().requires_grad_() for one in self.model.parameters()]
                 for copy, one in zip(copies, self.model.parameters()):
                     copy.grad = one.grad.clone()
@@ -139,20 +135,17 @@ class RecorderTest(judging.RunsTest):
     def test_a_step_that_is_tried_again_leaves_no_gradients_without_an_optimizer(self):
         with shardproof.record(self.model, out=self.out) as rec:
             for scale in (1000, 1):
-                tokens, targets = models.global_batch(0)
                 self.model.zero_grad()
-                (-scale * models.logprobs_of(self.model(tokens), targets).mean()).backward()
+                models.backward(self.model, 0, scale)
                 clip_grad_norm_(self.model.parameters(), 1e9)
             gradients = {name: one.grad.clone() for name, one in self.model.named_parameters()}
             rec.stepped()
-        for name, gradient in gradients.items():
-            self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=1), gradient), name)
+        self.check_gradients(gradients, 1)
         self.assertEqual(runs.names(self.out, kind="scalar"), ["clip_coefficient", "grad_norm"])
 
     def test_a_second_backward_pass_into_some_parameters(self):
         with shardproof.record(self.model, out=self.out) as rec:
-            tokens, targets = models.global_batch(0)
-            models.logprobs_of(self.model(tokens), targets).mean().backward()
+            models.backward(self.model, 0)
             rec.gradients()
             self.model.head.weight.sum().backward()
             gradient = self.model.head.weight.grad.clone()
@@ -163,8 +156,7 @@ class RecorderTest(judging.RunsTest):
     def test_gradients_that_nobody_recorded_are_not_guessed(self):
         """A program may have its own buffers, or have set them to zero."""
         with shardproof.record(self.model, out=self.out) as rec:
-            tokens, targets = models.global_batch(0)
-            models.logprobs_of(self.model(tokens), targets).mean().backward()
+            models.backward(self.model, 0)
             rec.stepped()
         self.assertEqual(runs.pieces(self.out, kind="grad"), [])
 
@@ -174,8 +166,7 @@ class RecorderTest(judging.RunsTest):
         with shardproof.record(self.model, optimizer, out=self.out):
             critic(torch.ones(1, 2)).sum().backward()
             clip_grad_norm_(critic.parameters(), 0.1)
-            tokens, targets = models.global_batch(0)
-            (-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+            models.backward(self.model, 0)
             optimizer.step()
         self.assertEqual(runs.names(self.out, kind="scalar"), [])
 
@@ -197,9 +188,8 @@ class RecorderTest(judging.RunsTest):
     def test_a_step_that_a_scaler_skips_leaves_no_gradients(self):
         with self.record():
             for step in range(2):
-                tokens, targets = models.global_batch(step)
                 self.optimizer.zero_grad()
-                (-models.logprobs_of(self.model(tokens), targets).mean()).backward()
+                models.backward(self.model, step)
                 if step == 0:
                     for one in self.model.parameters():
                         one.grad.fill_(float("inf"))
@@ -207,8 +197,7 @@ class RecorderTest(judging.RunsTest):
                 clip_grad_norm_(self.model.parameters(), 0.01)
                 if step > 0:
                     self.optimizer.step()
-        for name, gradient in gradients.items():
-            self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=1), gradient), name)
+        self.check_gradients(gradients, 1)
         self.assertEqual(runs.names(self.out, kind="scalar"), ["clip_coefficient", "grad_norm"])
         self.assertTrue(runs.whole(self.out, kind="scalar", name="grad_norm", step=1).isfinite())
 
@@ -229,8 +218,8 @@ class RecorderTest(judging.RunsTest):
                 scaler.update()
         self.assertEqual(scale, 512)
         self.assertEqual(runs.names(self.out, kind="grad", step=2), [])
-        for name, gradient in gradients.items():
-            self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=1), gradient), name)
+        self.check_gradients(gradients, 1)
+        for name in gradients:
             self.assertEqual(float(runs.whole(self.out, kind="opt", name=f"step.{name}", step=1)), 1)
 
     def test_gradients_without_a_forward_pass_of_a_module(self):
@@ -353,15 +342,13 @@ class RecorderTest(judging.RunsTest):
 
         def closure():
             self.optimizer.zero_grad()
-            loss = -models.logprobs_of(self.model(tokens), targets).mean()
-            loss.backward()
+            loss = models.backward(self.model, step)
             expected.append({name: one.grad.clone() for name, one in self.model.named_parameters()})
             return loss
 
         self.optimizer = torch.optim.LBFGS(self.model.parameters(), max_iter=3)  # calls the closure several times
         with self.record():
             for step in range(2):
-                tokens, targets = models.global_batch(step)
                 calls = len(expected)
                 self.optimizer.step(closure)
                 first = expected[calls]
@@ -506,8 +493,7 @@ class RecorderTest(judging.RunsTest):
 
     def test_a_run_without_a_torch_optimizer_is_recorded_by_two_calls(self):
         with shardproof.record(self.model, out=self.out) as rec:
-            tokens, targets = models.global_batch(0)
-            models.logprobs_of(self.model(tokens), targets).mean().backward()
+            models.backward(self.model, 0)
             rec.gradients()
             rec.stepped()
         self.assertEqual(len(runs.pieces(self.out, kind="grad", step=1)), 10)
