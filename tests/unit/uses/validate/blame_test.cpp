@@ -43,30 +43,33 @@ std::vector<ValidationFinding> blamed(const std::vector<WrongResult>& evidence) 
   return blame(Stage::kPairs, 0, evidence, four_hosts());
 }
 
+ValidationFinding only_one(const std::vector<WrongResult>& evidence) {
+  const auto findings = blamed(evidence);
+  REQUIRE(findings.size() == 1);
+  return findings[0];
+}
+
 }  // namespace
 
 TEST_CASE("no evidence, no finding", "[validate]") { CHECK(blamed({}).empty()); }
 
 TEST_CASE("a rank whose messages to several hosts are wrong is named", "[validate]") {
-  const auto findings = blamed({moved(3, 0), moved(3, 4), moved(3, 7), moved(5, 3)});
-  REQUIRE(findings.size() == 1);
-  CHECK(findings[0].hosts == std::vector<std::string>{"host1"});
-  CHECK(findings[0].ranks == std::vector<int64_t>{3});
-  CHECK(findings[0].link.empty());
+  const ValidationFinding found = only_one({moved(3, 0), moved(3, 4), moved(3, 7), moved(5, 3)});
+  CHECK(found.hosts == std::vector<std::string>{"host1"});
+  CHECK(found.ranks == std::vector<int64_t>{3});
+  CHECK(found.link.empty());
 }
 
 TEST_CASE("a host of which several ranks' messages are wrong is named", "[validate]") {
-  const auto findings = blamed({moved(2, 0), moved(3, 4), moved(3, 7), moved(6, 2)});
-  REQUIRE(findings.size() == 1);
-  CHECK(findings[0].hosts == std::vector<std::string>{"host1"});
-  CHECK(findings[0].ranks == std::vector<int64_t>{2, 3});
+  const ValidationFinding found = only_one({moved(2, 0), moved(3, 4), moved(3, 7), moved(6, 2)});
+  CHECK(found.hosts == std::vector<std::string>{"host1"});
+  CHECK(found.ranks == std::vector<int64_t>{2, 3});
 }
 
 TEST_CASE("wrong messages between two hosts alone are their link's", "[validate]") {
-  const auto findings = blamed({moved(2, 6), moved(6, 2), moved(3, 7), moved(7, 3)});
-  REQUIRE(findings.size() == 1);
-  CHECK(findings[0].link == "host1 - host3");
-  CHECK(findings[0].hosts == std::vector<std::string>{"host1", "host3"});
+  const ValidationFinding found = only_one({moved(2, 6), moved(6, 2), moved(3, 7), moved(7, 3)});
+  CHECK(found.link == "host1 - host3");
+  CHECK(found.hosts == std::vector<std::string>{"host1", "host3"});
 }
 
 TEST_CASE("two hosts that spoil data are two findings", "[validate]") {
@@ -82,23 +85,18 @@ TEST_CASE("sums that are wrong on every member tell hosts apart by halves", "[va
   for (const WrongResult& one : reduced_on_all("all_reduce(sum) half0", {0, 1, 4, 5})) {
     evidence.push_back(one);
   }
-  auto findings = blamed(evidence);
-  REQUIRE(findings.size() == 1);  // one of two hosts so far
-  CHECK(findings[0].hosts == std::vector<std::string>{"host0", "host2"});
+  CHECK(only_one(evidence).hosts == std::vector<std::string>{"host0", "host2"});  // one of them
   for (const WrongResult& one : reduced_on_all("all_reduce(sum) half1", {4, 5, 6, 7})) {
     evidence.push_back(one);
   }
-  findings = blamed(evidence);
-  REQUIRE(findings.size() == 1);
-  CHECK(findings[0].hosts == std::vector<std::string>{"host2"});
+  CHECK(only_one(evidence).hosts == std::vector<std::string>{"host2"});
 }
 
 TEST_CASE("a sum that some members have wrong is theirs", "[validate]") {
   const std::vector<int64_t> world = {0, 1, 2, 3, 4, 5, 6, 7};
-  const auto findings = blamed(
-      {reduced("all_reduce(sum) world", world, 4), reduced("all_reduce(max) world", world, 4)});
-  REQUIRE(findings.size() == 1);
-  CHECK(findings[0].ranks == std::vector<int64_t>{4});
+  CHECK(only_one({reduced("all_reduce(sum) world", world, 4),
+                  reduced("all_reduce(max) world", world, 4)})
+            .ranks == std::vector<int64_t>{4});
 }
 
 TEST_CASE("a rank that has told all it may is not taken to have had a right sum", "[validate]") {
@@ -109,16 +107,12 @@ TEST_CASE("a rank that has told all it may is not taken to have had a right sum"
     for (const int64_t rank : {2, 6}) evidence.push_back(reduced(call, {2, 6}, rank, {2}));
   }
   evidence.push_back(reduced("all_reduce(sum) last", {2, 4}, 4, {2}));
-  const auto findings = blamed(evidence);
-  REQUIRE(findings.size() == 1);
-  CHECK(findings[0].ranks == std::vector<int64_t>{2});
+  CHECK(only_one(evidence).ranks == std::vector<int64_t>{2});
 }
 
 TEST_CASE("part of a reduce_scatter accuses its members, not the one that got it", "[validate]") {
   const std::vector<int64_t> world = {0, 1, 2, 3, 4, 5, 6, 7};
-  const auto findings = blamed({reduced("reduce_scatter(sum) world", world, 4)});
-  REQUIRE(findings.size() == 1);
-  CHECK(findings[0].hosts.size() == 4);
+  CHECK(only_one({reduced("reduce_scatter(sum) world", world, 4)}).hosts.size() == 4);
 }
 
 TEST_CASE("addends lost in what one rank alone receives are that rank's", "[validate]") {
@@ -128,17 +122,13 @@ TEST_CASE("addends lost in what one rank alone receives are that rank's", "[vali
     const std::string call = "reduce_scatter(sum) round " + std::to_string(member);
     evidence.push_back(reduced(call, {member, 6}, 6, {member}));
   }
-  auto findings = blamed(evidence);
-  REQUIRE(findings.size() == 1);
-  CHECK(findings[0].ranks == std::vector<int64_t>{6});
+  CHECK(only_one(evidence).ranks == std::vector<int64_t>{6});
   // One that all members lack is lost where it was sent.
   evidence.clear();
   for (const int64_t receiver : {2, 4, 6}) {
     evidence.push_back(reduced("reduce_scatter(sum) world", {0, 2, 4, 6}, receiver, {0}));
   }
-  findings = blamed(evidence);
-  REQUIRE(findings.size() == 1);
-  CHECK(findings[0].hosts == std::vector<std::string>{"host0"});
+  CHECK(only_one(evidence).hosts == std::vector<std::string>{"host0"});
 }
 
 TEST_CASE("an addend that the codes name outweighs its group", "[validate]") {
@@ -146,9 +136,7 @@ TEST_CASE("an addend that the codes name outweighs its group", "[validate]") {
   for (int64_t rank = 0; rank < 8; ++rank) {
     evidence.push_back(reduced("all_reduce(sum) world", {0, 1, 2, 3, 4, 5, 6, 7}, rank, {6}));
   }
-  const auto findings = blamed(evidence);
-  REQUIRE(findings.size() == 1);
-  CHECK(findings[0].ranks == std::vector<int64_t>{6});
+  CHECK(only_one(evidence).ranks == std::vector<int64_t>{6});
 }
 
 TEST_CASE("machines of one name are told apart by their boots", "[validate]") {
