@@ -224,19 +224,6 @@ std::vector<int64_t> Mesh::coordinates(std::string_view axis) const {
   return coordinates;
 }
 
-int64_t Mesh::rank_at(const std::vector<int64_t>& coordinates) const {
-  SHARDPROOF_ASSERT(coordinates.size() == axes_.size(),
-                    fmt::format("{} coordinates for {} axes", coordinates.size(), axes_.size()));
-  int64_t rank = 0;
-  for (size_t i = 0; i < axes_.size(); ++i) {
-    SHARDPROOF_ASSERT(
-        coordinates[i] >= 0 && coordinates[i] < axes_[i].size,
-        fmt::format("coordinate {} on {}={}", coordinates[i], axes_[i].name, axes_[i].size));
-    rank = rank * axes_[i].size + coordinates[i];
-  }
-  return rank;
-}
-
 std::vector<int64_t> Mesh::peers_along(std::string_view axis, int64_t rank) const {
   SHARDPROOF_ASSERT(rank >= 0 && rank < world_size(),
                     fmt::format("rank {} of {}", rank, describe()));

@@ -57,10 +57,9 @@ class Mesh {
   std::vector<std::string> names() const;  // of the axes and parts of several ranks
   int64_t world_size() const;
   // Blocks must divide their axes.
-  int64_t size(std::string_view axis) const;                       // 1 when the axis is missing
-  int64_t coordinate(std::string_view axis, int64_t rank) const;   // 0 when the axis is missing
-  std::vector<int64_t> coordinates(std::string_view axis) const;   // of each rank
-  int64_t rank_at(const std::vector<int64_t>& coordinates) const;  // one per axis, outer to inner
+  int64_t size(std::string_view axis) const;                      // 1 when the axis is missing
+  int64_t coordinate(std::string_view axis, int64_t rank) const;  // 0 when the axis is missing
+  std::vector<int64_t> coordinates(std::string_view axis) const;  // of each rank
   // The ranks that differ from `rank` on this axis only, in order of their coordinate on it.
   std::vector<int64_t> peers_along(std::string_view axis, int64_t rank) const;
   // The ranks that are reached by steps along any of the axes, in ascending order.

@@ -128,10 +128,6 @@ int64_t process_of(int64_t rank, int64_t shift, int64_t world_size) {
   return ((rank + shift) % world_size + world_size) % world_size;
 }
 
-int64_t rank_at(int64_t process, int64_t shift, int64_t world_size) {
-  return process_of(process, -shift, world_size);
-}
-
 std::vector<int64_t> rotation_of(const std::vector<int64_t>& processes, int64_t shift) {
   const auto count = static_cast<int64_t>(processes.size());
   Processes of_rank;

@@ -38,7 +38,6 @@ std::vector<int64_t> pairings_of(int64_t world_size, int64_t most, int64_t stage
 // (r + shift) mod N. Of a part of the processes, N is their number and they count in their order.
 
 int64_t process_of(int64_t rank, int64_t shift, int64_t world_size);
-int64_t rank_at(int64_t process, int64_t shift, int64_t world_size);
 // The process of each rank.
 std::vector<int64_t> rotation_of(const std::vector<int64_t>& processes, int64_t shift);
 // The shifts of a case that runs on these processes: as it is, twice the same, and then `rotations`

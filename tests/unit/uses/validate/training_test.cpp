@@ -30,7 +30,7 @@ RotatedRun run_at(int64_t shift) {
 // The same when process 2 spoils x, and y is wrong everywhere after it.
 RotatedRun spoiled_at(int64_t shift, bool seen_by_judge) {
   RotatedRun run = run_at(shift);
-  const int64_t rank = rank_at(2, shift, kWorldSize);
+  const int64_t rank = process_of(2, -shift, kWorldSize);
   run.digests[static_cast<size_t>(rank)][0].second = "spoiled";
   for (auto& digests : run.digests) digests[1].second += "'";
   run.matches = !seen_by_judge;
@@ -90,7 +90,7 @@ TEST_CASE("the first tensor that deviates counts, not those that follow from it"
 TEST_CASE("a rotation moves every rank and comes round", "[validate]") {
   CHECK(process_of(3, 2, 4) == 1);
   for (int64_t rank = 0; rank < 5; ++rank) {
-    CHECK(rank_at(process_of(rank, 3, 5), 3, 5) == rank);
+    CHECK(process_of(process_of(rank, 3, 5), -3, 5) == rank);
   }
 }
 
