@@ -69,6 +69,18 @@ HostPair hosts_of_pair(const PairTime& pair, const Hosts& hosts) {
   return std::minmax(hosts.of(pair.a), hosts.of(pair.b));
 }
 
+ValidationFinding slow_finding(int64_t round, std::vector<std::string> hosts,
+                               std::vector<int64_t> ranks, std::string message,
+                               std::string link = "") {
+  return {.stage = Stage::kTimes,
+          .kind = FindingKind::kSlow,
+          .round = round,
+          .hosts = std::move(hosts),
+          .ranks = std::move(ranks),
+          .link = std::move(link),
+          .message = std::move(message)};
+}
+
 class SlowLinks {
  public:
   SlowLinks(const Times& times, const Hosts& hosts, double factor, int64_t round)
@@ -96,14 +108,10 @@ class SlowLinks {
       }
       if (links < kHostsToTell || 3 * slow < 2 * links) continue;
       slow_hosts.insert(host);
-      findings.push_back(
-          {.stage = Stage::kTimes,
-           .kind = FindingKind::kSlow,
-           .round = round_,
-           .hosts = {hosts_.name(host)},
-           .ranks = hosts_.ranks_of(host),
-           .message = fmt::format("{} is slow: {} of its {} measured links are, with {}",
-                                  hosts_.called(host), slow, links, times_text(*first, between_))});
+      findings.push_back(slow_finding(
+          round_, {hosts_.name(host)}, hosts_.ranks_of(host),
+          fmt::format("{} is slow: {} of its {} measured links are, with {}", hosts_.called(host),
+                      slow, links, times_text(*first, between_))));
     }
   }
 
@@ -113,14 +121,9 @@ class SlowLinks {
       const PairTime& pair = pairs.front();
       const std::string name =
           fmt::format("{} - {}", hosts_.name(link.first), hosts_.name(link.second));
-      findings.push_back(
-          {.stage = Stage::kTimes,
-           .kind = FindingKind::kSlow,
-           .round = round_,
-           .hosts = {hosts_.name(link.first), hosts_.name(link.second)},
-           .ranks = {pair.a, pair.b},
-           .link = name,
-           .message = fmt::format("the link {} is slow: {}", name, times_text(pair, between_))});
+      findings.push_back(slow_finding(
+          round_, {hosts_.name(link.first), hosts_.name(link.second)}, {pair.a, pair.b},
+          fmt::format("the link {} is slow: {}", name, times_text(pair, between_)), name));
     }
   }
 
@@ -255,13 +258,9 @@ std::vector<ValidationFinding> slow_ones(const Times& times, const Hosts& hosts,
     if (slow.empty() || !slow_hosts.insert(host).second) continue;
     const std::string who = slow.size() == 1 ? hosts.text(slow.front()) : hosts.called(host);
     findings.push_back(
-        {.stage = Stage::kTimes,
-         .kind = FindingKind::kSlow,
-         .round = round,
-         .hosts = {hosts.name(host)},
-         .ranks = slow,
-         .message = fmt::format("{} is slow: {:.3g} ms for what takes {:.3g} ms in the median", who,
-                                ms_of(slow.front()), compute)});
+        slow_finding(round, {hosts.name(host)}, slow,
+                     fmt::format("{} is slow: {:.3g} ms for what takes {:.3g} ms in the median",
+                                 who, ms_of(slow.front()), compute)));
   }
   links.add_links(slow_hosts, findings);
   const Medians in_host = medians_of(times, hosts, false);
@@ -269,13 +268,9 @@ std::vector<ValidationFinding> slow_ones(const Times& times, const Hosts& hosts,
     const int64_t host = hosts.of(pair.a);
     if (is_between(pair, hosts) || !(slowness_of(pair, in_host).worst() > factor)) continue;
     if (!slow_hosts.insert(host).second) continue;
-    findings.push_back({.stage = Stage::kTimes,
-                        .kind = FindingKind::kSlow,
-                        .round = round,
-                        .hosts = {hosts.name(host)},
-                        .ranks = {pair.a, pair.b},
-                        .message = fmt::format("{} is slow within: {}", hosts.called(host),
-                                               times_text(pair, in_host))});
+    findings.push_back(slow_finding(
+        round, {hosts.name(host)}, {pair.a, pair.b},
+        fmt::format("{} is slow within: {}", hosts.called(host), times_text(pair, in_host))));
   }
   return findings;
 }
