@@ -92,12 +92,12 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
   }
 }
 
-void observe_initial(const Trainer& trainer, Probe& probe) {
+void observe_masters(const Trainer& trainer, Probe& probe, ObservationKind kind) {
   if (!probe.listens(Phase::kStep)) return;
   for (size_t i = 0; i < trainer.parameters().size(); ++i) {
     const Parameter& parameter = *trainer.parameters()[i];
-    probe.observe({.kind = ObservationKind::kInitial,
-                   .name = observed_name(ObservationKind::kInitial, parameter.name),
+    probe.observe({.kind = kind,
+                   .name = observed_name(kind, parameter.name),
                    .phase = Phase::kStep,
                    .tensor = trainer.masters()[i],
                    .layout = parameter.layout});

@@ -23,9 +23,10 @@ void observe_fed_optimizer(const Trainer& trainer, const RankSetup& setup,
                            const OptimizerOptions& options, double max_norm,
                            const std::vector<int64_t>& steps);
 
-// Observes "initial.<name>", the parameters before the first step of a run or of a policy's life.
-// From these the judge computes the rank's own optimizer (sim/judge/probe/own_optimizer.h).
-void observe_initial(const Trainer& trainer, Probe& probe);
+// Observes the parameters as of this kind. kInitial is "initial.<name>", before the first step of a
+// run or of a policy's life, from which the judge computes the rank's own optimizer
+// (sim/judge/probe/own_optimizer.h).
+void observe_masters(const Trainer& trainer, Probe& probe, ObservationKind kind);
 
 // The initial shard for weights that the process holds whole.
 at::Tensor initial_shard(const Parameter& parameter, const WeightMap& weights,

@@ -144,7 +144,7 @@ void PolicyLife::begin(const ParallelSpec& parallel) {
   if (on_trainer) on_trainer(trainer(), probe_->moment + 1);
   if (env_.on_tokens) place_->worker.trainer().watch_tokens(env_.on_tokens);
   if (root_deals_weights(spec_)) take_weights();
-  observe_initial(trainer(), *probe_);
+  observe_masters(trainer(), *probe_, ObservationKind::kInitial);
 }
 
 // Receives the weights from rank 0, which alone has read them.
@@ -171,7 +171,7 @@ void PolicyLife::begin_life() {
     }
     place_->worker.begin_with(masters);
   }
-  observe_initial(trainer(), *probe_);
+  observe_masters(trainer(), *probe_, ObservationKind::kInitial);
 }
 
 void PolicyLife::live() {
@@ -317,7 +317,7 @@ void PolicyLife::refit() {
 // A worker whose layout stays goes on with what it has, which the load must replace.
 void PolicyLife::load(const StageSpec& stage) {
   if (is_same_layout(stage.parallel, place_->spec.parallel)) {
-    observe_initial(trainer(), *probe_);  // the judge forgets the states
+    observe_masters(trainer(), *probe_, ObservationKind::kInitial);  // the judge forgets the states
   } else {
     place_->worker.settle();
     begin(stage.parallel);

@@ -115,7 +115,7 @@ class CaseRun {
     if (from_root) take_weights(trainer);
     if (spec_.init == WeightInit::kOwnStream) keep_first_shards(trainer);
     if (draws_own_shards(spec_)) draw_own_shards(spec_, inputs_->config, trainer, mesh_, env_.rank);
-    observe_initial(trainer, setup.probe);
+    observe_masters(trainer, setup.probe, ObservationKind::kInitial);
     if (spec_.noise_std > 0) noise_weights(trainer);
     const StepMetrics metrics = timed([&] { return run_workload(trainer, setup); });
     if (!spec_.save_folder.empty()) {
@@ -205,14 +205,7 @@ class CaseRun {
     add_noise(trainer, comm_, spec_.noise_std, spec_.seed);
     first_shards_.clear();
     keep_first_shards(trainer);
-    for (size_t i = 0; i < trainer.parameters().size(); ++i) {
-      const Parameter& parameter = *trainer.parameters()[i];
-      probe().observe({.kind = ObservationKind::kParameter,
-                       .name = observed_name(ObservationKind::kParameter, parameter.name),
-                       .phase = Phase::kStep,
-                       .tensor = trainer.masters()[i],
-                       .layout = parameter.layout});
-    }
+    observe_masters(trainer, probe(), ObservationKind::kParameter);
   }
 
   // This rank's part of a parameter before the first step, for the optimizer's test.
