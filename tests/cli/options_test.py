@@ -70,7 +70,7 @@ class Options(cli_test.CommandTest):
 
     def test_a_share_out_of_too_many_is_refused_with_the_limit(self):
         self.assertIn("'1/99999999': N is at most 1000000", self.refused("run", "--shard", "1/99999999"))
-        self.assertIn("'5/4' is not a shard; write I/N", self.refused("run", "--shard", "5/4"))
+        self.assertIn("'5/4' is not a shard; write I/N with 1 <= I <= N", self.refused("run", "--shard", "5/4"))
 
     def test_help_groups_the_commands_and_has_the_exit_statuses_once(self):
         text = self.call("--help")
