@@ -1,7 +1,5 @@
 """Sees the gradients before they are clipped, and the norm, while a run is recorded."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import weakref

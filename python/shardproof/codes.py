@@ -5,8 +5,6 @@
     shardproof.check_coded(model, optimizer)
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Iterator, Mapping

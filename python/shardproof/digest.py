@@ -1,7 +1,5 @@
 """Digests of tensors: 64 bits that depend on every bit and on its position. They are computed where the tensor is."""
 
-from __future__ import annotations
-
 import threading
 
 import torch

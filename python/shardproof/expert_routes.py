@@ -1,7 +1,5 @@
 """Records which experts each token was sent to, in the file that `shardproof logprobs` reads beside one of logprobs."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +12,7 @@ from .error import Error
 
 
 def routes(model: torch.nn.Module, routers: str | Sequence[str], *, rows: int, sequence_first: bool = False,
-           ids: Callable | None = None) -> Routes:
+           ids: Callable | None = None) -> "Routes":
     """Watches the forward passes within a with-block; save(path) writes what was chosen.
 
     routers         patterns of the routers' names: "*.mlp.gate" (transformers), "*.mlp.router" (Megatron-core)
@@ -58,7 +56,7 @@ class Routes:
         self._chosen: dict[str, list[torch.Tensor]] = {name: [] for name in self._routers}
         self._handles: list = []
 
-    def __enter__(self) -> Routes:
+    def __enter__(self) -> "Routes":
         self._handles = [module.register_forward_hook(self._hook(name)) for name, module in self._routers.items()]
         return self
 

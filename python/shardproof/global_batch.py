@@ -1,7 +1,5 @@
 """The rows of the global batch that each data-parallel rank computes."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Starts a model from the start of a one-rank run: each rank copies the elements that it holds."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Mapping

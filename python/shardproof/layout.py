@@ -1,7 +1,5 @@
 """Layouts that a user declares for hand-written sharding: layouts={"*.up_proj.weight": Shard(0, "tp")}."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

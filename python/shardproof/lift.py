@@ -1,8 +1,6 @@
 """A golden run in float64: turns explicit float32 requests of a model's code into float64, and those of optimizers for
 bfloat16."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import sys
@@ -22,7 +20,7 @@ RESTORING = ("torch._utils", "torch.storage", "torch.serialization", "torch._wei
 lifted: collections.Counter[str] = collections.Counter()
 
 
-def float64() -> Float64:
+def float64() -> "Float64":
     """A context in which tensors are made and computed in float64, although the code asks for float32.
 
         with shardproof.float64():

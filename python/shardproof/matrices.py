@@ -1,7 +1,5 @@
 """Matrix optimizers: how Muon moves a parameter, so that a judge can replay its step from what the ranks had."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 

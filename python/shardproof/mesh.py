@@ -1,8 +1,6 @@
 """The mesh of a run: named axes, outer to inner, over which the ranks are numbered row-major. A part names other groups of
 the same ranks, which the axes do not give: experts that lie over dp and tp, or over an inner half of dp."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """Names of parameters and modules without what wrappers add, so that a wrapped model and a plain one agree."""
 
-from __future__ import annotations
-
 import difflib
 import fnmatch
 from collections.abc import Iterable, Iterator

@@ -6,8 +6,6 @@ optimizer, elements of a gradient that are smaller than its error also move by t
 sign. golden/perturbation.h does the same with the cases of the C++ program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

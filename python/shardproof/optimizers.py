@@ -1,7 +1,5 @@
 """Optimizers of torch and wrappers around them: when they step, and what they are."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """The order in which a rank computes: of modules in the forward pass, and of gradients in the backward pass."""
 
-from __future__ import annotations
-
 import functools
 import weakref
 from collections.abc import Callable, Sequence
@@ -38,7 +36,7 @@ class Compiling:
         self._listeners: weakref.WeakSet[ComputationOrder] = weakref.WeakSet()
         self._originals: tuple | None = None
 
-    def add(self, listener: ComputationOrder) -> None:
+    def add(self, listener: "ComputationOrder") -> None:
         self._listeners.add(listener)
         if self._originals is not None:
             return
@@ -61,7 +59,7 @@ class Compiling:
 
         torch.nn.Module.compile, OptimizedModule.__call__ = compile_and_tell, tell_and_call
 
-    def discard(self, listener: ComputationOrder) -> None:
+    def discard(self, listener: "ComputationOrder") -> None:
         self._listeners.discard(listener)
         if self._listeners or self._originals is None:
             return
@@ -197,7 +195,7 @@ def wrapped_by(module: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 @torch.compiler.disable
-def break_graph(order: ComputationOrder, module: torch.nn.Module) -> None:
+def break_graph(order: "ComputationOrder", module: torch.nn.Module) -> None:
     order._began([module])
 
 

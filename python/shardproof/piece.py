@@ -1,7 +1,5 @@
 """A piece: the elements of one global tensor that a rank holds, and where they lie in it."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

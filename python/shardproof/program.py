@@ -1,7 +1,5 @@
 """The programs that judge recorded runs: shardproof-light, which the wheel holds and a clone builds, and the whole program."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a program keeps beside parameters and optimizer states: buffers, and the states of random generators."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch

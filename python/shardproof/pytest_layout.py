@@ -1,7 +1,5 @@
 """A layout of the marker `layouts`, such as "dp2 tp2 sp": the axes of the ranks with their sizes, and flags."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

@@ -5,8 +5,6 @@
         ..
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Runs a function on ranks that Gloo connects: forks of a template process that was forked before any test had run."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import gc

@@ -1,7 +1,5 @@
 """Records a training run: start parameters, then per optimizer step gradients, parameters and optimizer state."""
 
-from __future__ import annotations
-
 import fnmatch
 import math
 import platform
@@ -36,7 +34,7 @@ def record(model, optimizer=None, *, out, steps: int | None = None, only: str | 
            rows: int | None = None, max_bytes: int | None = None, activations: str | Sequence[str] = (), hashes: str | Sequence[str] = (),
            noise: int | None = None, mesh=None, layouts: Mapping | None = None,
            buffers: str | Sequence[str] = "*", from_step: int = 0,
-           matrices: Mapping[str, Muon] | None = None) -> Recorder:
+           matrices: Mapping[str, Muon] | None = None) -> "Recorder":
     """Records the training that follows into the folder `out`, until the with-block or close() ends it.
 
     model        the module, or the list of a pipeline's chunks
@@ -150,7 +148,7 @@ class Recorder:
             self._end_watching()
             raise
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> "Recorder":
         return self
 
     def __exit__(self, kind, error, trace) -> None:

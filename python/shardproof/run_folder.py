@@ -1,7 +1,5 @@
 """The folder of a recorded run: rank<r>.safetensors and rank<r>.jsonl of every rank, and run.json of rank 0."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

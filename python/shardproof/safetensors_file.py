@@ -1,7 +1,5 @@
 """The safetensors format: 8 bytes of header length, a JSON header padded to 8 bytes, then the tensors' bytes."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import math

@@ -1,7 +1,5 @@
 """A call of a rank in words, as the extension says it (csrc/call.h)."""
 
-from __future__ import annotations
-
 import os
 import sys
 import sysconfig

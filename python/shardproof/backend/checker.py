@@ -4,8 +4,6 @@ A ProcessGroup whose calls go to an inner one (Gloo, NCCL) once all members have
 call is checked and made on a thread of its group, each message on a thread of its channel, so that it blocks nobody.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import queue

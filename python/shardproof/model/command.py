@@ -1,7 +1,5 @@
 """The command: each model on one rank and on the ranks of each layout, a line for each."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The families of transformers: which configuration and which model class belong to a name."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Which rules of a plan of tensor parallelism a model has, and which parameters no rule names."""
 
-from __future__ import annotations
-
 import re
 
 

@@ -1,7 +1,5 @@
 """What one rank does with a model: loads it, saves it, infers, and trains one step, recorded."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

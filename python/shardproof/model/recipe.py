@@ -1,7 +1,5 @@
 """How a model is built on one rank, loaded on the ranks of a layout, and saved: of transformers, or of a function."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import os

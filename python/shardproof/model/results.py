@@ -1,7 +1,5 @@
 """What became of a model on a layout, as a line, as JSON, as JUnit XML, and as a page."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import json

@@ -1,7 +1,5 @@
 """A tiny model of a family: sizes by rules that keep which defaults are equal and which is larger, each layer type once."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """How two sets of weights differ, and whether one is the other in another order."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """The command: a clean run, then one run for each fault, and the table of what was noticed."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The faults that fit what a clean run called and computed: each of one kind, at one place."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

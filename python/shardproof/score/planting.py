@@ -4,8 +4,6 @@ Groups of Gloo are made by the backend shardproof, which plants faults but check
 not see: dist.get_backend() is still "gloo". Weights are reached by torch's global hooks.
 """
 
-from __future__ import annotations
-
 import importlib.abc
 import inspect
 import json

@@ -1,7 +1,5 @@
 """A plugin of pytest that notes which tests ran and how they ended, and that leaves out those which a fault cannot reach."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

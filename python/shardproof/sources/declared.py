@@ -1,7 +1,5 @@
 """Slots whose layout the user declared: layouts={"*.up_proj.weight": Shard(0, "tp")}."""
 
-from __future__ import annotations
-
 import dataclasses
 import fnmatch
 import itertools

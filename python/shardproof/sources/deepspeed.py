@@ -1,7 +1,5 @@
 """DeepSpeed ZeRO keeps flat parts of the parameters, gradients and states. They are read without collectives."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

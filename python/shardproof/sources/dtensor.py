@@ -1,7 +1,5 @@
 """DTensors say by their placements what a rank holds."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch

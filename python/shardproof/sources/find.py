@@ -1,7 +1,5 @@
 """Finds the slots of a model, and the mesh of the run, from whatever framework the model uses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

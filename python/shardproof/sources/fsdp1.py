@@ -1,7 +1,5 @@
 """FSDP1 keeps each rank's part of every parameter in one flat tensor; its handle says which elements these are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Megatron-core says by sharded_state_dict() which boxes of which global tensors a rank holds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

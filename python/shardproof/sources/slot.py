@@ -1,7 +1,5 @@
 """A slot: one parameter of the model as this rank holds it, with its gradient and optimizer state."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import torch
