@@ -1,5 +1,5 @@
 """The examples are recorded and judged clean against one rank: DTensor with FSDP2, DeepSpeed ZeRO 1 to 3, transformers' Llama
-(megatron_test.py and torchtitan_test.py have the others), and the share of gradients of Megatron's distributed optimizer. The
+and torchtitan's llama3 (megatron_test.py has the others), and the share of gradients of Megatron's distributed optimizer. The
 script that reproduces a bug of Megatron-core is judged, too.
 
 SHARDPROOF_PROGRAM is the program; without it, or without a framework, its tests are skipped (README.md here).
@@ -54,13 +54,13 @@ class ExamplesTest(judging.Judged):
             unresolved.check(self, name, judged[1])
         return run
 
-    def check_in_float64(self, name, sizes):
+    def check_in_float64(self, name, sizes, **options):
         train = example(name)
 
         def rank_main(_, options):
             with train.shardproof.float64():
                 train.train(options)
-        return self.check(rank_main, sizes, name=name)
+        return self.check(rank_main, sizes, name=name, **options)
 
     @unittest.skipUnless(is_installed("pytest"), "pytest is not installed")
     def test_the_tests_of_dtensor_and_fsdp2(self):
@@ -78,6 +78,10 @@ class ExamplesTest(judging.Judged):
         self.assertEqual(len(norms), 4)
         self.assertEqual(len({float(norm) for _, _, norm in norms}), 1)
         self.assertTrue(runs.names(run, kind="logprobs", step=2))
+
+    @unittest.skipUnless(is_installed("torchtitan"), "torchtitan is not installed")
+    def test_torchtitan(self):
+        self.check_in_float64("torchtitan", dict(tp=2, dp=2), ep=1, experts=False)
 
     def in_stages(self, schedule, change=lambda train: None, **judged):
         """The example of torch.distributed.pipelining on two ranks, changed by `change` there."""
