@@ -57,7 +57,7 @@ int run_on_external_ranks(const world::ExternalPlace& place, Backend backend, De
                           const std::function<int(world::WorldPool&)>& run) {
   say_what_it_waits_for(place);
   if (place.rank != 0) world::serve_external_rank(place, backend, device, functions);
-  world::OwnedFd launcher = world::watch_launcher(place);
+  OwnedFd launcher = world::watch_launcher(place);
   world::ExternalHost host(place, backend, device, functions);
   world::WorldPool pool(functions);
   world::interrupt_without_launcher(place, std::move(launcher));

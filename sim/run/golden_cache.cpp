@@ -88,7 +88,7 @@ bool write_text(const fs::path& path, const std::string& text) {
 
 bool copy_to(const fs::path& path, int fd, size_t size) {
   ::unlink(path.c_str());  // a process of the same number may have left something there
-  const world::OwnedFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  const OwnedFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   off_t offset = 0;
   while (file.valid() && static_cast<size_t>(offset) < size) {
     if (::sendfile(file.get(), fd, &offset, size - static_cast<size_t>(offset)) <= 0) return false;
@@ -115,14 +115,14 @@ std::string GoldenCache::full_key(const std::string& golden_key) {
                      at::get_num_threads(), golden_key);
 }
 
-std::optional<world::OwnedFd> GoldenCache::find(const std::string& key) const {
+std::optional<OwnedFd> GoldenCache::find(const std::string& key) const {
   if (folder_.empty()) return std::nullopt;
   const fs::path base = folder_ / name_of_key(key);
   const std::string key_file = base.string() + ".key", blob_file = base.string() + ".golden";
   if (!is_plain_file(key_file) || !is_plain_file(blob_file)) return std::nullopt;
   const auto entry = read_text(key_file);
   if (!entry) return std::nullopt;
-  world::OwnedFd blob(::open(blob_file.c_str(), O_RDONLY | O_CLOEXEC));
+  OwnedFd blob(::open(blob_file.c_str(), O_RDONLY | O_CLOEXEC));
   if (!blob.valid()) return std::nullopt;
   const MappedFile mapped(blob.get());
   if (!mapped.valid() || *entry != key_file_text(key, mapped.digest(), mapped.size())) {

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "sim/world/process/owned_fd.h"
+#include "base/owned_fd.h"
 
 namespace shardproof::sim::run {
 
@@ -27,7 +27,7 @@ class GoldenCache {
   // (golden_code.h), LibTorch's version, the processor's capability and the number of threads.
   static std::string full_key(const std::string& golden_key);
 
-  std::optional<world::OwnedFd> find(const std::string& key) const;  // open for reading
+  std::optional<OwnedFd> find(const std::string& key) const;  // open for reading
   // Keeps the blob in `fd`. A cache that cannot be written (read-only, full disk) keeps nothing.
   void keep(const std::string& key, int fd) const;
   // Removes the least recently used entries until the folder is within its limit.

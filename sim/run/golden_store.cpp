@@ -22,10 +22,10 @@ constexpr int64_t kMaxBytes = int64_t{1} << 30;
 // What the keys of goldens with other members than are due end with.
 constexpr const char *kMeasuredKey = "measured", *kFewKey = "few_members";
 
-world::OwnedFd make_memory_file() {
+OwnedFd make_memory_file() {
   const int fd = ::memfd_create("golden", MFD_CLOEXEC);
   if (fd < 0) throw_shortage("no shared memory is left for a golden", errno);
-  return world::OwnedFd(fd);
+  return OwnedFd(fd);
 }
 
 int64_t size_of(int fd) {

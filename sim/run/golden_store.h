@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "base/owned_fd.h"
 #include "sim/run/golden_cache.h"
 #include "sim/run/limits.h"
 #include "sim/run/reference_run.h"
 #include "sim/world/launch/world_pool.h"
-#include "sim/world/process/owned_fd.h"
 
 namespace shardproof::sim::run {
 
@@ -22,7 +22,7 @@ class GoldenStore {
 
   struct Golden {
     world::TaskOutcome outcome;
-    world::OwnedFd fd;     // the blob
+    OwnedFd fd;            // the blob
     bool cached = false;   // from an earlier run
     bool has_few = false;  // of the members of a lower precision; otherwise it has all
     std::shared_ptr<const PiecesFolder> pieces = nullptr;  // of another layout; `fd` is its index

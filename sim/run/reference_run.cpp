@@ -164,7 +164,7 @@ world::TaskOutcome ReferenceTensors::take(int64_t run, const std::vector<RankEnd
   });
 }
 
-world::TaskOutcome ReferenceTensors::write_index(const world::OwnedFd& fd) const {
+world::TaskOutcome ReferenceTensors::write_index(const OwnedFd& fd) const {
   return guarded(fmt::format("the reference ({}): ", reference_name(spec_.reference)), [&] {
     const std::string index = index_of_pieces(folder_of_run(folder_, kExactRun), tensors_);
     if (::write(fd.get(), index.data(), index.size()) != static_cast<ssize_t>(index.size())) {

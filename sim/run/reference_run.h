@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "base/owned_fd.h"
 #include "sim/case/case_spec.h"
 #include "sim/case/record/reference_pieces.h"
 #include "sim/world/launch/world_run.h"
-#include "sim/world/process/owned_fd.h"
 #include "sim/world/process/worker_main.h"
 
 namespace shardproof::sim::run {
@@ -46,7 +46,7 @@ class ReferenceTensors {
   // refuse is bad input; one that failed is of the kind of its failure.
   world::TaskOutcome take(int64_t run, const std::vector<RankEnding>& endings);
   // Writes the index of the tensors to `fd`.
-  world::TaskOutcome write_index(const world::OwnedFd& fd) const;
+  world::TaskOutcome write_index(const OwnedFd& fd) const;
 
  private:
   CaseSpec spec_;

@@ -21,9 +21,9 @@
 #include <string>
 #include <vector>
 
+#include "base/owned_fd.h"
 #include "sim/world/external/external_place.h"
 #include "sim/world/external/rank_listener.h"
-#include "sim/world/process/owned_fd.h"
 #include "sim/world/process/worker_functions.h"
 
 namespace shardproof::sim::world {

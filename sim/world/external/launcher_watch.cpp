@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "sim/world/process/owned_fd.h"
+#include "sim/world/process/pidfd.h"
 
 namespace shardproof::sim::world {
 namespace {

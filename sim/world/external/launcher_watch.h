@@ -2,8 +2,8 @@
 // killed ends: nobody reads its exit status, and it would hold its ports and devices.
 #pragma once
 
+#include "base/owned_fd.h"
 #include "sim/world/external/external_place.h"
-#include "sim/world/process/owned_fd.h"
 
 namespace shardproof::sim::world {
 

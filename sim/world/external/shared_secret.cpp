@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "sim/world/process/owned_fd.h"
+#include "base/owned_fd.h"
 
 namespace shardproof::sim::world {
 namespace {

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/owned_fd.h"
 #include "base/shortage.h"
-#include "sim/world/process/owned_fd.h"
 #include "sim/world/process/process_clock.h"
 
 namespace shardproof::sim::world {

@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 #include "base/shortage.h"
-#include "sim/world/process/owned_fd.h"
+#include "sim/world/process/pidfd.h"
 #include "sim/world/process/process_clock.h"
 #include "sim/world/process/wire.h"
 

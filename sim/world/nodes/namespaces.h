@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/world/process/owned_fd.h"
+#include "base/owned_fd.h"
 
 namespace shardproof::sim::world {
 

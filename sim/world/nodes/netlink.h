@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/world/process/owned_fd.h"
+#include "base/owned_fd.h"
 
 namespace shardproof::sim::world {
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "sim/world/process/owned_fd.h"
+#include "base/owned_fd.h"
 
 namespace shardproof::sim::world {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "sim/world/process/owned_fd.h"
+#include "base/owned_fd.h"
 
 namespace shardproof::sim::world {
 

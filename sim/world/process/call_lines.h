@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/world/process/owned_fd.h"
+#include "base/owned_fd.h"
 #include "sim/world/process/wire.h"
 
 namespace shardproof::sim::world {

@@ -9,7 +9,7 @@
 #include <csignal>
 
 #include "base/error.h"
-#include "sim/world/process/owned_fd.h"
+#include "sim/world/process/pidfd.h"
 
 namespace shardproof::sim::world {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "sim/world/process/owned_fd.h"
+#include "base/owned_fd.h"
 #include "sim/world/process/seal.h"
 
 namespace shardproof::sim::world {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/world/process/owned_fd.h"
+#include "base/owned_fd.h"
 #include "sim/world/process/worker_functions.h"
 
 namespace shardproof::sim::world {

@@ -9,18 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "base/owned_fd.h"
 #include "sim/case/recorder/golden_recorder.h"
 #include "sim/judge/probe/rank_recorder.h"
 #include "sim/judge/verdict/verdict.h"
-#include "sim/world/process/owned_fd.h"
 #include "tensor/aten_view.h"
 #include "tensor/shard.h"
 
 namespace shardproof::sim::judge {
 
 // A memory file that is closed with its scope.
-struct MemoryFile : world::OwnedFd {
-  MemoryFile() : world::OwnedFd(::memfd_create("golden", MFD_CLOEXEC)) {}
+struct MemoryFile : OwnedFd {
+  MemoryFile() : OwnedFd(::memfd_create("golden", MFD_CLOEXEC)) {}
   int fd() const { return get(); }
 };
 

@@ -14,8 +14,8 @@
 #include <set>
 #include <thread>
 
+#include "base/owned_fd.h"
 #include "sim/world/launch/world_pool.h"
-#include "sim/world/process/owned_fd.h"
 #include "tests/unit/world/launch/toy_workers.h"
 
 namespace shardproof::sim::world {

@@ -14,7 +14,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/error.h"
-#include "sim/world/process/owned_fd.h"
+#include "base/owned_fd.h"
 
 namespace shardproof::sim::world {
 namespace {

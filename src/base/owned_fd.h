@@ -1,15 +1,11 @@
 // A file descriptor that closes itself.
 #pragma once
 
-extern "C" {  // glibc 2.36 forgets it
-#include <sys/pidfd.h>
-}
-
 #include <unistd.h>
 
 #include <utility>
 
-namespace shardproof::sim::world {
+namespace shardproof {
 
 class OwnedFd {
  public:
@@ -34,10 +30,4 @@ class OwnedFd {
   int fd_ = -1;
 };
 
-// A descriptor of a process, readable once the process has ended.
-
-// Invalid where there is no such process, and on kernels before 5.3. A child that is not reaped yet
-// keeps its number.
-inline OwnedFd pidfd_of(pid_t process) { return OwnedFd(::pidfd_open(process, 0)); }
-
-}  // namespace shardproof::sim::world
+}  // namespace shardproof
