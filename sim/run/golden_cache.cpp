@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <torch/headeronly/version.h>
@@ -19,35 +18,13 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/mapped_pages.h"
 #include "base/read_text.h"
 #include "sim/run/golden_code.h"
 
 namespace shardproof::sim::run {
 namespace fs = std::filesystem;
 namespace {
-
-class MappedFile {
- public:
-  explicit MappedFile(int fd) {
-    struct stat info {};
-    if (::fstat(fd, &info) != 0 || info.st_size == 0) return;
-    size_ = static_cast<size_t>(info.st_size);
-    bytes_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
-    if (bytes_ == MAP_FAILED) bytes_ = nullptr;
-  }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile() {
-    if (bytes_) ::munmap(bytes_, size_);
-  }
-  bool valid() const { return bytes_ != nullptr; }
-  size_t size() const { return size_; }
-  uint64_t digest() const { return digest_of(bytes_, size_); }
-
- private:
-  void* bytes_ = nullptr;
-  size_t size_ = 0;
-};
 
 std::string name_of_key(const std::string& key) {
   return fmt::format("{:016x}", digest_of(key.data(), key.size()));
@@ -67,8 +44,8 @@ std::string instruction_sets() {
   return fmt::format("{}", fmt::join(names, " "));
 }
 
-std::string key_file_text(const std::string& key, uint64_t digest, size_t size) {
-  return fmt::format("{:016x} {}\n{}", digest, size, key);
+std::string key_file_text(const std::string& key, const MappedPages& golden) {
+  return fmt::format("{:016x} {}\n{}", digest_of(golden.data(), golden.size()), golden.size(), key);
 }
 
 std::optional<std::string> read_text(const fs::path& path) {
@@ -124,25 +101,23 @@ std::optional<OwnedFd> GoldenCache::find(const std::string& key) const {
   if (!entry) return std::nullopt;
   OwnedFd blob(::open(blob_file.c_str(), O_RDONLY | O_CLOEXEC));
   if (!blob.valid()) return std::nullopt;
-  const MappedFile mapped(blob.get());
-  if (!mapped.valid() || *entry != key_file_text(key, mapped.digest(), mapped.size())) {
-    return std::nullopt;
-  }
+  const auto mapped = MappedPages::of_file(blob.get(), false);
+  if (mapped.data() == nullptr || *entry != key_file_text(key, mapped)) return std::nullopt;
   ::futimens(blob.get(), nullptr);  // marks it as just used
   return blob;
 }
 
 void GoldenCache::keep(const std::string& key, int fd) const {
   if (folder_.empty()) return;
-  const MappedFile mapped(fd);
-  if (!mapped.valid() || static_cast<int64_t>(mapped.size()) > max_bytes_ / 2) return;
+  const auto mapped = MappedPages::of_file(fd, false);
+  if (mapped.data() == nullptr || static_cast<int64_t>(mapped.size()) > max_bytes_ / 2) return;
   std::error_code ignored;
   fs::create_directories(folder_, ignored);
   const std::string base = (folder_ / name_of_key(key)).string();
   const std::string temporary = fmt::format("{}.{}.tmp", base, ::getpid());
   const bool kept = copy_to(temporary, fd, mapped.size()) &&
                     ::rename(temporary.c_str(), (base + ".golden").c_str()) == 0 &&
-                    write_text(temporary, key_file_text(key, mapped.digest(), mapped.size())) &&
+                    write_text(temporary, key_file_text(key, mapped)) &&
                     ::rename(temporary.c_str(), (base + ".key").c_str()) == 0;
   if (!kept) fs::remove(temporary, ignored);
 }

@@ -40,61 +40,42 @@ int64_t inode_of(int descriptor) {
 }  // namespace
 
 SharedPages SharedPages::create(int64_t bytes) {
-  const int descriptor = ::memfd_create("shardproof weights", MFD_CLOEXEC);
-  if (descriptor < 0 || ::ftruncate(descriptor, bytes) != 0) {
-    const std::string why = std::strerror(errno);
-    if (descriptor >= 0) ::close(descriptor);
+  OwnedFd descriptor(::memfd_create("shardproof weights", MFD_CLOEXEC));
+  if (!descriptor.valid() || ::ftruncate(descriptor.get(), bytes) != 0) {
     throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("{} bytes of shared memory cannot be had: {}", bytes, why),
+                 .what = fmt::format("{} bytes of shared memory cannot be had: {}", bytes,
+                                     std::strerror(errno)),
                  .fix = "choose a smaller byte budget"});
   }
-  return SharedPages({.process = ::getpid(),
-                      .descriptor = descriptor,
-                      .bytes = bytes,
-                      .inode = inode_of(descriptor),
-                      .host = this_host()},
-                     descriptor, /*writes=*/true);
+  const SharedAddress address{.process = ::getpid(),
+                              .descriptor = descriptor.get(),
+                              .bytes = bytes,
+                              .inode = inode_of(descriptor.get()),
+                              .host = this_host()};
+  return SharedPages(address, std::move(descriptor), /*writes=*/true);
 }
 
 SharedPages SharedPages::open(const SharedAddress& address) {
   if (address.host != this_host()) not_there(address, "it is on another host");
   const std::string path = fmt::format("/proc/{}/fd/{}", address.process, address.descriptor);
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) not_there(address, std::strerror(errno));
-  if (inode_of(descriptor) != address.inode) {
-    ::close(descriptor);
+  OwnedFd descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!descriptor.valid()) not_there(address, std::strerror(errno));
+  if (inode_of(descriptor.get()) != address.inode) {
     not_there(address, "another file is there, as between containers");
   }
-  return SharedPages(address, descriptor, /*writes=*/false);
+  return SharedPages(address, std::move(descriptor), /*writes=*/false);
 }
 
-SharedPages::SharedPages(SharedAddress address, int descriptor, bool writes)
-    : address_(address), descriptor_(descriptor) {
+SharedPages::SharedPages(SharedAddress address, OwnedFd descriptor, bool writes)
+    : address_(address), descriptor_(std::move(descriptor)) {
   if (address_.bytes == 0) return;
-  const int access = writes ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* pages =
-      ::mmap(nullptr, static_cast<size_t>(address_.bytes), access, MAP_SHARED, descriptor_, 0);
-  if (pages == MAP_FAILED) {
-    const std::string why = std::strerror(errno);
-    ::close(descriptor_);
-    not_there(address_, why);
-  }
-  pages_ = pages;
-}
-
-SharedPages::SharedPages(SharedPages&& other) noexcept
-    : address_(other.address_),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      pages_(std::exchange(other.pages_, nullptr)) {}
-
-SharedPages::~SharedPages() {
-  if (pages_ != nullptr) ::munmap(pages_, static_cast<size_t>(address_.bytes));
-  if (descriptor_ >= 0) ::close(descriptor_);
+  pages_ = MappedPages(descriptor_.get(), static_cast<size_t>(address_.bytes), writes);
+  if (pages_.data() == nullptr) not_there(address_, std::strerror(errno));
 }
 
 at::Tensor SharedPages::bytes() const {
-  if (pages_ == nullptr) return at::empty({0}, at::kByte);
-  return at::from_blob(pages_, {address_.bytes}, at::TensorOptions().dtype(at::kByte));
+  if (pages_.data() == nullptr) return at::empty({0}, at::kByte);
+  return at::from_blob(pages_.data(), {address_.bytes}, at::TensorOptions().dtype(at::kByte));
 }
 
 }  // namespace shardproof

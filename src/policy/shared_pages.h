@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "base/mapped_pages.h"
+
 namespace shardproof {
 
 // Enough to find the pages from another process, and to detect that other pages are found there.
@@ -27,9 +29,6 @@ class SharedPages {
   // Opens the pages read-only. Throws Error(kRefused) on another host, and in a container that
   // hides the owner's descriptors from this process.
   static SharedPages open(const SharedAddress& address);
-  ~SharedPages();
-  SharedPages(SharedPages&& other) noexcept;
-  SharedPages& operator=(SharedPages&&) = delete;
 
   const SharedAddress& address() const { return address_; }
   // [bytes] uint8 on CPU, over the pages; valid only while this object exists. Only the owner may
@@ -37,10 +36,10 @@ class SharedPages {
   at::Tensor bytes() const;
 
  private:
-  SharedPages(SharedAddress address, int descriptor, bool writes);
+  SharedPages(SharedAddress address, OwnedFd descriptor, bool writes);
   SharedAddress address_;
-  int descriptor_ = -1;
-  void* pages_ = nullptr;
+  OwnedFd descriptor_;
+  MappedPages pages_;
 };
 
 }  // namespace shardproof

@@ -3,9 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,6 +11,7 @@
 
 #include "base/count_of.h"
 #include "base/error.h"
+#include "base/mapped_pages.h"
 #include "tensor/safetensors_dtype.h"
 #include "tensor/safetensors_header.h"
 
@@ -24,40 +23,6 @@ constexpr int64_t kLengthBytes = 8;
 [[noreturn]] void bad_file(const std::string& name, const std::string& what, std::string fix) {
   throw_bad_input(fmt::format("{}: {}", name, what), std::move(fix));
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-// Read-only pages of a whole file.
-class Mapping {
- public:
-  Mapping(int fd, int64_t bytes, const std::string& name) : bytes_(bytes) {
-    address_ = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED, fd, 0);
-    if (address_ == MAP_FAILED) {
-      bad_file(name, fmt::format("cannot map {} bytes: {}", bytes, std::strerror(errno)),
-               "check the file system that it is on");
-    }
-  }
-  ~Mapping() { ::munmap(address_, static_cast<size_t>(bytes_)); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  const char* data() const { return static_cast<const char*>(address_); }
-
- private:
-  void* address_;
-  int64_t bytes_;
-};
 
 int64_t file_bytes(int fd, const std::string& name) {
   struct stat status {};
@@ -104,7 +69,7 @@ void check_booleans(const char* data, const SafetensorsEntry& entry, const std::
   }
 }
 
-TensorView tensor_at(const std::shared_ptr<Mapping>& mapping, const char* data,
+TensorView tensor_at(const std::shared_ptr<const MappedPages>& mapping, const char* data,
                      const SafetensorsEntry& entry, const std::string& name) {
   const Dtype dtype = *dtype_of_safetensors(entry.dtype);
   if (dtype == Dtype::kBool) check_booleans(data, entry, name);
@@ -122,8 +87,8 @@ TensorView tensor_at(const std::shared_ptr<Mapping>& mapping, const char* data,
 
 SafetensorsReader SafetensorsReader::open(const std::string& path) {
   // O_NONBLOCK: opening a FIFO must not wait for its writer.
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) {
+  const OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid()) {
     bad_file(path, fmt::format("cannot be opened: {}", std::strerror(errno)), "check the path");
   }
   return from_fd(file.get(), path);
@@ -136,12 +101,16 @@ SafetensorsReader SafetensorsReader::from_fd(int fd, const std::string& name_for
     bad_file(name, fmt::format("{} bytes are too few for a safetensors file", bytes),
              "it is truncated: copy or write it again");
   }
-  const auto mapping = std::make_shared<Mapping>(fd, bytes, name);
-  const int64_t length = read_header_bytes(mapping->data(), bytes, name);
-  const char* data = mapping->data() + kLengthBytes + length;
-  auto header =
-      parse_safetensors_header({mapping->data() + kLengthBytes, static_cast<size_t>(length)},
-                               bytes - kLengthBytes - length, name);
+  const auto mapping = std::make_shared<const MappedPages>(fd, static_cast<size_t>(bytes), false);
+  const auto* start = static_cast<const char*>(mapping->data());
+  if (start == nullptr) {
+    bad_file(name, fmt::format("cannot map {} bytes: {}", bytes, std::strerror(errno)),
+             "check the file system that it is on");
+  }
+  const int64_t length = read_header_bytes(start, bytes, name);
+  const char* data = start + kLengthBytes + length;
+  auto header = parse_safetensors_header({start + kLengthBytes, static_cast<size_t>(length)},
+                                         bytes - kLengthBytes - length, name);
   SafetensorsReader file;
   file.path_ = name;
   file.metadata_ = std::move(header.metadata);

@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/mapped_pages.h"
 #include "sim/case/record/golden_blob.h"
 #include "sim/case/record/magnitude.h"
 
@@ -141,14 +142,6 @@ std::vector<GivenPiece> merged(const std::vector<RankPieces>& ranks) {
 
 }  // namespace
 
-struct PiecesFile::Descriptor {
-  explicit Descriptor(int opened) : number(opened) {}
-  ~Descriptor() { ::close(number); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number;
-};
-
 PiecesFile PiecesFile::open(const std::string& path, const std::vector<int64_t>& shape,
                             bool writes) {
   size_t count = 1;
@@ -156,9 +149,10 @@ PiecesFile PiecesFile::open(const std::string& path, const std::vector<int64_t>&
   const size_t bytes = count * (sizeof(double) + 1);
   PiecesFile file;
   const int flags = writes ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC;
-  const int descriptor = ::open(path.c_str(), flags, 0600);
-  if (descriptor < 0) cannot(writes ? "make" : "open", path);
-  file.descriptor_ = std::make_shared<const Descriptor>(descriptor);
+  OwnedFd opened(::open(path.c_str(), flags, 0600));
+  if (!opened.valid()) cannot(writes ? "make" : "open", path);
+  const int descriptor = opened.get();
+  file.descriptor_ = std::make_shared<const OwnedFd>(std::move(opened));
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) cannot("read", path);
   if (writes && status.st_size == 0) {  // a file that another rank maps keeps its size
@@ -174,15 +168,12 @@ PiecesFile PiecesFile::open(const std::string& path, const std::vector<int64_t>&
     file.given_ = {std::make_shared<const uint8_t>(), Dtype::kUint8, shape};
     return file;
   }
-  void* data = ::mmap(nullptr, bytes, writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
-                      descriptor, 0);
-  if (data == MAP_FAILED) cannot("map", path);
-  file.memory_ =
-      std::shared_ptr<const void>(data, [bytes](void* memory) { ::munmap(memory, bytes); });
-  auto* values = static_cast<double*>(data);
+  const auto pages = std::make_shared<const MappedPages>(descriptor, bytes, writes);
+  if (pages->data() == nullptr) cannot("map", path);
+  auto* values = static_cast<double*>(pages->data());
   auto* givers = reinterpret_cast<uint8_t*>(values + count);
-  file.value_ = {std::shared_ptr<const void>(file.memory_, values), Dtype::kFloat64, shape};
-  file.given_ = {std::shared_ptr<const void>(file.memory_, givers), Dtype::kUint8, shape};
+  file.value_ = {std::shared_ptr<const void>(pages, values), Dtype::kFloat64, shape};
+  file.given_ = {std::shared_ptr<const void>(pages, givers), Dtype::kUint8, shape};
   if (writes) {
     file.values_ = values;
     file.givers_ = givers;
@@ -203,7 +194,7 @@ PiecesFile PiecesFile::to_read(const std::string& folder, const GoldenFacts& fac
 }
 
 void PiecesFile::lock(bool locked) const {
-  while (::flock(descriptor_->number, locked ? LOCK_EX : LOCK_UN) != 0) {
+  while (::flock(descriptor_->get(), locked ? LOCK_EX : LOCK_UN) != 0) {
     SHARDPROOF_ASSERT(errno == EINTR, "a file of pieces cannot be locked");
   }
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/owned_fd.h"
 #include "sim/case/record/golden_record.h"
 #include "sim/case/record/magnitude.h"
 
@@ -48,10 +49,7 @@ class PiecesFile {
   static PiecesFile open(const std::string& path, const std::vector<int64_t>& shape, bool writes);
   void lock(bool locked) const;
 
-  struct Descriptor;
-
-  std::shared_ptr<const void> memory_;
-  std::shared_ptr<const Descriptor> descriptor_;
+  std::shared_ptr<const OwnedFd> descriptor_;
   TensorView value_, given_;
   double* values_ = nullptr;
   uint8_t* givers_ = nullptr;

@@ -1,13 +1,12 @@
 #include "sim/world/launch/process_world.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/shortage.h"
+#include "base/mapped_pages.h"
 #include "sim/world/launch/interrupts.h"
 
 namespace shardproof::sim::world {
@@ -17,15 +16,8 @@ namespace {
 // anything else of a rank it looks, too.
 constexpr std::chrono::milliseconds kLinesPeriod{5};
 
-// Empty pages for the store at which process ranks meet. Only what is written takes memory.
-OwnedFd new_store_pages() {
-  constexpr off_t kMost = off_t{256} << 20;
-  OwnedFd pages(::memfd_create("shardproof-store", MFD_CLOEXEC));
-  if (!pages.valid() || ::ftruncate(pages.get(), kMost) != 0) {
-    throw_shortage("no shared memory is left for the store of a world", errno);
-  }
-  return pages;
-}
+// Of the store at which process ranks meet. Only what is written takes memory.
+constexpr size_t kStoreBytes = size_t{256} << 20;
 
 }  // namespace
 
@@ -103,7 +95,7 @@ void ProcessWorld::add_facts(std::vector<RankEnding>& endings) {
 }
 
 void ForkedWorld::start(Workers& workers) {
-  const OwnedFd store = new_store_pages();
+  const OwnedFd store = new_memory("shardproof-store", kStoreBytes, "the store of a world");
   const int64_t per_node = key_.ranks_per_node;
   if (per_node > 0) network_.emplace(key_.world_size / per_node, key_.links);
   for (int64_t rank = 0; rank < key_.world_size; ++rank) {

@@ -2,8 +2,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +13,6 @@
 
 #include "base/error.h"
 #include "base/seed.h"
-#include "base/shortage.h"
 
 namespace shardproof::sim::world {
 namespace {
@@ -63,29 +60,15 @@ struct Way {
 }  // namespace
 
 RelaySettings::RelaySettings(int64_t nodes)
-    : pages_(::memfd_create("shardproof-relay", MFD_CLOEXEC)) {
-  const size_t bytes = static_cast<size_t>(nodes) * sizeof(Link);
-  if (!pages_.valid() || ::ftruncate(pages_.get(), static_cast<off_t>(bytes)) != 0) {
-    throw_shortage("no shared memory is left for the links of nodes", errno);
-  }
-  map(bytes);
-  for (int64_t node = 0; node < nodes; ++node) new (&links_[node]) Link{{0}, {0}};
+    : RelaySettings(new_memory("shardproof-relay", static_cast<size_t>(nodes) * sizeof(Link),
+                               "the links of nodes")) {
+  for (int64_t node = 0; node < nodes; ++node) new (&of(node)) Link{{0}, {0}};
 }
 
-RelaySettings::RelaySettings(OwnedFd pages) : pages_(std::move(pages)) {
-  struct stat info {};
-  SHARDPROOF_ASSERT(::fstat(pages_.get(), &info) == 0, "the settings of links cannot be read");
-  map(static_cast<size_t>(info.st_size));
-}
-
-RelaySettings::~RelaySettings() { ::munmap(links_, bytes_); }
-
-void RelaySettings::map(size_t bytes) {
+RelaySettings::RelaySettings(OwnedFd fd)
+    : fd_(std::move(fd)), pages_(MappedPages::of_file(fd_.get(), true)) {
   static_assert(std::atomic<double>::is_always_lock_free);
-  bytes_ = bytes;
-  void* pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pages_.get(), 0);
-  if (pages == MAP_FAILED) throw InternalError("the settings of links cannot be mapped");
-  links_ = static_cast<Link*>(pages);
+  if (pages_.data() == nullptr) throw InternalError("the settings of links cannot be mapped");
 }
 
 bool is_lost(int64_t node, bool to_switch, uint64_t number, double loss) {

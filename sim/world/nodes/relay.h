@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/owned_fd.h"
+#include "base/mapped_pages.h"
 
 namespace shardproof::sim::world {
 
@@ -26,19 +26,14 @@ class RelaySettings {
     std::atomic<double> loss;       // share of packets, in each direction
   };
   explicit RelaySettings(int64_t nodes);  // new pages: no delay, no loss
-  explicit RelaySettings(OwnedFd pages);  // the same in another process
-  ~RelaySettings();
-  RelaySettings(const RelaySettings&) = delete;
-  RelaySettings& operator=(const RelaySettings&) = delete;
+  explicit RelaySettings(OwnedFd fd);     // the same in another process
 
-  int fd() const { return pages_.get(); }
-  Link& of(int64_t node) const { return links_[node]; }
+  int fd() const { return fd_.get(); }
+  Link& of(int64_t node) const { return static_cast<Link*>(pages_.data())[node]; }
 
  private:
-  void map(size_t bytes);
-  OwnedFd pages_;
-  size_t bytes_ = 0;
-  Link* links_ = nullptr;
+  OwnedFd fd_;
+  MappedPages pages_;
 };
 
 // Whether the packet of this number in one of the directions of a node's link is lost.

@@ -1,6 +1,5 @@
 #include "sim/world/process/call_board.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/shortage.h"
 
 namespace shardproof::sim::world {
 
@@ -27,34 +25,26 @@ struct CallBoard::Slot {
   char unused[256 - 16 - kLabelBytes];
 };
 
-CallBoard::CallBoard(int64_t world_size)
-    : fd_(::memfd_create("shardproof-calls", MFD_CLOEXEC)), world_size_(world_size) {
-  const auto bytes = static_cast<off_t>(sizeof(Header) + world_size * sizeof(Slot));
-  if (!fd_.valid() || ::ftruncate(fd_.get(), bytes) != 0) {
-    throw_shortage("no shared memory is left for the calls of a world", errno);
-  }
-  map();
-}
-
-CallBoard::CallBoard(OwnedFd fd, int64_t world_size) : fd_(std::move(fd)), world_size_(world_size) {
-  map();
-}
-
-CallBoard::~CallBoard() { ::munmap(pages_, bytes_); }
-
-void CallBoard::map() {
+size_t CallBoard::bytes_of(int64_t world_size) {
   static_assert(sizeof(Header) == 256 && sizeof(Slot) == 256);
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
-  bytes_ = sizeof(Header) + static_cast<size_t>(world_size_) * sizeof(Slot);
-  pages_ = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-  SHARDPROOF_ASSERT(pages_ != MAP_FAILED, "the call board cannot be mapped");
+  return sizeof(Header) + static_cast<size_t>(world_size) * sizeof(Slot);
 }
 
-CallBoard::Header& CallBoard::header() const { return *static_cast<Header*>(pages_); }
+CallBoard::CallBoard(int64_t world_size)
+    : CallBoard(new_memory("shardproof-calls", bytes_of(world_size), "the calls of a world"),
+                world_size) {}
+
+CallBoard::CallBoard(OwnedFd fd, int64_t world_size)
+    : fd_(std::move(fd)), world_size_(world_size), pages_(fd_.get(), bytes_of(world_size), true) {
+  SHARDPROOF_ASSERT(pages_.data() != nullptr, "the call board cannot be mapped");
+}
+
+CallBoard::Header& CallBoard::header() const { return *static_cast<Header*>(pages_.data()); }
 
 CallBoard::Slot& CallBoard::slot(int64_t rank) const {
   SHARDPROOF_ASSERT(rank >= 0 && rank < world_size_, "no such rank on the call board");
-  return *reinterpret_cast<Slot*>(static_cast<char*>(pages_) + sizeof(Header) +
+  return *reinterpret_cast<Slot*>(static_cast<char*>(pages_.data()) + sizeof(Header) +
                                   static_cast<size_t>(rank) * sizeof(Slot));
 }
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/owned_fd.h"
+#include "base/mapped_pages.h"
 
 namespace shardproof::sim::world {
 
@@ -15,9 +15,6 @@ class CallBoard {
  public:
   explicit CallBoard(int64_t world_size);     // new pages, all zero
   CallBoard(OwnedFd fd, int64_t world_size);  // the same pages in another process
-  ~CallBoard();
-  CallBoard(const CallBoard&) = delete;
-  CallBoard& operator=(const CallBoard&) = delete;
 
   int fd() const { return fd_.get(); }
 
@@ -40,14 +37,13 @@ class CallBoard {
  private:
   struct Header;
   struct Slot;
-  void map();
+  static size_t bytes_of(int64_t world_size);
   Slot& slot(int64_t rank) const;
   Header& header() const;
 
   OwnedFd fd_;
   int64_t world_size_;
-  void* pages_ = nullptr;
-  size_t bytes_ = 0;
+  MappedPages pages_;
 };
 
 }  // namespace shardproof::sim::world

@@ -1,8 +1,5 @@
 #include "sim/world/process/call_lines.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -10,7 +7,6 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/shortage.h"
 
 namespace shardproof::sim::world {
 namespace {
@@ -21,10 +17,6 @@ struct LineHeader {
   uint32_t bytes;
 };
 
-size_t bytes_of_rings(size_t ring_bytes, int64_t world_size) {
-  return ring_bytes * static_cast<size_t>(world_size);
-}
-
 }  // namespace
 
 // Counted since the beginning: put - taken bytes are in the ring, the first at taken % kRingBytes.
@@ -34,34 +26,27 @@ struct CallLines::Ring {
   alignas(64) char bytes[kRingBytes];
 };
 
-CallLines::CallLines(int64_t world_size)
-    : fd_(::memfd_create("shardproof-lines", MFD_CLOEXEC)),
-      world_size_(world_size),
-      read_(static_cast<size_t>(world_size)) {
-  const auto bytes = static_cast<off_t>(bytes_of_rings(sizeof(Ring), world_size));
-  if (!fd_.valid() || ::ftruncate(fd_.get(), bytes) != 0) {
-    throw_shortage("no shared memory is left for the call lines of a world", errno);
-  }
-  map();
-}
-
-CallLines::CallLines(OwnedFd fd, int64_t world_size) : fd_(std::move(fd)), world_size_(world_size) {
-  map();
-}
-
-CallLines::~CallLines() { ::munmap(pages_, bytes_of_rings(sizeof(Ring), world_size_)); }
-
-void CallLines::map() {
+size_t CallLines::bytes_of(int64_t world_size) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
-  void* pages = ::mmap(nullptr, bytes_of_rings(sizeof(Ring), world_size_), PROT_READ | PROT_WRITE,
-                       MAP_SHARED, fd_.get(), 0);
-  if (pages == MAP_FAILED) throw InternalError("the call lines of a world cannot be mapped");
-  pages_ = pages;
+  return sizeof(Ring) * static_cast<size_t>(world_size);
+}
+
+CallLines::CallLines(int64_t world_size)
+    : CallLines(new_memory("shardproof-lines", bytes_of(world_size), "the call lines of a world"),
+                world_size) {
+  read_.resize(static_cast<size_t>(world_size));
+}
+
+CallLines::CallLines(OwnedFd fd, int64_t world_size)
+    : fd_(std::move(fd)), world_size_(world_size), pages_(fd_.get(), bytes_of(world_size), true) {
+  if (pages_.data() == nullptr) {
+    throw InternalError("the call lines of a world cannot be mapped");
+  }
 }
 
 CallLines::Ring& CallLines::ring(int64_t rank) const {
   SHARDPROOF_ASSERT(rank >= 0 && rank < world_size_, "no such rank in the call lines");
-  return static_cast<Ring*>(pages_)[rank];
+  return static_cast<Ring*>(pages_.data())[rank];
 }
 
 void CallLines::put(int64_t rank, std::string_view line) {

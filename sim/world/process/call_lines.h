@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/owned_fd.h"
+#include "base/mapped_pages.h"
 #include "sim/world/process/wire.h"
 
 namespace shardproof::sim::world {
@@ -23,9 +23,6 @@ class CallLines {
  public:
   explicit CallLines(int64_t world_size);     // new pages; throws InternalError: no memory
   CallLines(OwnedFd fd, int64_t world_size);  // the same pages in another process
-  ~CallLines();
-  CallLines(const CallLines&) = delete;
-  CallLines& operator=(const CallLines&) = delete;
 
   int fd() const { return fd_.get(); }
 
@@ -41,12 +38,12 @@ class CallLines {
  private:
   struct Ring;
   Ring& ring(int64_t rank) const;
-  void map();
+  static size_t bytes_of(int64_t world_size);
   void read(int64_t rank);
 
   OwnedFd fd_;
   int64_t world_size_;
-  void* pages_ = nullptr;
+  MappedPages pages_;
   std::vector<RecordBuffer> read_;  // by rank: taken out of the ring, not yet a whole line
 };
 

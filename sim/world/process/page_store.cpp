@@ -8,8 +8,6 @@
 
 #include <fmt/format.h>
 #include <linux/futex.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,6 +21,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "base/error.h"
+#include "base/mapped_pages.h"
 #include "base/mutex.h"
 
 namespace shardproof::sim::world {
@@ -57,21 +56,15 @@ static_assert(Link::is_always_lock_free);
 // The mapped pages; several stores of one process may look at them.
 class LogPages {
  public:
-  explicit LogPages(int fd) {
-    struct stat info {};
-    const bool known = ::fstat(fd, &info) == 0 && info.st_size > 0;
-    bytes_ = static_cast<size_t>(info.st_size);
-    at_ = known ? ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0)
-                : MAP_FAILED;
-    if (at_ == MAP_FAILED) throw InternalError("the pages of a world's store cannot be mapped");
+  explicit LogPages(int fd) : pages_(MappedPages::of_file(fd, true)) {
+    if (pages_.data() == nullptr) {
+      throw InternalError("the pages of a world's store cannot be mapped");
+    }
   }
-  ~LogPages() { ::munmap(at_, bytes_); }
-  LogPages(const LogPages&) = delete;
-  LogPages& operator=(const LogPages&) = delete;
 
-  LogHeader& header() const { return *static_cast<LogHeader*>(at_); }
+  LogHeader& header() const { return *static_cast<LogHeader*>(pages_.data()); }
   LogRecord& record(uint64_t at) const {
-    return *reinterpret_cast<LogRecord*>(static_cast<char*>(at_) + at);
+    return *reinterpret_cast<LogRecord*>(static_cast<char*>(pages_.data()) + at);
   }
 
   // A record of this that is linked to none. Returns where it begins.
@@ -111,7 +104,7 @@ class LogPages {
  private:
   // Returns where `bytes` that nobody else has begin, at a multiple of 8.
   uint64_t take(size_t bytes) {
-    const size_t size = (bytes + 7) / 8 * 8, room = bytes_ - sizeof(LogHeader);
+    const size_t size = (bytes + 7) / 8 * 8, room = pages_.size() - sizeof(LogHeader);
     uint64_t taken = header().taken.load();
     do {
       if (size > room - taken) {
@@ -124,8 +117,7 @@ class LogPages {
     return sizeof(LogHeader) + taken;
   }
 
-  void* at_ = nullptr;
-  size_t bytes_ = 0;
+  MappedPages pages_;
 };
 
 class PageStore final : public c10d::Store {
