@@ -55,6 +55,14 @@ void found_fields(Codec& codec, Found& found) {
     codec(found.name, found.which, found.count, found.factor, found.places);
 }
 
+struct FieldCount {
+  size_t fields = 0;
+  template <class... Values>
+  void operator()(const Values&...) {
+    fields += sizeof...(Values);
+  }
+};
+
 template <size_t... kind>
 void begin_evidence(Evidence& evidence, uint64_t wanted, std::index_sequence<kind...>) {
   demand(((kind == wanted && (evidence.emplace<kind>(), true)) || ...),
@@ -64,10 +72,17 @@ void begin_evidence(Evidence& evidence, uint64_t wanted, std::index_sequence<kin
 template <class Codec, class Found>
 void evidence_fields(Codec& codec, Found& evidence) {
   uint64_t kind = evidence.index();
+  codec.fixed_array(2);
   codec(kind);
   if constexpr (Codec::kReads)
     begin_evidence(evidence, kind, std::make_index_sequence<std::variant_size_v<Evidence>>());
-  std::visit([&](auto& found) { found_fields(codec, found); }, evidence);
+  const auto fields = [&](auto& found) {
+    FieldCount count;
+    found_fields(count, found);
+    codec.fixed_array(count.fields);
+    found_fields(codec, found);
+  };
+  std::visit(fields, evidence);
 }
 
 template <class Codec, class Row>

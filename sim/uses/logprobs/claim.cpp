@@ -84,11 +84,6 @@ bool may_be_claimed(const Claim& claim) {
   return explains && claim.chance_nats() >= kChanceNats;
 }
 
-std::optional<Claim> better(std::optional<Claim> one, std::optional<Claim> other) {
-  if (!one || !other) return one ? std::move(one) : std::move(other);
-  return one->score() >= other->score() ? std::move(one) : std::move(other);
-}
-
 Comparison::Comparison(const Pair& given)
     : pair(given), noise(noise_of(given.epsilon)), floor(given.stored_epsilon / 8) {
   for (const Token& token : pair.tokens) {

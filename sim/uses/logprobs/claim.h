@@ -44,8 +44,6 @@ struct Claim {
 
 // Whether it explains enough, and chance would not.
 bool may_be_claimed(const Claim& claim);
-// The one with the higher score, and the first of equals.
-std::optional<Claim> better(std::optional<Claim> one, std::optional<Claim> other);
 
 // The size of noise of a dtype with this eps, relative to a weight. A sum of K products that is
 // rounded in a half precision alone has 1 rounding, one that is summed in the dtype itself about

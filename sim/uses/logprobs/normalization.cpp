@@ -247,8 +247,8 @@ std::optional<Claim> propose_normalization(const Comparison& comparison) {
   std::optional<Claim> best;
   for (const bool b_has_fewer : {true, false}) {
     for (const double share : kTolerances) {
-      best = better(std::move(best),
-                    judge_direction({comparison, b_has_fewer}, share * comparison.noise));
+      auto claim = judge_direction({comparison, b_has_fewer}, share * comparison.noise);
+      if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
     }
   }
   return best;

@@ -17,6 +17,11 @@ constexpr int64_t kSampledPositions = 256, kMostCompared = 1 << 28;
 constexpr double kInPlace = 0.05;    // a part at this distance from its own is where it belongs
 constexpr double kMuchNearer = 0.5;  // a row's new source is so much nearer than its own row
 
+std::optional<Claim> better(std::optional<Claim> one, std::optional<Claim> other) {
+  if (!one || !other) return one ? std::move(one) : std::move(other);
+  return one->score() >= other->score() ? std::move(one) : std::move(other);
+}
+
 // Whether the first tokens of segments show no shift over the boundary: most would take a logprob
 // of their neighbor, and are 0.
 bool stops_at_segments(const Pair& pair, int64_t by) {

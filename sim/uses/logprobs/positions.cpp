@@ -330,7 +330,8 @@ std::optional<Claim> propose_late_positions(const Comparison& comparison) {
     const int64_t begin = late_begin(comparison, of_logarithms);
     if (begin <= 2 || begin == before) continue;  // propose_attention_scores()
     before = begin;
-    best = better(std::move(best), judge_late(comparison, begin, of_logarithms));
+    auto claim = judge_late(comparison, begin, of_logarithms);
+    if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
   }
   return best;
 }

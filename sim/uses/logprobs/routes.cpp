@@ -390,7 +390,8 @@ std::optional<Claim> propose_routes(const Comparison& comparison) {
         .likely = kOtherExperts,
         .description = std::log(2.0)};
     claim.splits_each_unit = least == 1;
-    best = better(std::move(best), judge_place(comparison, inside, std::move(claim)));
+    auto judged = judge_place(comparison, inside, std::move(claim));
+    if (judged && (!best || judged->score() > best->score())) best = std::move(judged);
   }
   return best ? best : judge_most(comparison, classes);
 }

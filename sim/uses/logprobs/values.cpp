@@ -148,7 +148,7 @@ std::optional<Claim> propose_log_base(const Comparison& comparison) {
                                factor, of_b ? "B" : "A", base),
            .likely = fmt::format("log{} was called in place of log", base),
            .description = std::log(4)});
-      best = better(std::move(best), std::move(claim));
+      if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
     }
   }
   return best;
@@ -214,7 +214,7 @@ std::optional<Claim> propose_mean(const Comparison& comparison) {
                                of_b ? "A" : "B", name),
            .likely = "a mean over the row was taken of each logprob; save the logprobs themselves",
            .description = std::log(6)});
-      best = better(std::move(best), std::move(claim));
+      if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
     }
   }
   return best;
@@ -242,7 +242,7 @@ std::optional<Claim> propose_cumulative(const Comparison& comparison) {
                                of_b ? "B" : "A", of_b ? "A" : "B", in_segments ? "segment" : "row"),
            .likely = "one file has the logprob of the sequence so far; save that of each token",
            .description = std::log(4)});
-      best = better(std::move(best), std::move(claim));
+      if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
     }
   }
   return best;
@@ -260,7 +260,7 @@ std::optional<Claim> propose_probability(const Comparison& comparison) {
                           .text = fmt::format("{} is exp({})", of_b ? "B" : "A", of_b ? "A" : "B"),
                           .likely = "one file has probabilities; save their logarithms",
                           .description = std::log(2)});
-    best = better(std::move(best), std::move(claim));
+    if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
   }
   return best;
 }
@@ -288,7 +288,7 @@ std::optional<Claim> propose_limit(const Comparison& comparison) {
          .likely = "one file limits its logprobs (clamp, nan_to_num, a floor against log(0)); save "
                    "them without",
          .description = kFreeNumber + std::log(2)});
-    best = better(std::move(best), std::move(claim));
+    if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
   }
   return best;
 }

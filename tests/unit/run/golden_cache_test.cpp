@@ -13,7 +13,6 @@
 
 namespace shardproof::sim::run {
 
-using namespace world;
 namespace {
 
 namespace fs = std::filesystem;

@@ -135,6 +135,7 @@ TEST_CASE("the scatter is the largest distance of any member", "[record]") {
   CHECK(record.tensors()[0].scatter == 0.25);
   CHECK(record.tensors()[0].square == 14);
   CHECK(record.tensors()[0].factor_scatter == 0.0625);  // (0.25 * 2 + 0.125 * 3) / 14
+  CHECK(record.tensors()[0].square_scatters == std::vector<double>{0.078125});
   golden.add_member(farther);
   const MemoryFile another;
   golden.write(another.fd(), {});
@@ -142,6 +143,32 @@ TEST_CASE("the scatter is the largest distance of any member", "[record]") {
   CHECK(wider.tensors()[0].scatter == 0.5);
   CHECK(wider.tensors()[0].few_scatter == 0.25);  // of the first two
   CHECK(wider.tensors()[0].few_factor_scatter == 0.0625);
+}
+
+TEST_CASE("each sample has a scatter of its own", "[record]") {
+  GoldenRecorder golden(true), member(true);
+  const auto activation = [](const at::Tensor& value) {
+    Observation seen_now = seen("norm.output", value, Phase::kForward);
+    seen_now.token_map = at::arange(6, at::kLong).view({2, 3});
+    return seen_now;
+  };
+  at::Tensor value = numbered({2, 3, 4});
+  golden.observe(activation(value.clone()));
+  value[1][2] += 0.5;  // four elements
+  member.observe(activation(value));
+  golden.add_member(member);
+  CHECK(golden.tensors()[0].square_scatters == std::vector<double>{0.0, 1.0});
+}
+
+TEST_CASE("a tensor apart from all others widens none that cannot be its rest", "[record]") {
+  CHECK(largest_beside({}, 1) == 0);
+  CHECK(largest_beside({5.0, 2.0, 1e-3}, 1e-3) == 5);
+  CHECK(largest_beside({1e9, 3.0, 0.05}, 0.05) == 3);
+  CHECK(largest_beside({1e9}, 0.05) == 0.05);
+  CHECK(largest_beside({1e9, 3.0}, 1e9) == 1e9);
+  CHECK(largest_beside({1e9, 1e4, 1.0}, 1.0) == 1e9);    // in reach of each other
+  CHECK(largest_beside({1e9, 1e-5}, 1e-5) == 1e9);       // a rest of its roundings
+  CHECK(largest_beside({1e18, 1e9, 1.0}, 1.0) == 1e18);  // so is 1 beside 1e18
 }
 
 TEST_CASE("a member that overflows or leaves a tensor out scatters without bound", "[record]") {

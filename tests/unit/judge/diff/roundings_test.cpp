@@ -100,6 +100,31 @@ TEST_CASE("few elements, or members that differ in kind, have no factor", "[roun
   CHECK(check(open, tensor_of(open.value) * 2).problem == "");
 }
 
+TEST_CASE("errors that many elements of a sample have are wrong although none is", "[roundings]") {
+  const at::Tensor value = numbered({2, 16, 8});  // two samples
+  GoldenTensor golden;
+  golden.value = view_of(value);
+  golden.name = "model.norm.output";
+  golden.token_dims = true;
+  golden.square = value.square().sum().item<double>();
+  golden.square_scatters = {1.0, 100.0};  // roots of the sums of squares: 1 and 10
+  const IndexPlan first = make_index_plan({1, 16, 8}, Layout(), {}, {}, Mesh(), 0);
+  const auto used = [&](double error, Precision precision = Precision::kBFloat16) {
+    at::Tensor actual = value.narrow(0, 0, 1).clone();
+    actual += error / std::sqrt(128.0);  // of 128 elements
+    const TensorView local = view_of(actual);
+    return check_squares(DiffTask{local, golden, first}, precision);
+  };
+  CHECK(used(3.9).problem == "");
+  CHECK(used(2.0).used == Approx(0.5).margin(0.01));
+  CHECK_THAT(used(4.1).problem,
+             Contains("together their errors are 4.1 times the most that runs of one device in "
+                      "bfloat16 have"));
+  CHECK(used(4.1, Precision::kFloat64).problem == "");
+  golden.square_scatters.clear();  // members that differ in kind
+  CHECK(used(100).problem == "");
+}
+
 namespace {
 
 // The golden of a step of two samples of three tokens, and a weight with a gradient in each row.

@@ -10,6 +10,7 @@
 #include "parallel/hf/save_weights.h"
 #include "parallel/hf/scatter_weights.h"
 #include "parallel/registry/styles.h"
+#include "tests/support/rank_results.h"
 #include "tests/support/scratch_folder.h"
 
 namespace shardproof::tests {
