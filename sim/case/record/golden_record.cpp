@@ -97,19 +97,18 @@ std::string record_key(Phase phase, int64_t step, const std::string& name) {
 }
 
 double largest_beside(const Sizes& sizes, double scale) {
-  constexpr double kApart = 1e6;
+  constexpr double kApart = 1e7;
   constexpr double kRest = 640 * std::numeric_limits<double>::epsilon();
   double largest = sizes.empty() ? 0 : *sizes.begin(), before = largest;
   const auto step_down = [&](double size) {
-    if (size * kApart < before) largest = size;
+    if (size * kApart < before && size > kRest * largest) largest = size;
     before = size;
   };
   for (const double size : sizes) {
-    if (scale <= kRest * largest) return largest;
     if (size <= scale) break;
     step_down(size);
   }
-  if (scale > kRest * largest) step_down(scale);
+  step_down(scale);
   return largest;
 }
 
@@ -124,9 +123,10 @@ void GoldenScales::add(const GoldenFacts& facts, bool finite) {
   if (must_be_finite(facts) && !finite) golden_fault(facts, "is not finite");
   // Metrics (counts of tokens and the like) do not show the size of gradients and parameters.
   if (is_metric(facts.kind)) return;
-  if (is_gradient(facts)) sizes_[{facts.phase, facts.step, true}].insert(facts.scale);
-  // The neighbors of a huge tensor stay judged.
-  if (facts.scale <= kLargestCounted) sizes_[{facts.phase, facts.step, false}].insert(facts.scale);
+  // The neighbors of a huge tensor stay judged, but gradients are computed from each other.
+  const bool counts = facts.scale <= kLargestCounted;
+  if (counts) sizes_[{facts.phase, facts.step, false}].insert(facts.scale);
+  if (counts || is_gradient(facts)) sizes_[{facts.phase, facts.step, true}].insert(facts.scale);
 }
 
 double GoldenScales::of_phase(const GoldenFacts& facts) const {

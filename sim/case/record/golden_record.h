@@ -69,8 +69,8 @@ struct GoldenTensor : GoldenFacts {
 };
 
 // The largest of `sizes` that may have left its roundings in a tensor of this scale. Larger ones
-// that are apart from all others, as a mask of -1e9 is, and in which the tensor cannot be a rest of
-// roundings, do not count.
+// that are apart from all others, as a mask of -1e9 is, do not count, where the next smaller one
+// cannot be a rest of their roundings.
 using Sizes = std::set<double, std::greater<>>;
 double largest_beside(const Sizes& sizes, double scale);
 
@@ -81,11 +81,11 @@ class GoldenScales {
   // gradient, loss or logprob is not finite.
   double add(const GoldenFacts& facts, const TensorView& value);
   void add(const GoldenFacts& facts, bool finite);  // of a known scale
-  // Of a gradient the largest gradient beside it, else the largest tensor; when all are added.
+  // largest_beside() of its phase and step, when all are added.
   double of_phase(const GoldenFacts& facts) const;
 
  private:
-  // Of a phase and step, those of gradients apart.
+  // Of a phase and step; with gradients of any size, or without those above kLargestCounted.
   std::map<std::tuple<Phase, int64_t, bool>, Sizes> sizes_;
 };
 

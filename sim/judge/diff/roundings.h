@@ -40,7 +40,8 @@ FactorCheck check_factor(const DiffTask& task, Precision precision);
 // at most kSquareScatters^2 times that of the golden's members in the same samples (of a tensor
 // without samples, in the whole tensor). It finds an error that many elements have, each within its
 // allowance, as where a rank's addend is lost in samples whose values are small beside those of
-// others. Parameters and optimizer state have checks of their own (own_optimizer.h).
+// others. Parameters and optimizer state have checks of their own (own_optimizer.h), and sums of
+// declared addends are not checked so.
 inline constexpr double kSquareScatters = 4;
 FactorCheck check_squares(const DiffTask& task, Precision precision);
 

@@ -128,14 +128,24 @@ MatrixVerdict MatrixSteps::judge_update(const RecordedPiece& piece, const Matrix
   if (fit.unlike > limit) return {};
   const double times = fit.factor / update.factor;
   const bool is_exact = fit.unlike <= kExact && rounding <= kExact * size;
-  if (!(std::fabs(times - 1) <= (is_exact ? kExactFactor : kOffFactor))) {
+  // Where the matrix and its update are nearly parallel, roundings move both numbers, but not what
+  // they make together.
+  const double factor = fit.factor - update.factor, decay = fit.decay - update.decay;
+  double apart = 0;
+  for (size_t i = 0; i < moved.size(); ++i) {
+    const double one = factor * direction[i] + decay * then[i];
+    apart += one * one;
+  }
+  const bool is_off = !(std::sqrt(apart) <= (is_exact ? kExactFactor : kOffFactor) * size);
+  const double by_factor = std::fabs(factor) * length_of(direction);
+  const bool is_decay = std::fabs(decay) * length_of(then) > by_factor;
+  if (is_off && !is_decay) {
     return {MatrixVerdict::Kind::kWrong,
             fmt::format("moved by {:.{}g} x the golden's update of this step: the learning rate, "
                         "or another setting of the optimizer, is wrong",
                         times, is_exact ? 4 : 2)};
   }
-  const double off = std::fabs(fit.decay - update.decay) * length_of(then);
-  if (!(off <= (is_exact ? kExactFactor : kOffFactor) * size)) {
+  if (is_off) {
     return {MatrixVerdict::Kind::kWrong,
             fmt::format("its update adds {:.3g} x the matrix before it, and the golden's {:.3g} x: "
                         "another weight decay",

@@ -122,23 +122,29 @@ double distance_of(const Values& a, const Values& b) {
 }
 
 Fit fit_of(const Values& moved, const Values& direction, const Values& before) {
+  constexpr double kParallel = 0.1;  // a square of a sine, below which roundings decide the split
+  constexpr double kRoundings = 1e-6;
   const double dd = dot(direction, direction), db = dot(direction, before),
                bb = dot(before, before);
   const double md = dot(moved, direction), mb = dot(moved, before);
   const double area = dd * bb - db * db;
-  Fit fit;
-  if (!(dd > 0)) return fit;
-  const bool decays = area > 1e-9 * dd * bb;
-  fit.factor = decays ? (md * bb - mb * db) / area : md / dd;
-  fit.decay = decays ? (mb * dd - md * db) / area : 0;
-  double left = 0;
-  for (size_t i = 0; i < moved.size(); ++i) {
-    const double apart = moved[i] - fit.factor * direction[i] - fit.decay * before[i];
-    left += apart * apart;
-  }
-  const double size = std::fabs(fit.factor) * std::sqrt(dd);
-  if (size > 0) fit.unlike = std::sqrt(left) / size;
-  return fit;
+  if (!(dd > 0)) return {};
+  const auto fit_with = [&](bool decays) {
+    Fit fit;
+    fit.factor = decays ? (md * bb - mb * db) / area : md / dd;
+    fit.decay = decays ? (mb * dd - md * db) / area : 0;
+    double left = 0;
+    for (size_t i = 0; i < moved.size(); ++i) {
+      const double apart = moved[i] - fit.factor * direction[i] - fit.decay * before[i];
+      left += apart * apart;
+    }
+    const double size = std::fabs(fit.factor) * std::sqrt(dd);
+    if (size > 0) fit.unlike = std::sqrt(left) / size;
+    return fit;
+  };
+  const Fit fit = fit_with(area > 1e-9 * dd * bb);
+  const bool is_split = fit.unlike <= kRoundings || area > kParallel * dd * bb;
+  return is_split ? fit : fit_with(false);
 }
 
 }  // namespace shardproof::sim::recorded

@@ -19,6 +19,7 @@
 #include "sim/uses/recorded/matrix_step.h"
 #include "sim/uses/recorded/own_step.h"
 #include "sim/uses/recorded/placement.h"
+#include "sim/uses/recorded/wide_copies.h"
 
 namespace shardproof::sim::recorded {
 namespace {
@@ -64,14 +65,12 @@ class PieceJudge {
         golden_(reference.record),
         scattered_(reference.is_scattered()),
         copies_(copies_of(run)),
+        wide_(run),
         sources_(run, reference),
         own_steps_(run, reference),
         matrix_steps_(run, reference),
         widened_(widened) {
     for (const GoldenTensor& tensor : golden_.tensors()) names_.insert(tensor.name);
-    for (const RecordedPiece& piece : run.pieces) {
-      if (piece.values.dtype() == Dtype::kFloat64) wide_.insert(key_of(piece));
-    }
     reports_.resize(static_cast<size_t>(run.world_size));
     seen_.resize(reports_.size());
     for (size_t rank = 0; rank < reports_.size(); ++rank) {
@@ -113,10 +112,6 @@ class PieceJudge {
     reports_[rank].rows.push_back(std::move(row));
   }
 
-  static std::string key_of(const RecordedPiece& piece) {
-    return record_key(piece.phase, piece.step, piece.name);
-  }
-
   judge::ResultRow row_of(const RecordedPiece& piece, const TensorView& local) const {
     judge::ResultRow row(judge::Outcome::kNotJudged);
     row.kind = piece.kind;
@@ -146,7 +141,7 @@ class PieceJudge {
                                 row.dtype, run_.precision);
       return;
     }
-    if (!scattered_ && row.dtype != kFloat64 && wide_.contains(key_of(piece))) {
+    if (!scattered_ && wide_.are_elsewhere(piece)) {
       row.problem = fmt::format("it is {} on this rank, and float64 on another", row.dtype);
       return;
     }
@@ -318,6 +313,7 @@ class PieceJudge {
         spec, golden_, golden,
         run_.is_file ? judge::KnownGradients::kFirstStep : judge::KnownGradients::kEveryStep,
         rule.rates, judge::Members::kAll, [&](const GoldenTensor& gradient) {
+          if (source.is_judged()) return 0.0;
           return source.allowance(gradient.scale, phase_scale_of(reference_, gradient));
         });
   }
@@ -352,13 +348,13 @@ class PieceJudge {
   const GoldenRecord& golden_;
   bool scattered_;  // the repeats tell how much correct runs scatter
   std::map<CopyKey, std::vector<int64_t>> copies_;
+  const WideCopies wide_;
   Sources sources_;
   OwnSteps own_steps_;
   MatrixSteps matrix_steps_;
   WidenedSums& widened_;
   std::map<int64_t, std::vector<bool>> held_;  // elements, by the golden's order
   std::map<int64_t, uint64_t> coverage_of_;    // of a whole tensor, by its number of elements
-  std::set<std::string> wide_;  // record keys of tensors that some rank recorded in float64
   std::set<std::string> names_;
   std::map<std::string, std::string> nearest_;  // of names that the reference lacks
   std::vector<judge::RankReport> reports_;

@@ -374,7 +374,7 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
   out.groups = run.groups;
   out.settings = run.settings;
   out.matrices = run.matrices;
-  for (const GoldenTensor& tensor : out.record.tensors()) add_scale(tensor, out);
+  add_scales(out);
   return out;
 }
 

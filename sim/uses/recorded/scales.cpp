@@ -10,33 +10,44 @@ namespace {
 
 using enum ObservationKind;
 
-// The kind of what a tensor stands beside: gradients and each kind of state beside their own, as a
-// moment of small gradients is far below any parameter; all others together.
+// The kind of what a tensor stands beside: each kind of state beside its own, as a moment of small
+// gradients is far below any parameter; all others together.
 ObservationKind beside(ObservationKind kind) {
-  if (kind == kGradNorm) return kGradient;
-  return kind == kGradient || (is_stepped(kind) && kind != kParameter) ? kind : kOutput;
+  return is_stepped(kind) && kind != kParameter ? kind : kOutput;
+}
+
+const Sizes& sizes_of(const Reference& reference, const GoldenTensor& golden,
+                      ObservationKind kind) {
+  static const Sizes kNone;
+  const auto found = reference.scales.find({golden.phase, golden.step, kind});
+  return found == reference.scales.end() ? kNone : found->second;
+}
+
+double compute_phase_scale(const Reference& reference, const GoldenTensor& golden) {
+  const ObservationKind kind = beside(golden.kind);
+  const Sizes& sizes = sizes_of(reference, golden, kind);
+  if (kind == kOutput) return std::max(golden.scale, largest_beside(sizes, golden.scale));
+  const Sizes& gradients = sizes_of(reference, golden, kGradient);
+  const double gradient = gradients.empty() ? 0 : *gradients.begin();
+  return std::max({golden.scale, sizes.empty() ? 0 : *sizes.begin(),
+                   kind == kExpAvgSq ? gradient * gradient : gradient});
 }
 
 }  // namespace
 
-void add_scale(const GoldenTensor& tensor, Reference& reference) {
-  if (tensor.value.dim() == 0 || is_optional_state(tensor.kind)) return;
-  const ObservationKind kind = beside(tensor.kind);
-  reference.scales[{tensor.phase, tensor.step, kind}].insert(tensor.scale);
-  if (kind == kGradient)
-    reference.scales[{tensor.phase, tensor.step, kOutput}].insert(tensor.scale);
+void add_scales(Reference& reference) {
+  for (const GoldenTensor& tensor : reference.record.tensors()) {
+    if (tensor.value.dim() == 0 || is_optional_state(tensor.kind)) continue;
+    reference.scales[{tensor.phase, tensor.step, beside(tensor.kind)}].insert(tensor.scale);
+    if (tensor.kind == kGradient)
+      reference.scales[{tensor.phase, tensor.step, kGradient}].insert(tensor.scale);
+  }
+  for (const GoldenTensor& tensor : reference.record.tensors())
+    reference.phase_scales.push_back(compute_phase_scale(reference, tensor));
 }
 
 double phase_scale_of(const Reference& reference, const GoldenTensor& golden) {
-  const auto largest = [&](ObservationKind kind) {
-    const auto found = reference.scales.find({golden.phase, golden.step, kind});
-    return found == reference.scales.end() ? 0 : largest_beside(found->second, golden.scale);
-  };
-  const ObservationKind kind = beside(golden.kind);
-  const double scale = std::max(golden.scale, largest(kind));
-  if (kind == kOutput || kind == kGradient) return scale;
-  const double gradient = largest(kGradient);
-  return std::max(scale, kind == kExpAvgSq ? gradient * gradient : gradient);
+  return reference.phase_scales.at(static_cast<size_t>(golden.order));
 }
 
 double exact_allowance(const Reference& reference, const GoldenTensor& golden) {

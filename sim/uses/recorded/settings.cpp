@@ -127,12 +127,11 @@ std::string other_settings(const RecordedRun& run, const Reference& reference,
     const auto rule = settings.find("rule");
     return rule != settings.end() && rule->second == kUnknown;
   };
+  const bool are_known = !here.empty() && !there.empty() && !is_unknown(here) && !is_unknown(there);
   if (numbers_alone || is_unknown(here) || is_unknown(there)) here.erase("rule");
   if (numbers_alone) here.erase("type");
-  for (const char* key :
-       {"amsgrad", "nesterov", "maximize"}) {  // that are written where they are on
-    const bool is_on = here.contains(key) || there.contains(key);
-    if (!is_on || here.empty() || there.empty()) continue;
+  for (const char* key : {"amsgrad", "nesterov", "maximize"}) {  // written where they are on
+    if (!are_known || (!here.contains(key) && !there.contains(key))) continue;
     here.emplace(key, "false");
     there.emplace(key, "false");
   }

@@ -166,9 +166,10 @@ TEST_CASE("a tensor apart from all others widens none that cannot be its rest", 
   CHECK(largest_beside({1e9, 3.0, 0.05}, 0.05) == 3);
   CHECK(largest_beside({1e9}, 0.05) == 0.05);
   CHECK(largest_beside({1e9, 3.0}, 1e9) == 1e9);
-  CHECK(largest_beside({1e9, 1e4, 1.0}, 1.0) == 1e9);    // in reach of each other
-  CHECK(largest_beside({1e9, 1e-5}, 1e-5) == 1e9);       // a rest of its roundings
-  CHECK(largest_beside({1e18, 1e9, 1.0}, 1.0) == 1e18);  // so is 1 beside 1e18
+  CHECK(largest_beside({1e9, 1e4, 1.0}, 1.0) == 1e9);  // in reach of each other
+  CHECK(largest_beside({1e9, 1e-5}, 1e-5) == 1e9);     // a rest of its roundings
+  CHECK(largest_beside({1e9, 0.5, 1e-6}, 1e-6) == 0.5);
+  CHECK(largest_beside({1.0, 2e-17, 1e-17}, 1e-17) == 1.0);  // so are both
 }
 
 TEST_CASE("a member that overflows or leaves a tensor out scatters without bound", "[record]") {
