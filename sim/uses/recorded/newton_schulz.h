@@ -49,7 +49,7 @@ double distance_of(const Values& a, const Values& b);
 // moved = factor * direction + decay * before, as near as can be.
 struct Fit {
   double factor = 0;
-  double decay = 0;   // of `before`, where it can be told from the direction
+  double decay = 0;   // of `before`, unless that is parallel to the direction
   double unlike = 1;  // what that leaves, relative to factor * direction
 };
 

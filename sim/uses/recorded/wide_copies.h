@@ -13,7 +13,7 @@ namespace shardproof::sim::recorded {
 class WideCopies {
  public:
   explicit WideCopies(const RecordedRun& run);
-  // Whether a piece of a floating tensor that is no scalar is below float64, and its rank has
+  // Whether a piece of a floating tensor with dims is below float64, and its rank has
   // nothing of the tensor in float64, where another rank has.
   bool are_elsewhere(const RecordedPiece& piece) const;
 
