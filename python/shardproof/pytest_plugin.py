@@ -132,8 +132,8 @@ def layout_of(item) -> Layout | None:
         return None
     found = getattr(getattr(item, "callspec", None), "params", {}).get("layout")
     if not isinstance(found, Layout):
-        raise pytest.UsageError(f"{item.nodeid} has the marker layouts, but is not a test function of pytest. "
-                                "Write it as a function, or as a method of a plain class.")
+        raise pytest.UsageError(f"{item.nodeid} has the marker layouts, but no layout. Put the marker on a test function "
+                                "of pytest, or on a method of a plain class; not on a pytest.param.")
     return found
 
 

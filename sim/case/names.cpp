@@ -31,12 +31,26 @@ std::string known_names(const std::string& word, const std::vector<std::string>&
   return nearest.empty() ? list : fmt::format("{}; did you mean {}?", list, nearest);
 }
 
+namespace {
+
+// "dp" of "dp%2" and "dp//2", the parts that hybrid sharding cuts an axis into.
+std::string whole_axis(const std::string& name) {
+  const size_t end = std::min(name.find_first_of("%/"), name.size());
+  const std::string cut = name.substr(end);
+  const size_t digits = cut.starts_with("//") ? 2 : 1;
+  const bool is_cut = (cut.starts_with("%") || digits == 2) && cut.size() > digits &&
+                      cut.find_first_not_of("0123456789", digits) == cut.npos;
+  return is_cut ? name.substr(0, end) : name;
+}
+
+}  // namespace
+
 std::string unknown_axis(const std::string& axis) {
   const std::vector<std::string> known = known_axes();
   auto last = known.begin();
   for (size_t begin = 0; begin <= axis.size();) {
     const size_t end = std::min(axis.find_first_of("+,", begin), axis.size());
-    const std::string name = axis.substr(begin, end - begin);
+    const std::string name = whole_axis(axis.substr(begin, end - begin));
     const auto at = std::find(known.begin(), known.end(), name);
     if (at == known.end()) return "unknown axis '" + name + "'";
     if (at < last) return "'" + axis + "' is not in the order of the mesh";

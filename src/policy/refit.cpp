@@ -23,6 +23,8 @@ constexpr int64_t kRoot = 0;        // in the refit group
 constexpr int64_t kAlignment = 16;  // of tensors in a bucket: the bytes of the widest dtype
 constexpr const char* kTakes = "refit can be taken";
 
+constexpr int64_t kLongestText = int64_t{1} << 30;  // bytes
+
 // The trainer's rank 0 sends this to the receivers first.
 struct Announcement {
   RefitInfo info;
@@ -64,8 +66,16 @@ std::string broadcast_text(const std::string& text, Communicator& group, at::Dev
   const at::Tensor size =
       group.broadcast(at::scalar_tensor(static_cast<int64_t>(text.size()), at::kLong).to(device),
                       kRoot, "refit info size");
-  at::Tensor bytes = at::empty({size.item<int64_t>()}, at::kByte);
-  if (group.rank() == kRoot) std::copy(text.begin(), text.end(), bytes.data_ptr<uint8_t>());
+  const auto length = size.item<int64_t>();
+  const bool is_root = group.rank() == kRoot;
+  if (length <= 0 || length > kLongestText || (is_root && length != std::ssize(text))) {
+    throw Error({.kind = ErrorKind::kFailed,
+                 .what = fmt::format("the announcement of a refit has {} bytes", length),
+                 .fix = "check what rank 0 of the trainer sends first",
+                 .code = "aborted"});
+  }
+  at::Tensor bytes = at::empty({length}, at::kByte);
+  if (is_root) std::copy(text.begin(), text.end(), bytes.data_ptr<uint8_t>());
   bytes = group.broadcast(bytes.to(device), kRoot, "refit info").cpu();
   const auto* letters = bytes.const_data_ptr<uint8_t>();
   return {letters, letters + bytes.numel()};

@@ -105,6 +105,23 @@ class Clues(JudgedTest):
                 else:  # the factors are those of the ranks' parts
                     self.assertNotIn("batch", said)
 
+    def test_several_parts_with_as_many_tokens(self):
+        """Of four parts, two have as many tokens: 39 are 13, 10.5, 10.5 and 5, so that 3 + 2 * 3.714.. + 7.8 inverses are 1."""
+        tokens = (13, 10.5, 5)
+        said = self.judged_with_rows({1: 39 / tokens[0], 2: 39 / tokens[1], 3: 39 / tokens[1], 4: 39 / tokens[2], 5: 39 / tokens[2]},
+                                     mesh=(("dp", 2),))
+        self.assertIn("is a mean over its own tokens, and these means are added", said)
+        self.assertIn("as parts with 33.33% and 26.92% and 26.92% and 12.82% of the tokens give", said)
+
+    def test_a_use_of_a_weight_that_gives_no_gradient(self):
+        """All other gradients are right, so that the batch counts."""
+        def change(run, rank, kind, name, values):
+            if (kind, name) != ("grad", "layers.0.up.weight"):
+                return None
+            return [0.0 if i // 6 in (1, 6) else value + 0.3 * other for i, (value, other) in enumerate(zip(values, noise(name)))]
+        said = self.likely(self.judged(change, (("dp", 2),)))
+        self.assertIn("one use of this weight gives it no gradient, as where a tied head or embedding is cut off: 2 of 8 rows", said)
+
     def test_parts_whose_means_are_added(self):
         said = self.judged_with_rows({1: 4, 2: 4, 4: 4 / 3, 5: 4 / 3}, mesh=(("dp", 2),))
         self.assertIn("is a mean over its own tokens, and these means are added", said)

@@ -92,7 +92,7 @@ class OfFunctions(unittest.TestCase):
     def test_a_rank_that_cannot_save_is_named(self):
         done = run("model_cases:saved_on_rank_0", "--layouts", "tp2")
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
-        self.assertRegex(done.stdout, r"model_cases:saved_on_rank_0 +tp2 +raises +save: .*no room.* \(rank 1\)")
+        self.assertRegex(done.stdout, r"model_cases:saved_on_rank_0 +tp2 +raises +save \(what was compared is right\): .*no room.* \(rank 1\)")
 
     def test_a_killed_rank_is_said_where_pytest_is_not_installed(self):
         (self.folder / "pytest.py").write_text("raise ModuleNotFoundError('pytest is not installed')\n")

@@ -58,7 +58,7 @@ class Result:
                            f"{self.saved['tensor']}: {self.saved['pattern']}")
 
         if self.save_error and self.verdict == "match":
-            self.verdict, self.detail = "raises", f"save: {self.save_error}"
+            self.verdict, self.detail = "raises", f"save (what was compared is right): {self.save_error}"
         elif self.save_error:
             self.detail += f"; and saving raises {self.save_error}"
 

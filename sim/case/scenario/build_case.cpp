@@ -294,8 +294,10 @@ void check_expected(const Settings& settings, const CaseSpec& spec) {
         {"expect.detector", &expect.detector, errs},
         {"expect.message", &expect.message, !fits(Verdict::kMatch)}}) {
     if (value->empty() || possible) continue;
+    const Verdict due = value == &expect.kind ? verdict_of_kind(enum_of<ResultKind>(expect.kind))
+                                              : Verdict::kMismatch;
     settings.fail(path, fmt::format("{} is {}, which no {} has", path, *value, expect.verdict),
-                  "name the verdict that has it: expect: {verdict: mismatch, ..}");
+                  fmt::format("name the verdict that has it: expect: {{verdict: {}, ..}}", due));
   }
 }
 

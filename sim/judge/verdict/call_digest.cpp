@@ -32,7 +32,8 @@ DigestFinding finding_of(const CallDigest& call, std::vector<int64_t> ranks, std
           .made = call.call};
 }
 
-// The results that the fewest members hold are wrong; when two are held equally often, one of them.
+// The results that the fewest members hold are wrong. When two are held equally often, nothing
+// tells which of them is.
 std::optional<DigestFinding> unequal_results(const Met& met) {
   std::map<std::vector<uint64_t>, std::vector<int64_t>> holders;
   for (const auto& [place, member] : met.members) {
@@ -51,10 +52,16 @@ std::optional<DigestFinding> unequal_results(const Met& met) {
   }
   std::sort(others.begin(), others.end());
   const CallDigest& call = *met.members.begin()->second;
+  const auto ranks_of = [](const std::vector<int64_t>& ranks) {
+    return fmt::format("{} {}", ranks.size() > 1 ? "ranks" : "rank", fmt::join(ranks, ", "));
+  };
+  const bool are_even = classes.size() == 2 && others.size() == most.size();
   const std::string message =
-      fmt::format("{} {} {} another result of {} than {} {}", others.size() > 1 ? "ranks" : "rank",
-                  fmt::join(others, ", "), others.size() > 1 ? "hold" : "holds",
-                  call_text(call.call), most.size() > 1 ? "ranks" : "rank", fmt::join(most, ", "));
+      fmt::format("{} {} another result of {} than {}",
+                  are_even ? fmt::format("either {} or {}", ranks_of(others), ranks_of(most))
+                           : ranks_of(others),
+                  others.size() > 1 ? "hold" : "holds", call_text(call.call),
+                  are_even ? (most.size() > 1 ? "the others" : "the other") : ranks_of(most));
   std::vector<int64_t> named = others;
   named.push_back(most.front());
   return finding_of(call, named, message);

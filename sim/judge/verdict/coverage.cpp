@@ -121,6 +121,7 @@ class Emptiness {
   }
   void put(const CaseSpec& spec, Grounds& grounds) const {
     grounds.gradients = gradients_;
+    grounds.trains = spec.is(ModelWorkload::kTrain);
     grounds.gradients_not_zero = gradients_not_zero_;
     grounds.scores_something = scored_.magnitude > 0;
     const Largest& all = trained_.seen ? trained_ : scored_;
@@ -191,7 +192,8 @@ std::string unresolved_text(const Account& account, Precision precision) {
 std::string grounds_text(const Grounds& grounds) {
   std::string text;
   if (grounds.scored_tokens >= 0) text = count_of(grounds.scored_tokens, "scored token");
-  if (grounds.gradients == 0) return text;
+  if (grounds.gradients == 0 && !grounds.trains) return text;
+  if (grounds.gradients == 0) return text + (text.empty() ? "" : ", ") + "no gradient to judge";
   return text + fmt::format("{}{} of {} gradients not all zero", text.empty() ? "" : ", ",
                             grounds.gradients_not_zero, grounds.gradients);
 }

@@ -33,6 +33,7 @@ struct Grounds {
   int64_t scored_tokens = -1;  // whose logprobs count in the loss or are scored; -1: not known
   int64_t gradients = 0;       // of parameters, over all steps
   int64_t gradients_not_zero = 0;
+  bool trains = false;            // the workload does
   bool scores_something = false;  // a logprob or score is not 0
   bool is_empty = false;  // the loss and all gradients are 0, or without a loss all logprobs are
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -118,7 +119,7 @@ std::string positions_begin_anew(const std::string& name, const Rows& rows,
 // are columns of the weight after it too; and where it is zero elsewhere, other rows are not.
 std::string empty_rows(const std::map<std::string, Rows>& tensors,
                        const std::map<std::string, Rows>& columns, const Mesh& mesh,
-                       const std::vector<int64_t>& wrong) {
+                       const std::vector<int64_t>& wrong, bool is_alone) {
   for (const auto& [name, rows] : tensors) {
     const int64_t due = std::count_if(rows.begin(), rows.end(),
                                       [](const Row& row) { return row.sums.golden != 0; });
@@ -137,6 +138,13 @@ std::string empty_rows(const std::map<std::string, Rows>& tensors,
     if (has_new(rows)) continue;
     const std::string positions = positions_begin_anew(name, rows, zeros, mesh, wrong);
     if (!positions.empty()) return positions;
+    if (is_alone) {
+      return fmt::format(
+          "one use of this weight gives it no gradient, as where a tied head or embedding is cut "
+          "off: {} of {} rows of {} are zero here and are not in the reference, and all other "
+          "gradients are right",
+          empty, due, name);
+    }
     return fmt::format(
         "a part of the batch does not count, such as a microbatch or the rows of a rank: {} of {} "
         "rows of {} are zero here and are not in the reference",
@@ -181,20 +189,37 @@ bool share_a_piece(const std::vector<Weight>& weights) {
   return false;
 }
 
-double sum_of_inverses(const std::vector<Weight>& weights) {
-  double sum = 0;
-  for (const Weight& weight : weights) sum += 1 / weight.factor;
-  return sum;
-}
+// Means over n_i of N tokens have the factors N / n_i, or where k of them are averaged N / (k n_i).
+struct Means {
+  bool are_added = false;
+  std::vector<int64_t> parts = {};  // how many have each weight
+  double inverses = 0;              // sum of those of all parts
+};
 
-// Means over n_i of N tokens have the factors N / n_i, or with k parts N / (k n_i).
-bool are_means(const std::vector<Weight>& weights) {
-  const auto parts = static_cast<double>(weights.size());
-  return std::fabs(sum_of_inverses(weights) - parts) <= kSame * parts;
-}
-
-bool are_added_means(const std::vector<Weight>& weights) {
-  return std::fabs(sum_of_inverses(weights) - 1) <= kSame;
+// The fewest parts whose means have these weights. Several may have as many tokens.
+std::optional<Means> means_of(const std::vector<Weight>& weights) {
+  constexpr size_t kMostWeights = 5;  // of which several parts may have one
+  constexpr int64_t kMostOfOne = 4;
+  const int64_t most = weights.size() > kMostWeights ? 1 : kMostOfOne;
+  std::optional<Means> fewest;
+  int64_t of_fewest = 0;
+  std::vector<int64_t> parts(weights.size(), 1);
+  for (bool is_last = false; !is_last;) {
+    double inverses = 0;
+    for (size_t i = 0; i < parts.size(); ++i) inverses += double(parts[i]) / weights[i].factor;
+    const int64_t all = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+    for (const bool are_added : {false, true}) {
+      const double due = are_added ? 1 : static_cast<double>(all);
+      if (!(std::fabs(inverses - due) <= kSame * due) || (fewest && all >= of_fewest)) continue;
+      fewest = {are_added, parts, inverses};
+      of_fewest = all;
+    }
+    size_t at = 0;
+    while (at < parts.size() && parts[at] == most) parts[at++] = 1;
+    is_last = at == parts.size();
+    if (!is_last) ++parts[at];
+  }
+  return fewest;
 }
 
 std::string unequal_weights(const std::string& name, const Rows& rows) {
@@ -203,27 +228,30 @@ std::string unequal_weights(const std::string& name, const Rows& rows) {
   if (!are_tokens) return "";
   std::vector<Weight> weights = weights_of(rows);
   // A row alone may come from several parts, unless many fit together.
-  const bool fit = are_means(weights) || are_added_means(weights);
-  if (!fit || weights.size() < kFewestThatFit) {
+  if (!means_of(weights) || weights.size() < kFewestThatFit) {
     std::erase_if(weights, [](const Weight& weight) { return weight.rows < kFewestRows; });
   }
   if (weights.size() < 2 || weights.size() > kMostParts || !share_a_piece(weights)) return "";
-  const double inverses = sum_of_inverses(weights);
+  const std::optional<Means> means = means_of(weights);
   std::vector<std::string> texts, shares;
   bool is_less = true;
-  for (const Weight& weight : weights) {
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Weight& weight = weights[i];
     texts.push_back(fmt::format("{} {} {:.6g} x the reference", weight.rows,
                                 weight.rows == 1 ? "row is" : "rows are", weight.factor));
-    shares.push_back(fmt::format("{:.4g}%", 100 / (inverses * weight.factor)));
+    if (means) {
+      const std::string share = fmt::format("{:.4g}%", 100 / (means->inverses * weight.factor));
+      shares.insert(shares.end(), static_cast<size_t>(means->parts[i]), share);
+    }
     is_less = is_less && weight.factor > 0 && weight.factor < 1;
   }
   const std::string evidence = fmt::format("of {}, {}", name, fmt::join(texts, ", "));
-  if (are_means(weights) || are_added_means(weights)) {
+  if (means) {
     return fmt::format(
         "each part of the batch, such as a rank's rows or a microbatch, is a mean over its own "
         "tokens{}, where each token of the whole batch should count equally: {}, as parts with {} "
         "of the tokens give",
-        are_means(weights) ? "" : ", and these means are added", evidence,
+        means->are_added ? ", and these means are added" : "", evidence,
         fmt::join(shares, " and "));
   }
   return fmt::format(
@@ -239,7 +267,13 @@ std::string unequal_weights(const std::string& name, const Rows& rows) {
 std::string clue_of_batch_parts(const std::vector<Gradient>& gradients, const Mesh& mesh,
                                 const std::vector<int64_t>& wrong) {
   const std::map<std::string, Rows> tensors = rows_of(gradients);
-  std::string clue = empty_rows(tensors, rows_of(gradients, 1), mesh, wrong);
+  std::set<std::string> all, wrong_ones;
+  for (const Gradient& one : gradients) {
+    all.insert(one.piece->name);
+    if (!one.is_right()) wrong_ones.insert(one.piece->name);
+  }
+  const bool is_alone = wrong_ones.size() == 1 && all.size() > 2;
+  std::string clue = empty_rows(tensors, rows_of(gradients, 1), mesh, wrong, is_alone);
   for (const auto& [name, rows] : tensors) {
     if (clue.empty()) clue = unequal_weights(name, rows);
   }

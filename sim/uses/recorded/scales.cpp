@@ -8,12 +8,10 @@
 namespace shardproof::sim::recorded {
 namespace {
 
-using enum ObservationKind;
-
 // The kind of what a tensor stands beside: each kind of state beside its own, as a moment of small
 // gradients is far below any parameter; all others together.
 ObservationKind beside(ObservationKind kind) {
-  return is_stepped(kind) && kind != kParameter ? kind : kOutput;
+  return is_stepped(kind) && kind != ObservationKind::kParameter ? kind : ObservationKind::kOutput;
 }
 
 const Sizes& sizes_of(const Reference& reference, const GoldenTensor& golden,
@@ -26,11 +24,12 @@ const Sizes& sizes_of(const Reference& reference, const GoldenTensor& golden,
 double compute_phase_scale(const Reference& reference, const GoldenTensor& golden) {
   const ObservationKind kind = beside(golden.kind);
   const Sizes& sizes = sizes_of(reference, golden, kind);
-  if (kind == kOutput) return std::max(golden.scale, largest_beside(sizes, golden.scale));
-  const Sizes& gradients = sizes_of(reference, golden, kGradient);
+  if (kind == ObservationKind::kOutput)
+    return std::max(golden.scale, largest_beside(sizes, golden.scale));
+  const Sizes& gradients = sizes_of(reference, golden, ObservationKind::kGradient);
   const double gradient = gradients.empty() ? 0 : *gradients.begin();
   return std::max({golden.scale, sizes.empty() ? 0 : *sizes.begin(),
-                   kind == kExpAvgSq ? gradient * gradient : gradient});
+                   kind == ObservationKind::kExpAvgSq ? gradient * gradient : gradient});
 }
 
 }  // namespace
@@ -39,8 +38,9 @@ void add_scales(Reference& reference) {
   for (const GoldenTensor& tensor : reference.record.tensors()) {
     if (tensor.value.dim() == 0 || is_optional_state(tensor.kind)) continue;
     reference.scales[{tensor.phase, tensor.step, beside(tensor.kind)}].insert(tensor.scale);
-    if (tensor.kind == kGradient)
-      reference.scales[{tensor.phase, tensor.step, kGradient}].insert(tensor.scale);
+    if (tensor.kind == ObservationKind::kGradient)
+      reference.scales[{tensor.phase, tensor.step, ObservationKind::kGradient}].insert(
+          tensor.scale);
   }
   for (const GoldenTensor& tensor : reference.record.tensors())
     reference.phase_scales.push_back(compute_phase_scale(reference, tensor));

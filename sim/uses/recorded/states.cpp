@@ -230,10 +230,14 @@ std::string was_at_another_place(const RecordedRun& run, const Reference& refere
 }
 
 std::string other_count(const judge::ResultRow& row) {
+  const bool is_more = row.actual_value > row.golden_value;
   return fmt::format(
       "the optimizer's count of steps of this parameter is {:.6g}, where the reference has {:.6g}: "
-      "its states were made anew, or loaded without their count, by which updates are scaled",
-      row.actual_value, row.golden_value);
+      "{}, and updates are scaled by it",
+      row.actual_value, row.golden_value,
+      is_more ? "step() was called more often, or the count of another run was loaded"
+              : "a step was left out there, or its states were made anew or loaded without their "
+                "count");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "base/call_keys.h"
 #include "observe/probe.h"
+#include "sim/judge/probe/census.h"
 #include "sim/world/calls/call_digests.h"
 #include "sim/world/calls/fault_injection.h"
 #include "sim/world/process/worker_main.h"
@@ -85,10 +86,13 @@ RankEnding run_rank(const RankMain& main, const CaseSpec& spec, RankEnv env,
     env.on_tokens = [&](const at::Tensor& token_map) { injection.on_tokens(token_map); };
     env.on_tensor = [&, inner = std::move(env.on_tensor)](const Observation& observation) {
       if (observation.token_map.defined()) injection.on_tokens(observation.token_map);
-      // No golden names these two: they prove the optimizer, and nothing would miss them.
+      // No golden names the first two: they prove the optimizer. Nothing would miss any of these.
       const bool is_proof = observation.kind == ObservationKind::kInitial ||
                             observation.kind == ObservationKind::kFed;
-      if (!is_proof && injection.hides(observation.name, observation.step)) return false;
+      const bool is_left_out =
+          !spec.record_activations && judge::is_of_microbatch(observation.phase, observation.kind);
+      const bool is_missed = !is_proof && !is_left_out;
+      if (is_missed && injection.hides(observation.name, observation.step)) return false;
       return !inner || inner(observation);
     };
   }
