@@ -23,8 +23,6 @@ constexpr int64_t kRoot = 0;        // in the refit group
 constexpr int64_t kAlignment = 16;  // of tensors in a bucket: the bytes of the widest dtype
 constexpr const char* kTakes = "refit can be taken";
 
-constexpr int64_t kLongestText = int64_t{1} << 30;  // bytes
-
 // The trainer's rank 0 sends this to the receivers first.
 struct Announcement {
   RefitInfo info;
@@ -68,7 +66,7 @@ std::string broadcast_text(const std::string& text, Communicator& group, at::Dev
                       kRoot, "refit info size");
   const auto length = size.item<int64_t>();
   const bool is_root = group.rank() == kRoot;
-  if (length <= 0 || length > kLongestText || (is_root && length != std::ssize(text))) {
+  if (length <= 0 || (is_root && length != std::ssize(text))) {
     throw Error({.kind = ErrorKind::kFailed,
                  .what = fmt::format("the announcement of a refit has {} bytes", length),
                  .fix = "check what rank 0 of the trainer sends first",
