@@ -374,7 +374,7 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
   out.groups = run.groups;
   out.settings = run.settings;
   out.matrices = run.matrices;
-  add_scales(out);
+  add_phase_scales(out);
   return out;
 }
 

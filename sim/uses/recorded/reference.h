@@ -15,13 +15,10 @@
 namespace shardproof::sim::recorded {
 
 struct Reference {
-  GoldenRecord record;           // ordered as the run computed them
-  std::set<std::string> narrow;  // record keys of tensors that were recorded below float64
-  // The magnitudes of the tensors that phase_scale_of() takes together, without scalars.
-  std::map<std::tuple<Phase, int64_t, ObservationKind>, Sizes> scales;
-  std::vector<double> phase_scales =
-      {};                        // phase_scale_of() each tensor of the record, in its order
-  bool knows_optimizer = false;  // RecordedRun::knows_optimizer
+  GoldenRecord record;               // ordered as the run computed them
+  std::set<std::string> narrow;      // record keys of tensors that were recorded below float64
+  std::vector<double> phase_scales;  // phase_scale_of() each tensor of the record, in its order
+  bool knows_optimizer = false;      // RecordedRun::knows_optimizer
   std::vector<ParameterGroup> groups = {};           // RecordedRun::groups
   std::map<std::string, std::string> settings = {};  // RecordedRun::settings
   std::map<std::string, MatrixRule> matrices = {};   // RecordedRun::matrices
@@ -41,8 +38,8 @@ struct Reference {
 // they agree with each other, and are far from the run.
 Reference make_reference(const RecordedRun& run, Precision judged);
 
-// Fills the scales of the reference from its record.
-void add_scales(Reference& reference);
+// Fills the phase scales of the reference from its record.
+void add_phase_scales(Reference& reference);
 // The largest magnitude of the tensors beside it: of a moment, those of its kind and the gradients,
 // or their squares, of its step; of others, those of their phase and step. User scalars, as a count
 // of tokens, are not among them.

@@ -1,5 +1,8 @@
 // How large the tensors of a reference are beside each other.
 #include <algorithm>
+#include <map>
+#include <tuple>
+#include <vector>
 
 #include "sim/case/case_spec.h"
 #include "sim/judge/diff/tolerance.h"
@@ -14,19 +17,26 @@ ObservationKind beside(ObservationKind kind) {
   return is_stepped(kind) && kind != ObservationKind::kParameter ? kind : ObservationKind::kOutput;
 }
 
-const Sizes& sizes_of(const Reference& reference, const GoldenTensor& golden,
-                      ObservationKind kind) {
-  static const Sizes kNone;
-  const auto found = reference.scales.find({golden.phase, golden.step, kind});
-  return found == reference.scales.end() ? kNone : found->second;
+// Of a phase and step, those of each kind of beside(), and of gradients alone; without scalars.
+using AllSizes = std::map<std::tuple<Phase, int64_t, ObservationKind>, Sizes>;
+
+AllSizes all_sizes(const std::vector<GoldenTensor>& tensors) {
+  AllSizes sizes;
+  for (const GoldenTensor& tensor : tensors) {
+    if (tensor.value.dim() == 0 || is_optional_state(tensor.kind)) continue;
+    sizes[{tensor.phase, tensor.step, beside(tensor.kind)}].insert(tensor.scale);
+    if (tensor.kind != ObservationKind::kGradient) continue;
+    sizes[{tensor.phase, tensor.step, tensor.kind}].insert(tensor.scale);
+  }
+  return sizes;
 }
 
-double compute_phase_scale(const Reference& reference, const GoldenTensor& golden) {
+double phase_scale_in(AllSizes& all, const GoldenTensor& golden) {
   const ObservationKind kind = beside(golden.kind);
-  const Sizes& sizes = sizes_of(reference, golden, kind);
+  const Sizes& sizes = all[{golden.phase, golden.step, kind}];
   if (kind == ObservationKind::kOutput)
     return std::max(golden.scale, largest_beside(sizes, golden.scale));
-  const Sizes& gradients = sizes_of(reference, golden, ObservationKind::kGradient);
+  const Sizes& gradients = all[{golden.phase, golden.step, ObservationKind::kGradient}];
   const double gradient = gradients.empty() ? 0 : *gradients.begin();
   return std::max({golden.scale, sizes.empty() ? 0 : *sizes.begin(),
                    kind == ObservationKind::kExpAvgSq ? gradient * gradient : gradient});
@@ -34,16 +44,10 @@ double compute_phase_scale(const Reference& reference, const GoldenTensor& golde
 
 }  // namespace
 
-void add_scales(Reference& reference) {
-  for (const GoldenTensor& tensor : reference.record.tensors()) {
-    if (tensor.value.dim() == 0 || is_optional_state(tensor.kind)) continue;
-    reference.scales[{tensor.phase, tensor.step, beside(tensor.kind)}].insert(tensor.scale);
-    if (tensor.kind == ObservationKind::kGradient)
-      reference.scales[{tensor.phase, tensor.step, ObservationKind::kGradient}].insert(
-          tensor.scale);
-  }
+void add_phase_scales(Reference& reference) {
+  AllSizes sizes = all_sizes(reference.record.tensors());
   for (const GoldenTensor& tensor : reference.record.tensors())
-    reference.phase_scales.push_back(compute_phase_scale(reference, tensor));
+    reference.phase_scales.push_back(phase_scale_in(sizes, tensor));
 }
 
 double phase_scale_of(const Reference& reference, const GoldenTensor& golden) {
