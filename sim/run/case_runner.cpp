@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "sim/case/names.h"
 #include "sim/judge/verdict/microbatches.h"
+#include "sim/judge/verdict/recurrence.h"
 #include "sim/run/case_check.h"
 #include "sim/world/rank/case_options.h"
 
@@ -67,13 +68,6 @@ bool may_be_amplified(const judge::CaseResult& result) {
          first.worst_error <= kMostAmplified * first.allowance;  // false for NaN
 }
 
-// Whether more members of the golden may change the verdict. Scatters only grow with more members,
-// so a tensor that few leave unresolved is unresolved by all.
-bool is_open(const judge::CaseResult& result) {
-  if (result.verdict == Verdict::kRefused || result.verdict == Verdict::kBadInput) return false;
-  return result.verdict != Verdict::kMatch || !result.as_expected;
-}
-
 // Whether few members are too few: something will be wrong.
 bool expects_errors(const CaseSpec& spec) {
   return !spec.faults.empty() || spec.expect.verdict == Verdict::kMismatch ||
@@ -104,6 +98,7 @@ struct CaseRunner::RunningCase {
   std::shared_ptr<const GoldenStore::Golden> golden = nullptr;  // keeps its descriptor open
   bool leaves_world_whole = false;
   GoldenStore::Members members = GoldenStore::Members::kFew;
+  std::optional<judge::CaseResult> first = std::nullopt;  // of a case that runs again
   // Tried after a wrong gradient that nothing else explains.
   std::optional<std::vector<judge::MicrobatchGolden>> microbatches = std::nullopt;
 
@@ -197,12 +192,19 @@ void CaseRunner::finish(const std::shared_ptr<RunningCase>& running,
                    running->microbatches.value_or(std::vector<judge::MicrobatchGolden>()));
   using enum GoldenStore::Members;
   const bool amplified = running->members != kMeasured && may_be_amplified(result);
-  const bool open = running->golden && running->golden->has_few && is_open(result);
+  const bool open = running->golden && running->golden->has_few && judge::is_open(result);
   if (running->golden && (amplified || open)) {
     running->members = amplified ? kMeasured : kDue;
     running->leaves_world_whole = leaves_world_whole(result);
+    running->first = std::move(result);
     pool_.post([this, running] { get_golden(running); });  // when the world is idle again
     return;
+  }
+  const bool wrong_at_first = running->first && running->first->verdict == Verdict::kMismatch;
+  const bool right_now = result.verdict == Verdict::kMatch || result.verdict == Verdict::kRefused;
+  if (wrong_at_first && right_now && !judge::explains(result, *running->first)) {
+    result = std::move(*running->first);
+    judge::does_not_recur(result);
   }
   if (running->golden && !running->microbatches) {
     running->microbatches = judge::microbatches_to_try(result);

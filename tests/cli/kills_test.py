@@ -24,6 +24,7 @@ SCENARIO = """
 name: t/kills
 model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1}
 data: {lengths: [5, 3, 4, 2]}
+precision: float32
 run: {steps: 2}
 matrix:
   seed: [1, 2, 3]
