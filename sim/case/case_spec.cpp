@@ -26,14 +26,15 @@ std::string file_identity(const std::filesystem::path& path) {
   return fmt::format("{}:{}:{}", path.string(), bytes, modified_ns);
 }
 
-// Identities of the weight files of a folder, in the order of their names.
+// Identities of the files of a folder that hold weights, or may name those that do.
 std::vector<std::string> weights_identity(const std::string& folder) {
   std::vector<std::string> identities;
   if (folder.empty()) return identities;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("model")) identities.push_back(file_identity(entry.path()));
+    const bool holds = name.starts_with("model") || name.ends_with(".safetensors");
+    if (holds) identities.push_back(file_identity(entry.path()));
   }
   std::sort(identities.begin(), identities.end());
   return identities;

@@ -11,6 +11,7 @@
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -131,7 +132,11 @@ void GoldenCache::trim() const {
   std::vector<Entry> entries;
   int64_t total = 0;
   std::error_code gone;
+  const auto yesterday = fs::file_time_type::clock::now() - std::chrono::hours(24);
   for (const auto& file : fs::directory_iterator(folder_, gone)) {
+    const bool is_left =
+        file.path().extension() == ".tmp" && file.last_write_time(gone) < yesterday;
+    if (is_left) fs::remove(file.path(), gone);  // by a run that was killed
     if (file.path().extension() != ".golden") continue;
     const auto bytes = static_cast<int64_t>(file.file_size(gone));
     entries.push_back({file.path(), file.last_write_time(gone), bytes});
