@@ -1,5 +1,6 @@
 #include "comm/pending_collective.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 
 #include <exception>
@@ -43,6 +44,7 @@ Error backend_error(const Call& call, const std::string& text) {
 }  // namespace
 
 void run_backend_call(const Call& call, const std::function<void()>& run) {
+  const at::AutoDispatchBelowADInplaceOrView unseen_by_autograd;
   try {
     run();
   } catch (const Error&) {
