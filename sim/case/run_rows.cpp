@@ -236,7 +236,7 @@ const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&) {
   const OptimizerSpec plain;
   static const OptionRows<OptimizerSpec> rows = {
       row<&Spec::max_norm>("run.max_grad_norm",
-                           "Norm to which gradients are clipped; null: no clipping",
+                           "Norm to which gradients are clipped; null or 0: no clipping",
                            Range{0, 1e300}, Null::kAllowed, trains()),
       row<&Spec::norm_type>("run.grad_norm.type",
                             "p of the gradient norm: a number above 0, or inf", ShortName{"norm"},

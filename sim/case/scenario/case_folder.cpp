@@ -128,9 +128,6 @@ class Constants {
   bool is_null(const std::string& key) const {
     return object_.contains(key) && object_[key].is_null();
   }
-  bool is_number(const std::string& key) const {
-    return object_.contains(key) && object_[key].is_number();
-  }
 
   void fail(const std::string& key, const std::string& problem) const {
     wrong_.add(place_, key, problem);
@@ -177,7 +174,7 @@ void read_optimizer(WrongConstants& wrong, const json& object, CaseSpec& spec) {
   constants.pair("betas", optimizer.beta1, optimizer.beta2);
   constants.number("eps", optimizer.eps, 0, 1e6);
   constants.number("weight_decay", optimizer.weight_decay, 0, 1e6);
-  if (constants.is_number("momentum")) constants.number("momentum", optimizer.momentum, 0, 1e6);
+  if (!constants.is_null("momentum")) constants.number("momentum", optimizer.momentum, 0, 1e6);
   if (constants.is_null("max_norm")) {
     optimizer.max_norm = 0;
   } else {

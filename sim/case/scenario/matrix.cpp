@@ -163,6 +163,13 @@ std::vector<MatrixRow> expand_matrix(const Schema& schema, const std::string& fi
     }
     rows = std::move(product);
   }
+  std::set<std::string> names;
+  for (const MatrixRow& row : rows) {
+    if (names.insert(row.label).second) continue;
+    fail_at(file, matrix->line, matrix->column,
+            fmt::format("two cases of the matrix have the name '{}'", row.label),
+            "give its rows names without commas");
+  }
   return rows;
 }
 

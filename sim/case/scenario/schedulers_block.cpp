@@ -143,6 +143,10 @@ void set_schedulers(const Settings& settings, OptimizerSpec& optimizer) {
                     "write {name: .., kwargs: {..}} for each and {milestones: [..]} last");
     }
     if (closes) {
+      if (!record["kwargs"].empty()) {
+        settings.fail(kPath, "the milestones of run.scheduler take no kwargs",
+                      "give the kwargs to the schedulers before them");
+      }
       optimizer.milestones = record["milestones"].get<std::vector<int64_t>>();
       ended = true;
     } else {

@@ -142,7 +142,11 @@ class StageReader {
     if (!data_parallel.empty()) {
       parallel_.data_parallel = enum_of<DataParallelKind>(data_parallel);
     }
-    if (given == no_sizes()) return;
+    if (given == no_sizes()) {
+      if (!record["sequence_parallel"]) return;
+      fail("sequence_parallel of a load goes with the sizes of its mesh",
+           "name the sizes too, for example tensor_parallel_size: 2");
+    }
     for (const auto& axis : kTrainingAxes) {
       parallel_.*axis.size = std::max<int64_t>(given.*axis.size, 1);
     }
