@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/count_of.h"
@@ -21,9 +23,10 @@ Amount amount_of(const at::Tensor& a, const at::Tensor& b) {
   const auto* y = b.const_data_ptr<double>();
   Amount amount{.elements = a.numel()};
   for (int64_t i = 0; i < amount.elements; ++i) {
-    if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) continue;
-    const double gap = std::abs(x[i] - y[i]);
-    const double share = gap / std::max(std::abs(x[i]), std::abs(y[i]));
+    const bool same_bits = std::bit_cast<uint64_t>(x[i]) == std::bit_cast<uint64_t>(y[i]);
+    if (same_bits || (std::isnan(x[i]) && std::isnan(y[i]))) continue;
+    const double gap = std::abs(x[i] - y[i]);  // of 0 and -0: 0
+    const double share = gap == 0 ? 0 : gap / std::max(std::abs(x[i]), std::abs(y[i]));
     ++amount.differing;
     amount.absolute = std::max(amount.absolute, std::isnan(gap) ? kInfinity : gap);
     amount.relative = std::max(amount.relative, std::isnan(share) ? kInfinity : share);
@@ -40,8 +43,10 @@ std::string difference_of(const at::Tensor& a, const at::Tensor& b) {
     return fmt::format("{} in A, {} in B", dtype_name(a.scalar_type()),
                        dtype_name(b.scalar_type()));
   }
-  const Amount amount = amount_of(a.to(at::kDouble), b.to(at::kDouble));
-  return amount.differing == 0 ? "" : amount_text(amount);
+  const at::Tensor x = a.contiguous(), y = b.contiguous();
+  if (std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0) return "";
+  const Amount amount = amount_of(x.to(at::kDouble), y.to(at::kDouble));
+  return amount.differing > 0 ? amount_text(amount) : "bits that no float64 shows";
 }
 
 }  // namespace
@@ -56,6 +61,10 @@ void Amount::add(const Amount& other) {
 std::string amount_text(const Amount& amount) {
   if (amount.differing == 0)
     return fmt::format("{}, all equal", count_of(amount.elements, "element"));
+  if (amount.absolute == 0) {
+    return fmt::format("{} of {}: 0 and -0", amount.differing,
+                       count_of(amount.elements, "element"));
+  }
   return fmt::format("{} of {} {}, at most by {:.3g}, relatively by {:.3g}", amount.differing,
                      count_of(amount.elements, "element"),
                      amount.elements == 1 ? "differs" : "differ", amount.absolute, amount.relative);

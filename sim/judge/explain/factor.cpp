@@ -23,6 +23,7 @@ double factor_slack(const Symptoms& symptoms) {
 namespace {
 
 constexpr double kBetterByMany = 4;
+constexpr double kNearOfScalar = 1e-2;   // sizes, squares and roots lie near any number
 constexpr int64_t kFewestForFactor = 8;  // for a factor that is only approximately right
 
 struct Meaning {
@@ -249,10 +250,12 @@ std::optional<Meaning> loss_scale_meaning(const Symptoms& symptoms, const Rows& 
                  "the loss scale grew or fell at another step than it should"};
 }
 
-// Below float64, where roundings hide the quotient: a wrong count of this factor is its only
-// meaning. No loss is divided by a number of dropped routes.
-std::optional<Meaning> count_meaning(const Symptoms& symptoms, double factor, double near) {
-  if (symptoms.precision == Precision::kFloat64) return std::nullopt;
+// A wrong count of this factor is its only meaning: below float64, where roundings hide the
+// quotient, and where the size of an axis would pass for it. No loss is divided by a number of
+// dropped routes.
+std::optional<Meaning> count_meaning(const Symptoms& symptoms, double factor, double near,
+                                     bool is_size) {
+  if (symptoms.precision == Precision::kFloat64 && !is_size) return std::nullopt;
   for (const WrongCount& count : symptoms.wrong_counts) {
     if (!(count.actual > 0) || count.name == "metric.dropped_routes") continue;
     const double due = count.golden / count.actual;
@@ -324,14 +327,16 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
   if (const auto factor = exact_factor(wrong, slack)) {
     found = {*factor, 1, true};
     // The factor of many elements is known better than each of them.
-    near = std::max(all_scalar ? slack : slack / kBetterByMany, 1e-4);
+    near = std::max(all_scalar ? std::min(slack, kNearOfScalar) : slack / kBetterByMany, 1e-4);
   } else if (!all_scalar) {
     found = nearly_fitting(wrong, meanings);
   }
   if (found.share < 0) return std::nullopt;
   std::optional<Meaning> meaning = loss_scale_meaning(symptoms, wrong, found.factor, near);
-  if (!meaning) meaning = count_meaning(symptoms, found.factor, near);
-  if (!meaning) meaning = all_meanings_of(found.factor, near, meanings);
+  const std::optional<Meaning> of_size = all_meanings_of(found.factor, near, meanings);
+  const bool is_size = of_size && !is_before_backward(symptoms);
+  if (!meaning) meaning = count_meaning(symptoms, found.factor, near, is_size);
+  if (!meaning) meaning = of_size;
   if (!meaning) meaning = scale_meaning(symptoms, found.factor, near);
   if (meaning && found.exact && !is_meant(difference, found.factor, *meaning)) meaning.reset();
   if (all_scalar && !meaning) return std::nullopt;
