@@ -93,6 +93,8 @@ std::string reference_key(const CaseSpec& spec) {
   CaseSpec made = reference_case(spec, "");  // golden_key has the precision
   made.name.clear();
   made.tags.clear();
+  made.file.clear();
+  made.line = 0;
   return to_json(made).dump();
 }
 

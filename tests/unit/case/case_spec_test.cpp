@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "sim/case/reference.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/unit/case/scenario/scenario_text.h"
 
@@ -42,4 +43,16 @@ TEST_CASE("Weights and batch files count by size and time of change", "[scenario
   CHECK(changed != key);
   folder.write("batch.safetensors", "longer too");
   CHECK(golden_key(spec) != changed);
+  folder.write("part-00001.safetensors", "one");  // as an index may name it
+  const std::string sharded = golden_key(spec);
+  folder.write("part-00001.safetensors", "longer");
+  CHECK(golden_key(spec) != sharded);
+}
+
+TEST_CASE("A reference is keyed by what it runs with", "[scenario]") {
+  const auto key = [](const std::string& text) {
+    return reference_key(only_case("reference: {mesh: {dp: 2}}\ndata: {batch_size: 4}\n" + text));
+  };
+  CHECK(key("") == key("name: other\ntags: [soak]\nparallel: {tensor_parallel_size: 2}\n"));
+  CHECK(key("") != key("data.uneven: true\n"));
 }

@@ -166,6 +166,8 @@ TEST_CASE("What is wrong with stages is said where it stands", "[scenario][PW-1]
   says("{stages: [{do: train, train_global_batch_size: 4}]}",
        "stage 1: 6 samples do not divide into global batches of 4");
   says("{stages: [{do: train}, {do: load}]}", "stage 2: there is nothing to load yet");
+  says("{stages: [{do: save}, {do: load, sequence_parallel: true}]}",
+       "stage 2: sequence_parallel of a load goes with the sizes of its mesh");
   says("{stages: [{do: save}, {do: load, tensor_parallel_size: 2}]}",
        "the mesh tp=2 has 2 ranks, the one before 1");
   says("{stages: [{do: refit}]}", "there are no inference ranks to refit");

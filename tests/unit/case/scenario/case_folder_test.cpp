@@ -105,6 +105,8 @@ TEST_CASE("All wrong constants are said at once, in the order of the file, each 
                los = said.find("case.json:3:28: los is unknown");
   CHECK((steps < lr && lr < kind && kind < los && los != said.npos));
   CHECK(contains(CaseFolder("{\n\t\"los\": 3}").refusal(), "los is unknown"));
+  CHECK(contains(CaseFolder(R"({"optimizer": {"kind": "SGD", "momentum": "0.9"}})").refusal(),
+                 "optimizer.momentum must be a number"));
 }
 
 TEST_CASE("What is no JSON object is refused with its place", "[case]") {

@@ -195,6 +195,8 @@ TEST_CASE("A matrix that cannot be expanded is refused with its place", "[scenar
                  {"matrix: {seed: []}\n", "an empty list"},
                  {"matrix: {seed: [1, 2], of: [{name: a, seed: 3}, {name: b}]}\n",
                   "tp/x.yaml:1:39: two lists of the matrix set seed"},
+                 {"matrix: {m: [{name: \"a,b\"}, {name: a}], n: [{name: c}, {name: \"b,c\"}]}\n",
+                  "two cases of the matrix have the name 'a,b,c'"},
                  {"matrix: {seed: 3}\n", "matrix.seed is 3"},
                  {"matrix: [1]\n", "matrix is a list; it must be a map of lists"},
                  {"matrix: {m: [{name: \"a\\x01b\"}]}\n", "which cannot be shown"},

@@ -64,6 +64,8 @@ TEST_CASE("What is wrong with a scheduler is said where it stands", "[scenario][
   says("[{name: LinearLR}, {name: ConstantLR}]", "2 schedulers have 0 milestones between them");
   says("[{name: LinearLR}, {milestones: [3]}]", "1 schedulers have 1 milestones");
   says("[{milestones: [3]}, {name: LinearLR}]", "milestones: [..]} last");
+  says("[{name: LinearLR}, {name: ConstantLR}, {milestones: [3], kwargs: {T_max: 7}}]",
+       "the milestones of run.scheduler take no kwargs");
   says("[{name: LinearLR}, {name: ConstantLR}, {milestones: [0]}]", "do not grow from 1");
   says("[{}]", "neither a scheduler nor");
   says("3", "a list of maps");
