@@ -7,20 +7,33 @@ import math
 import struct
 
 import cli_test
-from recorded_test import ADAM, PARAMETERS, JudgedTest, Run, cut, gradient, of, recorded, start, stepped, values_of
+from recorded_test import (ADAM, PARAMETERS, JudgedTest, Run, cut, either, gradient, of, recorded, replaced, start,
+                           stepped, times, values_of)
+
+UP, DP = "layers.0.up.weight", (("dp", 2),)
 
 
 def noise(name):
     return values_of("noise " + name, PARAMETERS[name][0])
 
 
-def below_head(kinds_of_noise):
-    """A change of all gradients but the head's: kinds_of_noise(run, rank, name) times other values are added."""
-    def change(run, rank, kind, name, values):
-        if kind != "grad" or name == "head.weight":
-            return None
-        return [value + kinds_of_noise(run, rank, name) * other for value, other in zip(values, noise(name))]
-    return change
+def disturbed(values, run, rank, name):
+    """Other values."""
+    return [value + 0.3 * other for value, other in zip(values, noise(name))]
+
+
+def zeroed(values, rows):
+    """Of `up`, whose rows have 6 values."""
+    return [0.0 if i // 6 in rows else value for i, value in enumerate(values)]
+
+
+OTHER_GRADIENTS = replaced("grad", "", disturbed)
+BELOW_HEAD = replaced("grad", "layers", disturbed)  # all gradients but the head's
+
+
+def without_rows_of_up(rows):
+    """A change of all gradients, in which these rows of `up` are zero."""
+    return either(replaced("grad", UP, lambda *given: zeroed(disturbed(*given), rows)), OTHER_GRADIENTS)
 
 
 class Clues(JudgedTest):
@@ -32,65 +45,35 @@ class Clues(JudgedTest):
 
     def test_addends_on_the_way(self):
         """Other gradients are wrong before that of the norm, where the ranks of tp hold addends."""
-        def change(run, rank, kind, name, values):
-            if kind != "grad" or name == "head.weight":
-                return None
-            if "norm" in name:
-                share = 0.25 if run.at(rank, "tp") == 0 else 0.75
-                return [share * value for value in values]
-            return [value + 0.3 * other for value, other in zip(values, noise(name))]
-        text = self.judged(change)
+        shares = of("grad", "norm", lambda value, run, rank: (0.25, 0.75)[rank] * value)
+        text = self.judged(either(shares, BELOW_HEAD))
         self.assertIn("experts", text.split("tensor")[1].split()[0])
         self.assertIn("the sum over tp is missing where layers.0.norm.weight gets its gradient", self.likely(text))
 
     def test_other_wrong_gradients_are_no_addends(self):
-        self.assertNotIn("sum", self.likely(self.judged(below_head(lambda run, rank, name: 0.3))))
+        self.assertNotIn("sum", self.likely(self.judged(BELOW_HEAD)))
 
     def test_rows_that_do_not_count(self):
         """A microbatch is left out: rows whose tokens are in it alone are zero."""
-        def change(run, rank, kind, name, values):
-            if kind != "grad":
-                return None
-            if name != "layers.0.up.weight":
-                return [value + 0.3 * other for value, other in zip(values, noise(name))]
-            wide = PARAMETERS[name][0][1]
-            return [0.0 if i // wide in (1, 6) else value + 0.3 * other
-                    for i, (value, other) in enumerate(zip(values, noise(name)))]
         for axis in ("tp", "dp"):
             with self.subTest(axis=axis):
                 self.assertIn("a part of the batch does not count, such as a microbatch or the rows of a rank: 2 of 8 rows of "
-                              "grad.layers.0.up.weight", self.likely(self.judged(change, ((axis, 2),))))
+                              "grad.layers.0.up.weight", self.likely(self.judged(without_rows_of_up((1, 6)), ((axis, 2),))))
 
     def test_a_part_that_is_zero_is_no_batch(self):
         """All of a gradient is zero, or one row."""
         for rows in (range(8), [3]):
             with self.subTest(rows=rows):
-
-                def change(run, rank, kind, name, values):
-                    if kind != "grad":
-                        return None
-                    values = [value + 0.3 * other for value, other in zip(values, noise(name))]
-                    return [0.0 if name == "layers.0.up.weight" and i // 6 in rows else value
-                            for i, value in enumerate(values)]
-                self.assertNotIn("batch", self.likely(self.judged(change)))
+                self.assertNotIn("batch", self.likely(self.judged(without_rows_of_up(rows))))
 
     def judged_with_rows(self, factors, absent=(0, 7), mesh=(("tp", 2),)):
         """Rows of one gradient are multiples of the reference's, where `factors` has them; the other rows, and all other
         gradients but the head's, are other values. The reference's rows `absent` are zero."""
-        def zero(values):
-            return [0.0 if i // 6 in absent else value for i, value in enumerate(values)]
-
-        def golden_change(run, rank, kind, name, values):
-            return zero(values) if (kind, name) == ("grad", "layers.0.up.weight") else None
-
-        def change(run, rank, kind, name, values):
-            if kind != "grad" or name == "head.weight":
-                return None
-            other = [value + 0.3 * more for value, more in zip(values, noise(name))]
-            if name != "layers.0.up.weight":
-                return other
-            return zero([values[i] * factors[i // 6] if i // 6 in factors else other[i] for i in range(len(values))])
-        return self.likely(self.judged(change, mesh, golden_change))
+        def rows(values, *given):
+            return zeroed([value * factors[i // 6] if i // 6 in factors else other
+                           for i, (value, other) in enumerate(zip(values, disturbed(values, *given)))], absent)
+        zeros = replaced("grad", UP, lambda values, *_: zeroed(values, absent))
+        return self.likely(self.judged(either(replaced("grad", UP, rows), BELOW_HEAD), mesh, zeros))
 
     def test_parts_that_are_means_over_their_own_tokens(self):
         """Of two parts, one has a quarter of the tokens: the inverses of 2 and 2/3 add up to 2."""
@@ -107,28 +90,23 @@ class Clues(JudgedTest):
 
     def test_several_parts_with_as_many_tokens(self):
         """Of four parts, two have as many tokens: 39 are 13, 10.5, 10.5 and 5, so that 3 + 2 * 3.714.. + 7.8 inverses are 1."""
-        tokens = (13, 10.5, 5)
-        said = self.judged_with_rows({1: 39 / tokens[0], 2: 39 / tokens[1], 3: 39 / tokens[1], 4: 39 / tokens[2], 5: 39 / tokens[2]},
-                                     mesh=(("dp", 2),))
+        said = self.judged_with_rows({1: 39 / 13, 2: 39 / 10.5, 3: 39 / 10.5, 4: 39 / 5, 5: 39 / 5}, mesh=DP)
         self.assertIn("is a mean over its own tokens, and these means are added", said)
         self.assertIn("as parts with 33.33% and 26.92% and 26.92% and 12.82% of the tokens give", said)
 
     def test_a_use_of_a_weight_that_gives_no_gradient(self):
         """All other gradients are right, so that the batch counts."""
-        def change(run, rank, kind, name, values):
-            if (kind, name) != ("grad", "layers.0.up.weight"):
-                return None
-            return [0.0 if i // 6 in (1, 6) else value + 0.3 * other for i, (value, other) in enumerate(zip(values, noise(name)))]
-        said = self.likely(self.judged(change, (("dp", 2),)))
+        change = replaced("grad", UP, lambda *given: zeroed(disturbed(*given), (1, 6)))
+        said = self.likely(self.judged(change, DP))
         self.assertIn("one use of this weight gives it no gradient, as where a tied head or embedding is cut off: 2 of 8 rows", said)
 
     def test_parts_whose_means_are_added(self):
-        said = self.judged_with_rows({1: 4, 2: 4, 4: 4 / 3, 5: 4 / 3}, mesh=(("dp", 2),))
+        said = self.judged_with_rows({1: 4, 2: 4, 4: 4 / 3, 5: 4 / 3}, mesh=DP)
         self.assertIn("is a mean over its own tokens, and these means are added", said)
         self.assertIn("as parts with 75% and 25% of the tokens give", said)
 
     def test_parts_with_other_weights(self):
-        said = self.judged_with_rows({1: 2, 2: 2, 4: 3, 5: 3}, mesh=(("dp", 2),))
+        said = self.judged_with_rows({1: 2, 2: 2, 4: 3, 5: 3}, mesh=DP)
         self.assertIn("parts of the batch, such as a rank's rows or a microbatch, have other weights than in the reference: "
                       "of grad.layers.0.up.weight, 2 rows are 2 x the reference, 2 rows are 3 x the reference", said)
 
@@ -138,14 +116,11 @@ class Clues(JudgedTest):
         for factors, absent in ((means, ()), ({1: 2, 2: 2}, (0, 7)), ({1: 2, 4: 2 / 3}, (0, 7)),
                                 ({1: 2, 2: 2 + 1e-5, 4: 2 / 3, 5: 0.7}, (0, 7))):
             with self.subTest(factors=factors, absent=absent):
-                self.assertNotIn("batch", self.judged_with_rows(factors, absent, (("dp", 2),)))
+                self.assertNotIn("batch", self.judged_with_rows(factors, absent, DP))
 
     def test_ranks_that_do_not_agree_on_the_loss(self):
-        def change(run, rank, kind, name, values):
-            if name == "loss":
-                return [values[0] + (0.1 if run.at(rank, "tp") == 0 else 0.3)]
-            return below_head(lambda *_: 0.3)(run, rank, kind, name, values)
-        text = self.judged(change, (("dp", 2), ("tp", 2)))
+        loss = of("scalar", "loss", lambda value, run, rank: value + (0.1, 0.3)[run.at(rank, "tp")])
+        text = self.judged(either(loss, BELOW_HEAD), (("dp", 2), ("tp", 2)))
         self.assertIn("the ranks of tp do not agree (1.35 on rank 0, 1.55 on rank 1)", self.likely(text))
 
     def test_ranks_that_agree_on_a_wrong_loss(self):
@@ -154,7 +129,7 @@ class Clues(JudgedTest):
 
     def judged_with_terms(self, change):
         """Each rank of dp has a term of the loss, of which the mean counts."""
-        run = recorded((("dp", 2),), change)
+        run = recorded(DP, change)
         for lines in run.lines:
             next(line for line in lines if line["name"] == "loss")["partial"] = {"axes": ["dp"], "op": "mean"}
         said = self.judged_pair(recorded(), run).stdout
@@ -162,34 +137,27 @@ class Clues(JudgedTest):
         return said
 
     def test_terms_of_a_loss_have_the_cause_of_its_gradients(self):
-        def change(run, rank, kind, name, values):
-            return [15 / 16 * value for value in values] if kind == "grad" or name == "loss" else None
-        text = self.judged_with_terms(change)
+        text = self.judged_with_terms(either(times(15 / 16), times(15 / 16, "scalar", "loss")))
         self.assertIn("after it in grad.head.weight: every element is 0.9375 x golden on all ranks; 15/16", text)
         self.assertIn("divided by 16 where 15 are due", self.likely(text))
 
     def test_a_loss_times_the_size_of_an_axis_may_have_another_count(self):
-        def times(factor, kinds):
-            def change(run, rank, kind, name, values):
-                return [factor * value for value in values] if kind == "grad" or name in kinds else None
-            return self.likely(self.judged(change, (("dp", 2),)))
+        def scaled(factor, and_loss=True):
+            changes = [times(factor), *([times(factor, "scalar", "loss")] if and_loss else [])]
+            return self.likely(self.judged(either(*changes), DP))
         count = "; or a count of tokens or microbatches is off by that factor"
-        self.assertIn("or divided by its size twice; or the sum over dp is missing" + count, times(0.5, ["loss"]))
-        self.assertIn("summed once too often over that axis, or not divided by its size" + count, times(2, ["loss"]))
-        self.assertNotIn(count, times(0.9375, ["loss"]))
-        self.assertNotIn(count, times(2, []))  # the loss is right
+        self.assertIn("or divided by its size twice; or the sum over dp is missing" + count, scaled(0.5))
+        self.assertIn("summed once too often over that axis, or not divided by its size" + count, scaled(2))
+        self.assertNotIn(count, scaled(0.9375))
+        self.assertNotIn(count, scaled(2, and_loss=False))  # the loss is right
 
     def test_terms_of_a_loss_whose_gradients_have_no_cause(self):
-        def change(factor):
-            def of_run(run, rank, kind, name, values):
-                if name == "loss":
-                    return [factor * value for value in values]
-                return [value + 0.3 * other for value, other in zip(values, noise(name))] if kind == "grad" else None
-            return self.judged_with_terms(of_run)
-        text = change(0.9374)
+        def scaled(factor):
+            return self.judged_with_terms(either(times(factor, "scalar", "loss"), OTHER_GRADIENTS))
+        text = scaled(0.9374)
         self.assertNotIn("after it", text)
         self.assertEqual("", self.likely(text))
-        text = change(15 / 16)  # the loss alone shows a quotient of counts
+        text = scaled(15 / 16)  # the loss alone shows a quotient of counts
         self.assertNotIn("after it", text)
         self.assertIn("divided by 16 where 15 are due", self.likely(text))
 
@@ -214,14 +182,10 @@ class Clues(JudgedTest):
             run = ordered(recorded((("tp", 2),), change), order_of)
             return self.judged_pair(ordered(recorded(), order_of), run).stdout
 
-        def down(run, rank, kind, name, values):
-            return [0.3 * value for value in values] if kind == "grad" and "down" in name and rank else None
-
-        def loss(run, rank, kind, name, values):
-            return [2 * values[0]] if name == "loss" else None
-
-        def stepped_norm(run, rank, kind, name, values):
-            return [2 * value for value in values] if values == stepped("layers.0.norm.weight") else None
+        def twice_when_stepped(values, run, rank, name):
+            return [2 * value for value in values] if values == stepped(name) else None
+        down, loss = times(0.3, "grad", "down", ranks=[1]), times(2, "scalar", "loss")
+        stepped_norm = replaced("param", "norm", twice_when_stepped)
         backward = judged(down, lambda order: 1000 - order)
         self.assertIn("tensor    grad.layers.0.down.weight", backward)
         self.assertEqual("before    grad.layers.0.up.weight was right on that rank", self.line("before", backward))
@@ -230,9 +194,8 @@ class Clues(JudgedTest):
         self.assertIn("grad_norm was right", self.line("before", judged(stepped_norm, lambda order: order)))
 
     def test_terms_of_a_mean_that_are_all_too_large(self):
-        change = of("scalar", "loss", lambda value, run, rank: 2 * value)
         self.assertIn("the mean of the terms over dp: the value is 2.00 x golden on all ranks;",
-                      self.judged_with_terms(change))
+                      self.judged_with_terms(times(2, "scalar", "loss")))
 
     def test_ranks_with_other_values_of_a_scalar(self):
         change = of("scalar", "loss", lambda value, run, rank: value * (1.01 if rank else 0.9))
@@ -245,11 +208,7 @@ class Clues(JudgedTest):
         for i in range(20):
             golden.add(0, "scalar", f"other.{i:02}", [1.0], ())
         run = recorded((("tp", 2),))
-        for rank in range(2):
-            key = next(one["key"] for one in run.lines[rank] if one["name"] == "loss")
-            run.lines[rank] = [one for one in run.lines[rank] if one["key"] != key]
-            run.data[rank] = [one for one in run.data[rank] if one[0] != key]
-        done = self.judged_pair(golden, run)
+        done = self.judged_pair(golden, run.without(lambda line: line["name"] == "loss"))
         self.assertIn("tensor    loss   of step 1", done.stdout)
         self.assertIn("this run does not record it in that step: call rec.scalar(\"loss\", ..)", self.likely(done.stdout))
         self.assertNotIn("slot", done.stdout)
@@ -269,13 +228,10 @@ class Clues(JudgedTest):
     def test_a_copy_that_changed_on_one_rank(self):
         """The loss is wrong, and after the step a rank's copy is far from where an update leads."""
         def change(far):
-            def of_run(run, rank, kind, name, values):
-                if name == "loss":
-                    return [values[0] * 1.001]
-                if values == stepped("layers.0.norm.weight") and rank == 1:
-                    return [values[0] + far, *values[1:]]
-                return None
-            return self.likely(self.judged(of_run))
+            def moved(values, run, rank, name):
+                return [values[0] + far, *values[1:]] if values == stepped(name) else None
+            wrong_copy = replaced("param", "norm", moved, ranks=[1])
+            return self.likely(self.judged(either(times(1.001, "scalar", "loss"), wrong_copy)))
         self.assertIn("the copy of layers.0.norm.weight on rank 1 is not that of rank 0 after this step: it is 0.4 from the "
                       "reference's, which moved by 0.01", change(0.4))
         self.assertIn("after this step, and both had the same gradient: it is 0.02 from", change(0.02))
@@ -283,11 +239,9 @@ class Clues(JudgedTest):
 
     def test_a_step_of_another_size(self):
         def change(share):
-            def of_run(run, rank, kind, name, values):
-                if values != stepped("head.weight"):
-                    return None
-                return [old + share * (new - old) for old, new in zip(start("head.weight"), values)]
-            return of_run
+            def shorter(values, run, rank, name):
+                return [old + share * (new - old) for old, new in zip(start(name), values)]
+            return replaced("param", "head", shorter)
         self.assertIn("moved by 0.5 x the golden's update: the learning rate, or another setting of the optimizer, is wrong on all ranks; "
                       "0.5 is 1 over the size of tp", self.judged(change(0.5)))
         text = self.judged(change(0.25))
@@ -296,10 +250,7 @@ class Clues(JudgedTest):
         self.assertNotIn("bias correction", text)
 
     def test_gradients_that_are_addends_of_copies(self):
-        def change(run, rank, kind, name, values):
-            if kind != "grad" or "norm" not in name:
-                return None
-            return [0.5 * value + (0.3 if rank else -0.3) for value in values]
+        change = of("grad", "norm", lambda value, run, rank: 0.5 * value + (0.3 if rank else -0.3))
         self.assertIn("must be equal over tp, but the ranks hold addends (partial)", self.judged(change))
 
     # --- Gradients that ranks did not record
@@ -307,7 +258,7 @@ class Clues(JudgedTest):
     def fused(self, at_rank):
         """Two parameters of one shape, cut by rows over dp. at_rank(rank): {name: values of the rank's rows}."""
         names, shape = ("b.weight", "c.weight"), (4, 4)
-        golden, run = Run(optimizer=ADAM), Run((("dp", 2),), optimizer=ADAM)
+        golden, run = Run(optimizer=ADAM), Run(DP, optimizer=ADAM)
         for one in (golden, run):
             for rank in range(one.world_size):
                 def put(kind, name, whole, step):
@@ -377,7 +328,7 @@ class Clues(JudgedTest):
                     put("opt", "step." + name, [step], step, (), dtype="int64")
         return run
 
-    def judged_states(self, change, mesh=(("dp", 2),), **more):
+    def judged_states(self, change, mesh=DP, **more):
         return self.judged_pair(self.two_steps(), self.two_steps(change, mesh, **more)).stdout
 
     def test_moments_that_began_anew(self):
@@ -399,9 +350,8 @@ class Clues(JudgedTest):
     def test_moments_of_gradients_that_this_run_alone_clipped(self):
         def change(kind, name, step, values, rank):
             return [0.25 * value for value in values] if (name, step) == ("exp_avg.a", 1) else None
-        runs = self.two_steps(), self.two_steps(change, (("dp", 2),))
-        for rank in range(2):
-            runs[1].add(rank, "scalar", "clip_coefficient", [0.25], ())
+        runs = self.two_steps(), self.two_steps(change, DP)
+        runs[1].add_to_all("scalar", "clip_coefficient", [0.25], ())
         self.assertIn("they were clipped, and the reference's were not", self.likely(self.judged_pair(*runs).stdout))
 
     def test_moments_of_gradients_that_were_clipped_twice_or_not(self):
@@ -413,10 +363,9 @@ class Clues(JudgedTest):
                         if (name, step) != ("exp_avg_sq.a" if square else "exp_avg.a", 1):
                             return None
                         return [factor ** (2 if square else 1) * value for value in values]
-                    runs = self.two_steps(), self.two_steps(change, (("dp", 2),))
+                    runs = self.two_steps(), self.two_steps(change, DP)
                     for run in runs:
-                        for rank in range(run.world_size):
-                            run.add(rank, "scalar", "clip_coefficient", [0.25], ())
+                        run.add_to_all("scalar", "clip_coefficient", [0.25], ())
                     likely = self.likely(self.judged_pair(*runs).stdout)
                     self.assertIn(said, likely) if said else self.assertNotIn("clip", likely)
 
@@ -428,7 +377,7 @@ class Clues(JudgedTest):
                     return None
                 start = values_of("param a 0", (4, 6))
                 return [old + factor * (value - old) for old, value in zip(start, values)]
-            runs = self.two_steps(), self.two_steps(change, (("dp", 2),))
+            runs = self.two_steps(), self.two_steps(change, DP)
             runs[0].add(0, "scalar", "clip_coefficient", [0.25], ())
             return self.likely(self.judged_pair(*runs).stdout)
         self.assertIn("its update is the reference's over 0.25, the clip coefficient of step 1: the gradients were not clipped",
@@ -436,7 +385,7 @@ class Clues(JudgedTest):
         self.assertNotIn("clip", said(3))
 
     def test_a_microbatch_that_nobody_recorded(self):
-        run = recorded((("dp", 2),))
+        run = recorded(DP)
         golden = recorded()
         values = values_of("logprobs", (4, 5))
         golden.add(0, "logprobs", "logprobs", values, (4, 5), order=0)
@@ -565,30 +514,25 @@ class Clues(JudgedTest):
         return out
 
     def test_a_norm_of_each_rank(self):
-        def change(run, rank, kind, name, values):
-            if name != "grad_norm":
-                return None
-            return [3.5 * math.sqrt(sum(self.squares(run, rank).values()) / sum(self.squares(run).values()))]
-        text = self.judged(change)
+        def norm(value, run, rank):
+            return 3.5 * math.sqrt(sum(self.squares(run, rank).values()) / sum(self.squares(run).values()))
+        text = self.judged(of("scalar", "grad_norm", norm))
         self.assertIn("tensor    grad_norm", text)
         self.assertIn("on each rank it is the norm of the gradients that this rank holds", self.likely(text))
 
     def test_a_norm_that_counts_copies(self):
-        def change(run, rank, kind, name, values):
-            if name != "grad_norm":
-                return None
+        def norm(value, run, rank):
             squares = self.squares(run)
             counted = sum((1 if PARAMETERS[one][1] is not None else 2) * square for one, square in squares.items())
-            return [3.5 * math.sqrt(counted / sum(squares.values()))]
+            return 3.5 * math.sqrt(counted / sum(squares.values()))
         self.assertIn("its square has the square of layers.0.experts.0.weight and 1 more, which the ranks of tp hold as equal "
-                      "copies, 2 times", self.likely(self.judged(change)))
+                      "copies, 2 times", self.likely(self.judged(of("scalar", "grad_norm", norm))))
 
     def test_norms_of_shares_that_are_not_recorded(self):
         """Each rank holds whole gradients and has the norm of a share of them, as of a flat buffer."""
         def shares(*squares):
-            def change(run, rank, kind, name, values):
-                return [3.5 * math.sqrt(squares[rank])] if name == "grad_norm" else None
-            return self.likely(self.judged(change, mesh=(("dp", len(squares)),)))
+            change = of("scalar", "grad_norm", lambda value, run, rank: 3.5 * math.sqrt(squares[rank]))
+            return self.likely(self.judged(change, (("dp", len(squares)),)))
         cause = "the squares of the ranks' norms add up over dp to that of the whole norm"
         self.assertIn(cause, shares(0.3, 0.7))
         self.assertIn(cause, shares(0.3, 0.3, 0.4))
@@ -600,23 +544,17 @@ class Clues(JudgedTest):
         of_two = math.sqrt(sum(value * value for value in values))
 
         def said(norm):
-            return self.likely(self.judged(lambda run, rank, kind, name, _: [3.5 * norm / of_two] if name == "grad_norm" else None))
+            return self.likely(self.judged(of("scalar", "grad_norm", lambda *_: 3.5 * norm / of_two)))
         self.assertIn("it is the largest magnitude of all gradients, the norm of order infinity", said(max(values)))
         self.assertIn("it is the sum of the magnitudes of all gradients, the norm of order 1", said(sum(values)))
         self.assertNotIn("of order", said(0.9 * max(values)))
 
     def test_a_norm_of_no_such_kind(self):
-        def change(run, rank, kind, name, values):
-            return [3.9] if name == "grad_norm" else None
-        self.assertNotIn("norm of", self.likely(self.judged(change)))
+        self.assertNotIn("norm of", self.likely(self.judged(of("scalar", "grad_norm", lambda *_: 3.9))))
 
     def test_each_rank_clips_by_its_own_norm(self):
         def clipped(largest):
-            def change(run, rank, kind, name, values):
-                if kind != "grad":
-                    return None
-                return [0.8 / largest(run, rank) * value for value in values]
-            return self.judged(change)
+            return self.judged(of("grad", "", lambda value, run, rank: 0.8 / largest(run, rank) * value))
 
         def own(run, rank):
             return math.sqrt(sum(self.squares(run, rank).values()))
@@ -630,8 +568,7 @@ class Clues(JudgedTest):
     # --- Causes that the values disprove
 
     def test_zeros_on_one_rank_may_be_an_addend(self):
-        def change(run, rank, kind, name, values):
-            return [0.0] * len(values) if kind == "grad" and "norm" in name and rank == 0 else None
+        change = of("grad", "norm", lambda *_: 0.0, ranks=[0])
         text = self.judged(change)
         self.assertIn("every element is 0 on rank 0 only (tp 0); the sum of the ranks' values over tp is the golden", text)
         self.assertIn("likely    the sum over tp is missing", self.likely(text))
@@ -639,23 +576,20 @@ class Clues(JudgedTest):
 
     def test_fused_halves_are_no_zigzag(self):
         def reordered(order):
-            def change(run, rank, kind, name, values):
-                if name != "layers.0.up.weight" or kind != "grad":
-                    return None
+            def chunks(values, *_):
                 return [value for chunk in order for value in values[12 * chunk:12 * chunk + 12]]
-            return self.likely(self.judged(change, (("tp", 2),)))
+            return self.likely(self.judged(replaced("grad", UP, chunks)))
         self.assertIn("two fused halves, such as gate and up, are cut by rank of tp", reordered((0, 2, 1, 3)))
         for order in ((0, 3, 1, 2), (3, 2, 1, 0), (1, 3, 0, 2), (2, 3, 1, 0)):
             with self.subTest(order=order):
                 self.assertNotIn("zigzag", reordered(order))
 
-    def activation(self, actual_of, dim=None):
+    def activation(self, actual_of):
         shape = (4, 8, 6)
         golden = values_of("activation", shape)
-        runs = (recorded(version=2), recorded((("dp", 2),), version=2))
+        runs = (recorded(version=2), recorded(DP, version=2))
         for run, values in zip(runs, (golden, actual_of(golden))):
-            for rank in range(run.world_size):
-                run.add(rank, "act", "layers.0", values, shape)
+            run.add_to_all("act", "layers.0", values, shape)
         said = self.judged_pair(*runs).stdout
         self.assertIn("tensor    layers.0.output", said)
         return said
@@ -663,15 +597,13 @@ class Clues(JudgedTest):
     def test_a_module_whose_output_is_wrong_and_whose_weights_are_right(self):
         """The last activation is other values, and the one before it is right."""
         def said(module, changed=None):
-            runs = recorded(version=2), recorded((("tp", 2),), lambda run, rank, kind, name, values:
-                                                 [1.5 * value for value in values] if (kind, name) == changed else None, version=2)
+            runs = recorded(version=2), recorded((("tp", 2),), changed, version=2)
             for run, wrong in zip(runs, (0, 1)):
-                for rank in range(run.world_size):
-                    for name in ("layers.0.up", module):
-                        values = values_of("activation " + name, (4, 10))
-                        if wrong and name == module:
-                            values = [value + 0.3 * other for value, other in zip(values, values_of("other", (4, 10)))]
-                        run.add(rank, "act", name, values, (4, 10), order=("layers.0.up", module).index(name))
+                for order, name in enumerate(("layers.0.up", module)):
+                    values = values_of("activation " + name, (4, 10))
+                    if wrong and name == module:
+                        values = [value + 0.3 * other for value, other in zip(values, values_of("other", (4, 10)))]
+                    run.add_to_all("act", name, values, (4, 10), order=order)
             return self.judged_pair(*runs).stdout
         text = said("head")
         self.assertIn("tensor    head.output", text)
@@ -681,16 +613,14 @@ class Clues(JudgedTest):
         self.assertNotIn("ranks hold parts", self.likely(said("layers.0.norm")))
         # Without weights, or where they are wrong, nothing is known of the module.
         self.assertNotIn("the error begins", said("rope"))
-        self.assertNotIn("the error begins", said("head", ("param", "head.weight")))
+        self.assertNotIn("the error begins", said("head", times(1.5, "param", "head.weight")))
 
     def test_a_wrong_loss_behind_right_outputs(self):
         def said(outputs):
-            runs = recorded(version=2), recorded((("dp", 2),), lambda run, rank, kind, name, values:
-                                                 [1.0037 * value for value in values] if name == "loss" else None, version=2)
+            runs = recorded(version=2), recorded(DP, times(1.0037, "scalar", "loss"), version=2)
             for run in runs:
-                for rank in range(run.world_size):
-                    for name in outputs:
-                        run.add(rank, "act", name, values_of(name, (4, 6)), (4, 6), order=1)
+                for name in outputs:
+                    run.add_to_all("act", name, values_of(name, (4, 6)), (4, 6), order=1)
             return self.likely(self.judged_pair(*runs).stdout)
         self.assertIn("all outputs of modules that both runs recorded in this step are right, head.output the last of them: the "
                       "loss is computed from other labels", said(["head"]))
@@ -721,23 +651,17 @@ class Clues(JudgedTest):
         self.assertIn("not the cause alone", rough)
 
     def test_a_factor_near_the_size_of_an_axis(self):
-        def times(factor):
-            def change(run, rank, kind, name, values):
-                return [factor * value for value in values] if kind == "grad" else None
-            return self.judged(change, (("dp", 2),))
-        self.assertIn("2 is the size of dp", times(2))
-        self.assertNotIn("size of dp", times(2.00005))
-        text = times(1 + 3e-6)
+        self.assertIn("2 is the size of dp", self.judged(times(2), DP))
+        self.assertNotIn("size of dp", self.judged(times(2.00005), DP))
+        text = self.judged(times(1 + 3e-6), DP)
         self.assertIn("every element is (1 + 3e-06) x golden", text)
         self.assertNotIn("1.00 x golden", text)
 
     def test_a_part_that_went_through_float32(self):
-        def change(run, rank, kind, name, values):
-            if (kind, name) != ("grad", "layers.0.up.weight"):
-                return None
+        def narrowed(values, *_):
             narrow = struct.unpack(f"{len(values)}f", struct.pack(f"{len(values)}f", *values))
             return [small if i // 6 in (2, 3) else value for i, (value, small) in enumerate(zip(values, narrow))]
-        text = self.judged(change, (("dp", 2),))
+        text = self.judged(replaced("grad", UP, narrowed), DP)
         self.assertIn("wrong only at dim 0 2..3", text)
         self.assertNotIn("x golden", text)
         self.assertIn("computed or stored in float32 somewhere on the way", self.likely(text))
@@ -745,19 +669,17 @@ class Clues(JudgedTest):
     # --- Factors of counts
 
     def test_whole_factors_have_a_cause(self):
-        def times(factor, kinds=("grad",)):
-            def change(run, rank, kind, name, values):
-                return [factor * value for value in values] if kind in kinds else None
-            return self.judged(change, (("dp", 2),))
+        def likely(*factor_and_kind):
+            return self.likely(self.judged(times(*factor_and_kind), DP))
         self.assertIn("not divided by 9, or divided by a number that is 9 times too small: a count of tokens, rows or "
-                      "microbatches", self.likely(times(9)))
-        self.assertIn("divided by 3 once too often", self.likely(times(1 / 3)))
-        self.assertIn("divided by 2 where 15 are due", self.likely(times(15 / 2)))
-        self.assertEqual("", self.likely(times(math.pi)))
-        scalar = times(29 / 43, ("scalar",))
+                      "microbatches", likely(9))
+        self.assertIn("divided by 3 once too often", likely(1 / 3))
+        self.assertIn("divided by 2 where 15 are due", likely(15 / 2))
+        self.assertEqual("", likely(math.pi))
+        scalar = self.judged(times(29 / 43, "scalar"), DP)
         self.assertIn("29/43", scalar)
         self.assertIn("divided by 43 where 29 are due", self.likely(scalar))
-        self.assertEqual("", self.likely(times(0.67442, ("scalar",))))
+        self.assertEqual("", likely(0.67442, "scalar"))
 
     def test_another_factor_in_a_later_step_is_a_count(self):
         def factors(*of_steps):
@@ -773,7 +695,7 @@ class Clues(JudgedTest):
     def test_logprobs_come_before_the_loss_that_is_made_of_them(self):
         for first in ("loss", "logprobs"):
             with self.subTest(first=first):
-                runs = [recorded(), recorded((("dp", 2),))]
+                runs = [recorded(), recorded(DP)]
                 for run in runs:
                     wrong = len(run.lines) == 2
                     for rank, lines in enumerate(run.lines):
@@ -790,45 +712,23 @@ class Clues(JudgedTest):
                 self.assertIn("on rank 1 (dp 1)", done.stdout)
 
     def test_a_wrong_loss_names_the_rank_whose_gradients_are_wrong(self):
-        def change(run, rank, kind, name, values):
-            if name == "loss":
-                return [values[0] * 1.0003]
-            if kind == "grad" and rank == 1 and "head" not in name:
-                return [value + 0.3 * other for value, other in zip(values, noise(name))]
-            return None
+        change = either(times(1.0003, "scalar", "loss"), replaced("grad", "layers", disturbed, ranks=[1]))
         self.assertIn("the gradients of rank 1 are wrong, those of rank 0 are right", self.likely(self.judged(change)))
 
     # --- Statistics of an activation
 
     def test_an_activation_that_is_zero_is_no_batch(self):
         """Elements 1 and 6 of the activation between up and down are zero here alone."""
-        def change(run, rank, kind, name, values):
-            if kind != "grad":
-                return None
-            wide = PARAMETERS[name][0][-1]
-            out = [value + 0.3 * other for value, other in zip(values, noise(name))]
-            if name == "layers.0.up.weight":
-                return [0.0 if i // wide in (1, 6) else value for i, value in enumerate(out)]
-            if name == "layers.0.down.weight":
-                return [0.0 if i % wide in (1, 6) else value for i, value in enumerate(out)]
-            return out
-        said = self.likely(self.judged(change))
+        def without_columns(*given):
+            return [0.0 if i % 8 in (1, 6) else value for i, value in enumerate(disturbed(*given))]
+        said = self.likely(self.judged(either(replaced("grad", "down", without_columns), without_rows_of_up((1, 6)))))
         self.assertIn("an activation is zero where it is not in the reference: 2 of 8 rows of grad.layers.0.up.weight and the "
                       "same columns of grad.layers.0.down.weight", said)
         self.assertNotIn("batch", said)
 
     def test_rows_that_are_new_are_no_tokens(self):
-        def golden_change(run, rank, kind, name, values):
-            if (kind, name) != ("grad", "layers.0.up.weight"):
-                return None
-            return [0.0 if i // 6 == 3 else value for i, value in enumerate(values)]
-
-        def change(run, rank, kind, name, values):
-            if kind != "grad":
-                return None
-            out = [value + 0.3 * other for value, other in zip(values, noise(name))]
-            return [0.0 if name == "layers.0.up.weight" and i // 6 in (1, 6) else value for i, value in enumerate(out)]
-        self.assertNotIn("batch", self.likely(self.judged(change, golden_change=golden_change)))
+        golden_change = replaced("grad", UP, lambda values, *_: zeroed(values, [3]))
+        self.assertNotIn("batch", self.likely(self.judged(without_rows_of_up((1, 6)), golden_change=golden_change)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import pathlib
 import random
 import struct
 import subprocess
@@ -69,6 +70,11 @@ class Run:
         self.data[rank].append((key, dtype, list(shape), list(values)))
         return line
 
+    def add_to_all(self, *piece, **more):
+        for rank in range(self.world_size):
+            self.add(rank, *piece, **more)
+        return self
+
     def box(self, rank, kind, name, whole, shape, dim=None, part=0, parts=1, **more):
         """One of `parts` equal parts along `dim`."""
         local, offset = list(shape), [0] * len(shape)
@@ -88,16 +94,27 @@ class Run:
         self.lines[rank][place] |= more
         self.data[rank][place] = (key, more.get("dtype", dtype), shape, [how(value) for value in values])
 
+    def edit_all(self, kind, part, how=lambda value: value, **more):
+        """Edits each rank's first piece of this kind whose name holds this part."""
+        for rank in range(self.world_size):
+            self.edit(rank, self.place(rank, kind, part), how, **more)
+        return self
+
+    def without(self, unwanted, ranks=None):
+        """Takes the lines of these ranks, or of all, that `unwanted` holds of out of the run."""
+        for rank in range(self.world_size) if ranks is None else ranks:
+            kept = [i for i, line in enumerate(self.lines[rank]) if not unwanted(line)]
+            for rows in (self.lines, self.data):
+                rows[rank] = [rows[rank][i] for i in kept]
+        return self
+
     def write(self, folder):
         os.makedirs(folder)
-        for rank in range(self.world_size):
-            with open(os.path.join(folder, f"rank{rank}.jsonl"), "w", encoding="utf-8") as file:
-                for line in self.lines[rank]:
-                    file.write(json.dumps(line) + "\n")
-                file.write(json.dumps({"end": len(self.lines[rank])}) + "\n")
-            self._write_tensors(os.path.join(folder, f"rank{rank}.safetensors"), self.data[rank])
-        with open(os.path.join(folder, "run.json"), "w", encoding="utf-8") as file:
-            json.dump(self.head, file)
+        for rank, lines in enumerate(self.lines):
+            text = "".join(json.dumps(line) + "\n" for line in [*lines, {"end": len(lines)}])
+            pathlib.Path(folder, f"rank{rank}.jsonl").write_text(text, encoding="utf-8")
+            self._write_tensors(pathlib.Path(folder, f"rank{rank}.safetensors"), self.data[rank])
+        pathlib.Path(folder, "run.json").write_text(json.dumps(self.head), encoding="utf-8")
         return folder
 
     @staticmethod
@@ -106,8 +123,7 @@ class Run:
         for key, dtype, shape, values in sorted(tensors, key=lambda one: -struct.calcsize(CODES[one[1]][1])):
             name, code = CODES[dtype]
             made[key] = (name, shape, struct.pack(f"<{len(values)}{code}", *values))
-        with open(path, "wb") as file:
-            file.write(cli_test.case_maker.safetensors(made))
+        path.write_bytes(cli_test.case_maker.safetensors(made))
 
 
 # name: shape, and the dim that tp cuts
@@ -157,13 +173,37 @@ def in_float32(run):
     return run
 
 
-def of(wanted_kind, part_of_name, how, ranks=None):
-    """A change of one kind of tensor: how(value, run, rank)."""
+def replaced(wanted_kind, part_of_name, how, ranks=None):
+    """A change of one kind of tensor: how(values, run, rank, name), which may be None."""
     def change(run, rank, kind, name, values):
-        if kind != wanted_kind or part_of_name not in name or (ranks is not None and rank not in ranks):
-            return None
-        return [how(value, run, rank) for value in values]
+        is_wanted = kind == wanted_kind and part_of_name in name and (ranks is None or rank in ranks)
+        return how(values, run, rank, name) if is_wanted else None
     return change
+
+
+def of(kind, part_of_name, how, ranks=None):
+    """A change of each value of one kind of tensor: how(value, run, rank)."""
+    return replaced(kind, part_of_name, lambda values, run, rank, name: [how(one, run, rank) for one in values], ranks)
+
+
+def times(factor, kind="grad", part_of_name="", ranks=None):
+    return of(kind, part_of_name, lambda value, run, rank: factor * value, ranks)
+
+
+def either(*changes):
+    """What the first of these changes makes of a tensor that it changes."""
+    return lambda *given: next((made for change in changes if (made := change(*given))), None)
+
+
+def after_step(part_of_name, how):
+    """A change of each value of parameters, but not at the start."""
+    return replaced("param", part_of_name, lambda values, run, rank, name:
+                 [how(value) for value in values] if values != start(name) else None)
+
+
+def jitter(size):
+    """For repeats: each value is moved by less than `size` of it, in each repeat by another share."""
+    return lambda values, repeat: [value * (1 + size * math.sin(repeat + i)) for i, value in enumerate(values)]
 
 
 class JudgedTest(cli_test.CommandTest):
@@ -229,8 +269,7 @@ class RecordedRunTest(cli_test.CommandTest):
 
     def test_files_of_two_runs(self):
         folder = recorded([("tp", 2)]).write(os.path.join(self.scratch, "more"))
-        with open(os.path.join(folder, "rank2.jsonl"), "w", encoding="utf-8"):
-            pass
+        pathlib.Path(folder, "rank2.jsonl").touch()
         text = self.call("judge", folder, "--golden", self.golden, status=2)
         self.assertIn("holds rank2.jsonl, and its run.json says 2 ranks", text)
 
@@ -242,9 +281,7 @@ class RecordedRunTest(cli_test.CommandTest):
     def test_a_module_with_the_name_of_a_kind(self):
         """The output of a module that is called "grad" is not a gradient."""
         def with_output(run, factor=1.0):
-            for rank in range(run.world_size):
-                run.box(rank, "act", "grad.up", [factor * value for value in values_of("up", (4, 6))], (4, 6))
-            return run
+            return run.add_to_all("act", "grad.up", [factor * value for value in values_of("up", (4, 6))], (4, 6))
         golden = with_output(recorded()).write(os.path.join(self.scratch, "named"))
         change = of("grad", "layers", lambda value, run, rank: 1.5 * value)
         done = self.judge(with_output(recorded([("dp", 2)], change), 1.5), golden=golden)
@@ -268,16 +305,11 @@ class RecordedRunTest(cli_test.CommandTest):
 
     def test_a_mean_over_an_axis(self):
         def run_of(losses):
-            run = recorded([("dp", 2)], lambda run, rank, kind, name, values:
-                           [losses[rank]] if name == "loss" else None)
-            for rank in range(2):
-                run.edit(rank, run.place(rank, "scalar", "loss"), partial={"axes": ["dp"], "op": "mean"})
-            return run
+            run = recorded([("dp", 2)], of("scalar", "loss", lambda value, run, rank: losses[rank]))
+            return run.edit_all("scalar", "loss", partial={"axes": ["dp"], "op": "mean"})
         self.expect(self.judge(run_of([1.0, 1.5])), 0, "MATCH")
         self.expect(self.judge(run_of([1.0, 1.0])), 1, "loss", "of step 1")
-        run = run_of([1.0, 1.0])
-        for rank in range(2):  # terms of a mean that nothing judges
-            run.edit(rank, run.place(rank, "scalar", "loss"), dtype="float32")
+        run = run_of([1.0, 1.0]).edit_all("scalar", "loss", dtype="float32")  # terms of a mean that nothing judges
         self.expect(self.judge(run), 0, "MATCH", "MATCH, 1 of 17 not judged")
 
     def test_shards_in_the_wrong_order(self):
@@ -331,14 +363,11 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(run), 1, "param.head.weight", "of step 1")
 
     def test_a_part_that_no_rank_holds(self):
-        run = recorded([("tp", 2)])
-        self.without(run, 1, lambda line: line["kind"] == "grad" and "up" in line["name"])
+        run = recorded([("tp", 2)]).without(lambda line: line["kind"] == "grad" and "up" in line["name"], [1])
         self.expect(self.judge(run), 1, "missing", "grad.layers.0.up.weight")
 
     def test_a_gradient_that_no_rank_holds(self):
-        run = recorded([("tp", 2)])
-        for rank in range(2):
-            self.without(run, rank, lambda line: line["kind"] == "grad" and "up" in line["name"])
+        run = recorded([("tp", 2)]).without(lambda line: line["kind"] == "grad" and "up" in line["name"])
         self.expect(self.judge(run), 1, "missing", "grad.layers.0.up.weight", "no rank of this run recorded it")
 
     def test_a_name_that_the_reference_lacks(self):
@@ -356,17 +385,12 @@ class RecordedRunTest(cli_test.CommandTest):
 
     def test_counts_of_steps_are_no_result(self):
         def with_counts(mesh=()):
-            run = in_float32(recorded(mesh))
-            for rank in range(run.world_size):
-                run.add(rank, "opt", "step.head.weight", [1], (), dtype="int64")
-            return run
+            return in_float32(recorded(mesh)).add_to_all("opt", "step.head.weight", [1], (), dtype="int64")
         golden = with_counts().write(os.path.join(self.scratch, "counts"))
         self.expect(self.judge(with_counts([("dp", 2)]), golden=golden), 4, "REFUSED", "no value could be judged", "float32")
 
     def test_other_settings_of_the_optimizer(self):
-        def moved(run, rank, kind, name, values):
-            return [value + 1e-3 for value in values] if kind == "param" and "head" in name and \
-                values != start(name) else None
+        moved = after_step("head", lambda value: value + 1e-3)
         other = {**ADAM, "rule": "adamw", "weight_decay": 0.1}
         golden = recorded(optimizer_of={**ADAM, "rule": "adamw"}).write(os.path.join(self.scratch, "settings"))
         self.expect(self.judge(recorded([("dp", 2)], moved, optimizer_of=other), golden=golden), 1, "param.head.weight",
@@ -380,9 +404,7 @@ class RecordedRunTest(cli_test.CommandTest):
                         absent=["other settings"])
 
     def test_one_tensor_below_float64(self):
-        run = recorded([("tp", 2)])
-        for rank in range(2):
-            run.edit(rank, run.place(rank, "scalar", "loss"), dtype="float32")
+        run = recorded([("tp", 2)]).edit_all("scalar", "loss", dtype="float32")
         self.expect(self.judge(run), 0, "MATCH", "MATCH, 1 of 17 not judged", "loss")
         self.expect(self.judge(f"{self.scratch}/run{self.count}", "--no-unresolved"), 1, "loss")
 
@@ -422,33 +444,22 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(f"{self.scratch}/run{self.count}", "--reference", golden=odd), 2,
                     "unequal copies", "grad.layers.0.norm.weight")
 
-    def without(self, run, rank, unwanted):
-        """Takes the lines of a rank that `unwanted` holds of out of the run."""
-        kept = [i for i, line in enumerate(run.lines[rank]) if not unwanted(line)]
-        for rows in (run.lines, run.data):
-            rows[rank] = [rows[rank][i] for i in kept]
-        return run
-
     def test_what_a_rank_holds_at_the_start_it_holds_after_each_step(self):
         for unwanted in (lambda line: line["step"] == 1, lambda line: line["kind"] == "param" and line["step"] == 1):
-            self.expect(self.judge(self.without(recorded([("dp", 2)]), 1, unwanted)), 1, "MISMATCH",
+            self.expect(self.judge(recorded([("dp", 2)]).without(unwanted, [1])), 1, "MISMATCH",
                         "rank 1 recorded other parts of it than at the start, or none")
-        nothing = self.without(recorded([("dp", 2)]), 1, lambda line: True)
+        nothing = recorded([("dp", 2)]).without(lambda line: True, [1])
         self.expect(self.judge(nothing), 2, "rank1.jsonl has no piece")
 
     def test_an_optimizer_of_which_no_rule_is_known(self):
         muon = {**ADAM, "type": "Muon"}
         golden = recorded(optimizer_of=muon).write(os.path.join(self.scratch, "muon"))
-
-        def after(how):
-            return lambda run, rank, kind, name, values: (
-                [how(v) for v in values] if kind == "param" and "head" in name and values != start(name) else None)
         self.expect(self.judge(recorded([("tp", 2)], optimizer_of=muon), golden=golden), 0, "MATCH",
                     absent=["unresolved"])
-        near = recorded([("tp", 2)], after(lambda value: value + 1e-4), optimizer_of=muon)
+        near = recorded([("tp", 2)], after_step("head", lambda value: value + 1e-4), optimizer_of=muon)
         self.expect(self.judge(near, golden=golden), 0, "MATCH, 1 of 17 not judged", "param.head.weight")
         for how in (lambda value: value + 0.5, lambda value: math.nan):
-            self.expect(self.judge(recorded([("tp", 2)], after(how), optimizer_of=muon), golden=golden), 1,
+            self.expect(self.judge(recorded([("tp", 2)], after_step("head", how), optimizer_of=muon), golden=golden), 1,
                         "MISMATCH", "param.head.weight")
 
     def test_a_gradient_of_roundings_moves_by_any_update(self):
@@ -472,16 +483,14 @@ class RecordedRunTest(cli_test.CommandTest):
                 self.expect(self.judge(moved(size, gradient, [("dp", 2)]), golden=golden), status, text)
 
     def test_the_rule_counts_and_not_the_name_of_the_class(self):
-        def near(run, rank, kind, name, values):
-            return [value + 1e-4 for value in values] if kind == "param" and "head" in name and \
-                values != start(name) else None
+        moved = after_step("head", lambda value: value + 1e-4)
         for settings, status, text in (({"type": "MyAdamW", "rule": "adamw"}, 1, "param.head.weight"),
                                        ({"type": "AdamW", "rule": "other"}, 0, "unresolved"),
                                        ({"type": "AdamW"}, 1, "param.head.weight")):
             golden = os.path.join(self.scratch, "-".join(settings.values()))
             settings = {**ADAM, **settings}
             recorded(optimizer_of=settings).write(golden)
-            self.expect(self.judge(recorded([("tp", 2)], near, optimizer_of=settings), golden=golden), status, text)
+            self.expect(self.judge(recorded([("tp", 2)], moved, optimizer_of=settings), golden=golden), status, text)
         group = {**ADAM, "rule": "adamw", "parameters": ["head.weight"]}
         self.expect(self.judge(recorded([("tp", 2)], optimizer_of={**ADAM, "groups": [group, group]})), 0, "MATCH")
         del group["parameters"]
@@ -489,16 +498,15 @@ class RecordedRunTest(cli_test.CommandTest):
                     "optimizer: groups: parameters is missing")
 
     def test_each_group_of_parameters_has_its_rule(self):
-        def near(part):
-            return lambda run, rank, kind, name, values: [v + 1e-4 for v in values] if (
-                kind == "param" and part in name and values != start(name)) else None
+        def moved(part):
+            return after_step(part, lambda value: value + 1e-4)
         groups = [{**ADAM, "rule": "adamw", "lr": [0.01], "parameters": ["head.weight"]},
                   {**ADAM, "rule": "other", "parameters": [name for name in PARAMETERS if name != "head.weight"]}]
         both = {**ADAM, "rule": "other", "groups": groups}
         golden = recorded(optimizer_of=both).write(os.path.join(self.scratch, "groups"))
-        self.expect(self.judge(recorded([("tp", 2)], near("head"), optimizer_of=both), golden=golden), 1,
+        self.expect(self.judge(recorded([("tp", 2)], moved("head"), optimizer_of=both), golden=golden), 1,
                     "param.head.weight")
-        self.expect(self.judge(recorded([("tp", 2)], near("norm"), optimizer_of=both), golden=golden), 0,
+        self.expect(self.judge(recorded([("tp", 2)], moved("norm"), optimizer_of=both), golden=golden), 0,
                     "MATCH, 1 of 17 not judged")
         # The gradient of an element is within its allowance, and Adam makes as much of it as of any other.
         tiny = {**groups[0], "lr": [0.02]}
@@ -517,10 +525,8 @@ class RecordedRunTest(cli_test.CommandTest):
 
     def test_large_buffers_and_counts_widen_no_allowance(self):
         def with_buffer(run, count=3):
-            for rank in range(run.world_size):
-                run.add(rank, "buffer", "large", [1e12, 1.0], [2])
-                run.add(rank, "opt", "step.head.weight", [count], (), dtype="int64")
-            return run
+            run.add_to_all("buffer", "large", [1e12, 1.0], [2])
+            return run.add_to_all("opt", "step.head.weight", [count], (), dtype="int64")
         golden = with_buffer(recorded()).write(os.path.join(self.scratch, "buffers"))
         self.expect(self.judge(with_buffer(recorded([("tp", 2)])), golden=golden), 0, "MATCH")
         change = of("grad", "norm", lambda value, run, rank: value + 1e-7)
@@ -529,11 +535,13 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(recorded([("tp", 2)]), golden=golden), 0, "only the reference recorded it: buffer.large")
         self.expect(self.judge(with_buffer(recorded([("tp", 2)]))), 0, "only this run recorded it: buffer.large")
 
-    def own_steps(self, mesh=(), rule="other", rate=1.0, noise=0.0, gradient_of=None, narrow=False, shift=0.0, loss=2.0, steps=2):
+    def own_steps(self, mesh=(), rule="other", rate=1.0, noise=0.0, gradient_of=None, narrow=False, shift=0.0, loss=2.0, steps=2,
+                  precision="float64"):
         """Steps of w [8, 6] and b [4, 6], which all ranks hold: each element moves by lr * sin(g). Of the first update,
         every element is wrong by `noise` of it, up or down. A change of the parameters changes the gradients of later steps
         by `shift` of them. `gradient_of` changes those, by step and rank."""
-        run = Run(mesh, steps=steps, optimizer={**ADAM, "type": "Mine", "rule": rule, "lr": [0.01] * steps}, version=3)
+        optimizer = {**ADAM, "type": "Mine", "rule": rule, "lr": [0.01] * steps}
+        run = Run(mesh, steps=steps, optimizer=optimizer, version=3, precision=precision)
         for rank in range(run.world_size):
             def put(kind, name, values, step):
                 shape = (8, 6) if name.endswith("w") else (4, 6)
@@ -607,12 +615,10 @@ class RecordedRunTest(cli_test.CommandTest):
         muon = {**ADAM, "type": "Muon"}
         cut_golden = recorded(optimizer_of=muon).write(os.path.join(self.scratch, "cut"))
 
-        def twice(run, rank, kind, name, values):
-            if kind != "param" or "head" not in name or values == start(name) or rank != 1:
-                return None
+        def twice(values, run, rank, name):
             return [first + 2 * (value - first) for first, value in zip(start(name), values)]
-        self.expect(self.judge(recorded([("tp", 2)], twice, optimizer_of=muon), golden=cut_golden), 1,
-                    "param.head.weight", "moved by 2 x the golden's update", "on rank 1 only")
+        run = recorded([("tp", 2)], replaced("param", "head", twice, ranks=[1]), optimizer_of=muon)
+        self.expect(self.judge(run, golden=cut_golden), 1, "param.head.weight", "moved by 2 x the golden's update", "on rank 1 only")
 
     def test_states_of_gradients_that_were_recorded_below_float64(self):
         golden = self.own_steps(rule="adamw").write(os.path.join(self.scratch, "two"))
@@ -638,13 +644,8 @@ class RecordedRunTest(cli_test.CommandTest):
     def test_repeats_that_have_other_inputs(self):
         def moved(values, k):  # all repeats alike
             return [math.cos(3 * i) + 1e-7 * k for i, _ in enumerate(values)]
-
-        def near(values, k):
-            return [value * (1 + 1e-6 * math.sin(k + i)) for i, value in enumerate(values)]
-        low = self.own_steps([("dp", 2)])
-        low.head["precision"] = "float32"
-        low = low.write(os.path.join(self.scratch, "low"))
-        self.expect(self.judge(low, golden=self.with_repeats("near", near)), 0, "MATCH", "16 repeats")
+        low = self.own_steps([("dp", 2)], precision="float32").write(os.path.join(self.scratch, "low"))
+        self.expect(self.judge(low, golden=self.with_repeats("near", jitter(1e-6))), 0, "MATCH", "16 repeats")
         self.expect(self.judge(low, golden=self.with_repeats("moved", moved)), 2,
                     "the repeats of", "have other inputs than it", "they agree with each other to", "away from the golden",
                     "in 3 of 3 tensors", "outside of shardproof.float64()")
@@ -655,10 +656,8 @@ class RecordedRunTest(cli_test.CommandTest):
 
     def test_one_repeat_of_another_run(self):
         def one_far(values, k):
-            return [value * (1 + 1e-6 * math.sin(k + i)) + (0.2 * (-1) ** i if k == 7 else 0)
-                    for i, value in enumerate(values)]
-        low = self.own_steps([("dp", 2)])
-        low.head["precision"] = "float32"
+            return [value + (0.2 * (-1) ** i if k == 7 else 0) for i, value in enumerate(jitter(1e-6)(values, k))]
+        low = self.own_steps([("dp", 2)], precision="float32")
         golden = self.with_repeats("one_far", one_far)
         self.expect(self.judge(low, golden=golden), 2, "noise7 repeats another run than the other repeats do: its loss of "
                     "step 1 lies 0.2 away from the golden, and half of the others at most", "in 3 of 3 tensors",
@@ -666,10 +665,8 @@ class RecordedRunTest(cli_test.CommandTest):
 
     def test_repeats_in_float64(self):
         """They measure what is computed from what is unresolved, in later steps too."""
-        def near(values, k):
-            return [value * (1 + 1e-4 * math.sin(k + i)) for i, value in enumerate(values)]
         plain = self.own_steps().write(os.path.join(self.scratch, "plain"))
-        measured = self.with_repeats("measured", near, "float64")
+        measured = self.with_repeats("measured", jitter(1e-4), "float64")
 
         def off(size):
             return self.own_steps([("dp", 2)], gradient_of=lambda gradient, step, rank: [
@@ -680,14 +677,11 @@ class RecordedRunTest(cli_test.CommandTest):
 
     def test_a_rank_below_the_precision_of_the_run(self):
         """Its dtype must not widen what it is allowed."""
-        def near(values, k):
-            return [value * (1 + 1e-6 * math.sin(k + i)) for i, value in enumerate(values)]
-        golden = self.with_repeats("single", near)
+        golden = self.with_repeats("single", jitter(1e-6))
         for dtype, status, texts in (("float32", 0, ["MATCH"]),
                                      ("float16", 1, ["grad.w", "it is float16 on this rank, and float32 is the narrowest "
                                                      "dtype of rank 0"])):
-            run = self.own_steps([("dp", 2)])
-            run.head["precision"] = "float32"
+            run = self.own_steps([("dp", 2)], precision="float32")
             for rank, narrow in enumerate(["float32", dtype]):
                 run.edit(rank, run.place(rank, "grad", ""), dtype=narrow)
             self.expect(self.judge(run, golden=golden), status, *texts)
@@ -695,12 +689,9 @@ class RecordedRunTest(cli_test.CommandTest):
     def test_what_a_step_or_a_part_lacks_is_said(self):
         def with_optional(mesh=(), steps=(1, 2), rows=4):
             run = self.own_steps(mesh)
-            for rank in range(run.world_size):
-                for step in steps:
-                    run.add(rank, "scalar", "grad_norm", [0.5], (), step=step)
-                whole = values_of("m", (4, 2))
-                run.add(rank, "act", "m", whole[:2 * rows], (rows, 2), global_shape=[4, 2])
-            return run
+            for step in steps:
+                run.add_to_all("scalar", "grad_norm", [0.5], (), step=step)
+            return run.add_to_all("act", "m", values_of("m", (4, 2))[:2 * rows], (rows, 2), global_shape=[4, 2])
         golden = with_optional().write(os.path.join(self.scratch, "optional"))
         full = self.judge(with_optional([("dp", 2)]), golden=golden)
         self.expect(full, 0, "MATCH", absent=["not compared"])
@@ -709,13 +700,9 @@ class RecordedRunTest(cli_test.CommandTest):
                     "because the ranks recorded a part of it: m.output of step 1 (4 of 8 elements)")
 
     def test_zeros_are_no_match(self):
-        def zeros():
-            run = recorded([("dp", 2)], change=lambda run, rank, kind, name, values:
-                           [0.0 for _ in values] if kind == "grad" or name == "loss" else values)
-            return run
-        golden = recorded(change=lambda run, rank, kind, name, values:
-                          [0.0 for _ in values] if kind == "grad" or name == "loss" else values)
-        self.expect(self.judge(zeros(), golden=golden.write(os.path.join(self.scratch, "zeros"))), 2, "BAD INPUT",
+        zeros = either(*(of(kind, part, lambda *_: 0.0) for kind, part in (("grad", ""), ("scalar", "loss"))))
+        golden = recorded((), zeros).write(os.path.join(self.scratch, "zeros"))
+        self.expect(self.judge(recorded([("dp", 2)], zeros), golden=golden), 2, "BAD INPUT",
                     "the loss and all 5 gradients are 0, so a match would show nothing of them")
 
     def test_a_buffer_that_one_rank_lacks(self):
@@ -728,8 +715,8 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(with_buffer(recorded([("dp", 2)]), [0]), golden=golden), 1, "buffer.norm.running_mean",
                     "rank 1 recorded none of it, and rank 0, which has the same parameters, did")
         stages = with_buffer(recorded([("pp", 2)]), [0])  # the second stage has the head alone
-        self.without(stages, 0, lambda line: line["name"] == "head.weight")
-        self.without(stages, 1, lambda line: line["name"] in PARAMETERS and line["name"] != "head.weight")
+        stages.without(lambda line: line["name"] == "head.weight", [0])
+        stages.without(lambda line: line["name"] in PARAMETERS and line["name"] != "head.weight", [1])
         self.expect(self.judge(stages, golden=golden), 0, "MATCH")
 
     def test_a_factor_of_a_buffer_is_no_count_of_tokens(self):
@@ -764,8 +751,7 @@ class RecordedRunTest(cli_test.CommandTest):
             self.expect(done, status)
             run = f"{self.scratch}/run{self.count}"
             self.assertEqual("::error file=" in done.stdout, status == 1, done.stdout)
-            with open(os.path.join(out, "results.json"), encoding="utf-8") as file:
-                results = json.load(file)
+            results = self.results(out)
             case, = results["cases"]
             self.assertEqual((results["run"]["exit_status"], case["as_expected"], case["mesh"]["text"], case["name"]),
                              (status, status == 0, "dp=2 tp=2", run))
@@ -777,9 +763,9 @@ class RecordedRunTest(cli_test.CommandTest):
             if status:
                 self.assertIn("::error file=" + os.path.join(run, "run.json"), done.stdout)
                 self.assertIn("grad.layers.0.norm.weight", suite.find(".//failure").get("message"))
-                with open(summary, encoding="utf-8") as file:
-                    self.assertRegex(file.read(), r"(?s)\A### shardproof: 1 of 1 as expected\n.*### shardproof: 0 of 1 as "
-                                     r"expected\n.*\| grad.layers.0.norm.weight on ranks 1, 3: every element is 1.5 x golden")
+                self.assertRegex(pathlib.Path(summary).read_text(encoding="utf-8"),
+                                 r"(?s)\A### shardproof: 1 of 1 as expected\n.*### shardproof: 0 of 1 as expected\n.*"
+                                 r"\| grad.layers.0.norm.weight on ranks 1, 3: every element is 1.5 x golden")
                 self.assertTrue(os.listdir(os.path.join(out, "tensors")))
                 self.assertEqual(case["worst_tensor"], "grad.layers.0.norm.weight")
                 self.assertGreater(case["worst_ratio"], 1)
@@ -790,8 +776,7 @@ class RecordedRunTest(cli_test.CommandTest):
             self.expect(self.judge(run, "--out", folder, "--force"), 2, "the same command reads this folder")
         other = os.path.join(self.scratch, "other")
         os.makedirs(other)
-        with open(os.path.join(other, "notes.txt"), "w", encoding="utf-8") as file:
-            file.write("mine")
+        pathlib.Path(other, "notes.txt").write_text("mine", encoding="utf-8")
         self.expect(self.judge(run, "--out", self.scratch, "--force"), 2, "holds", "which the same command reads")
         self.expect(self.judge(self.golden), 2, "are the same, and what is compared with itself is equal")
         self.expect(self.judge(run, "--out", "-"), 2, "--out -: this option does not write to standard output")
@@ -814,9 +799,7 @@ class RecordedRunTest(cli_test.CommandTest):
 
     def test_a_frozen_parameter_that_moved(self):
         def frozen(run):
-            for rank in range(run.world_size):
-                self.without(run, rank, lambda line: line["kind"] == "grad" and "head" in line["name"])
-            return run
+            return run.without(lambda line: line["kind"] == "grad" and "head" in line["name"])
         golden = frozen(recorded()).write(os.path.join(self.scratch, "frozen"))
         self.expect(self.judge(frozen(recorded([("tp", 2)])), golden=golden), 0, "MATCH")
         moved = of("param", "head", lambda value, run, rank: value + 1e-6)
@@ -829,10 +812,8 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(run), 1, "param.head.weight")
 
         def with_count(run, loss):
-            for rank in range(run.world_size):
-                run.add(rank, "scalar", "tokens_seen", [1e12], ())
-                run.edit(rank, run.place(rank, "scalar", "loss"), lambda value: loss)
-            return run
+            run.add_to_all("scalar", "tokens_seen", [1e12], ())
+            return run.edit_all("scalar", "loss", lambda value: loss)
         golden = with_count(recorded(), 1.25).write(os.path.join(self.scratch, "count"))
         self.expect(self.judge(with_count(recorded([("tp", 2)]), 1.25), golden=golden), 0, "MATCH")
         self.expect(self.judge(with_count(recorded([("tp", 2)]), 1.26), golden=golden), 1, "loss")
@@ -864,9 +845,7 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(self.judge(with_logprobs(recorded([("dp", 2)]))), 0, "only this run recorded it: logprobs")
 
     def test_a_tensor_below_float64_that_is_not_finite(self):
-        run = recorded([("tp", 2)])
-        for rank in range(2):
-            run.edit(rank, run.place(rank, "grad", "norm"), lambda value: math.nan, dtype="float32")
+        run = recorded([("tp", 2)]).edit_all("grad", "norm", lambda value: math.nan, dtype="float32")
         self.expect(self.judge(run), 1, "grad.layers.0.norm.weight", "not finite")
 
     def test_parts_that_overlap(self):
@@ -895,11 +874,8 @@ class RecordedRunTest(cli_test.CommandTest):
 
         def rewrite(name, edit):
             def change(folder):
-                path = os.path.join(folder, name)
-                with open(path, encoding="utf-8") as file:
-                    text = edit(file.read())
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(text)
+                path = pathlib.Path(folder, name)
+                path.write_text(edit(path.read_text(encoding="utf-8")), encoding="utf-8")
             return change
 
         def line(number, **fields):
