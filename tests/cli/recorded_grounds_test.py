@@ -7,7 +7,8 @@ import os
 import random
 
 import cli_test
-from recorded_test import ADAM, PARAMETERS, JudgedTest, Run, gradient, in_float32, recorded, start, stepped, values_of
+from recorded_test import (ADAM, PARAMETERS, JudgedTest, Run, gradient, in_float32, of, recorded, replaced, start,
+                           stepped, times, values_of)
 
 
 class Grounds(JudgedTest):
@@ -60,37 +61,34 @@ class Grounds(JudgedTest):
             self.judged_pair(golden, run_of(2, masks=masks), status=0)
             self.assertIn(f"tensor    {tensor}", self.judged_pair(golden, run_of(2, **wrong)).stdout)
 
-    def narrowed(self, run, rank, kind, name):
-        """Keeps one tensor of a rank in float32."""
-        for at, line in enumerate(run.lines[rank]):
-            if (line["kind"], line["name"]) == (kind, name):
-                line["dtype"] = "float32"
-                run.data[rank][at] = (run.data[rank][at][0], "float32", *run.data[rank][at][2:])
+    def narrowed(self, run, kind, name, ranks=(0, 1)):
+        """Keeps one tensor of these ranks in float32."""
+        for rank in ranks:
+            for place, line in enumerate(run.lines[rank]):
+                if (line["kind"], line["name"]) == (kind, name):
+                    run.edit(rank, place, dtype="float32")
         return run
 
     def test_a_dtype_of_one_rank(self):
         """It would be no more than unresolved, whatever its values are."""
-        run = self.narrowed(recorded((("dp", 2),)), 1, "grad", "head.weight")
+        run = self.narrowed(recorded((("dp", 2),)), "grad", "head.weight", [1])
         text = self.judged_pair(recorded(), run).stdout
         self.assertIn("it is float32 on this rank, and float64 on another", text)
 
     def test_one_narrow_gradient_excuses_no_other_update(self):
         """The gradient of one parameter is in float32 on both ranks; another one's update is of other signs."""
-        narrow = lambda run: self.narrowed(self.narrowed(run, 0, "grad", "head.weight"), 1, "grad", "head.weight")
-
-        def flipped(run, rank, kind, name, values):
-            if (kind, name) == ("param", "layers.0.norm.weight") and values == stepped(name):
-                return [2 * a - b for a, b in zip(start(name), values)]
-            return None
-        self.assertIn("not judged", self.judged_pair(recorded(), narrow(recorded((("dp", 2),))), status=0).stdout)
-        text = self.judged_pair(recorded(), narrow(recorded((("dp", 2),), flipped))).stdout
+        def flipped(values, run, rank, name):
+            return [2 * a - b for a, b in zip(start(name), values)]
+        right, wrong = (self.narrowed(recorded((("dp", 2),), change), "grad", "head.weight")
+                        for change in (None, replaced("param", "layers.0.norm.weight", flipped)))
+        self.assertIn("not judged", self.judged_pair(recorded(), right, status=0).stdout)
+        text = self.judged_pair(recorded(), wrong).stdout
         self.assertIn("tensor    param.layers.0.norm.weight", text)
 
     def test_a_switch_of_the_optimizer_that_nothing_judged(self):
         """An absent switch is off."""
         def settings(**more):
-            run = recorded((("dp", 2),), optimizer_of={**ADAM, **more})
-            return self.narrowed(self.narrowed(run, 0, "param", "head.weight"), 1, "param", "head.weight")
+            return self.narrowed(recorded((("dp", 2),), optimizer_of={**ADAM, **more}), "param", "head.weight")
         self.judged_pair(recorded(), settings(), status=0)
         for switch in ("amsgrad", "nesterov", "maximize"):
             text = self.judged_pair(recorded(), settings(**{switch: True})).stdout
@@ -130,9 +128,7 @@ class Grounds(JudgedTest):
 
     def test_a_rank_without_gradients_is_noted(self):
         def run_of(wanted):
-            run = recorded((("dp", 2),))
-            kept = [i for i, line in enumerate(run.lines[1]) if line["kind"] != "grad" or wanted in line["name"]]
-            run.lines[1], run.data[1] = ([rows[1][i] for i in kept] for rows in (run.lines, run.data))
+            run = recorded((("dp", 2),)).without(lambda line: line["kind"] == "grad" and wanted not in line["name"], [1])
             return self.judged_pair(recorded(), run, status=0).stdout
         self.assertIn("rank 1 recorded parameters and no gradient", run_of("none"))
         self.assertNotIn("and no gradient", run_of("head"))
@@ -156,9 +152,7 @@ class Grounds(JudgedTest):
         self.assertIn("not judged", said)
 
     def test_an_addend_of_another_form_is_not_missing(self):
-        def halves(run, rank, kind, name, values):
-            return [value * (0.25, 0.75)[rank] for value in values] if run.world_size > 1 and (kind, name) == \
-                ("grad", "layers.0.norm.weight") else None
+        halves = of("grad", "layers.0.norm.weight", lambda value, run, rank: value * (0.25, 0.75)[rank])
         for shape in ((6,), (5,)):
             run = recorded((("tp", 2),), halves)
             for rank in (0, 1):
@@ -184,17 +178,14 @@ class Grounds(JudgedTest):
         for number in range(1, 17):
             draw = random.Random(number)
 
-            def moved(run, rank, kind, name, values):
-                most = max(map(abs, values)) / 6
-                return [value + most * draw.uniform(-1, 1) for value in values] if kind == "grad" else None
-            repeat = narrow(recorded((), moved))
+            def moved(values, *_):
+                return [value + max(map(abs, values)) / 6 * draw.uniform(-1, 1) for value in values]
+            repeat = narrow(recorded((), replaced("grad", "", moved)))
             repeat.head["noise"] = number
             repeat.write(os.path.join(folder, f"noise{number}"))
 
         def judged(factor, status):
-            def times(run, rank, kind, name, values):
-                return [factor * value for value in values] if kind == "grad" else None
-            run = narrow(recorded((("dp", 2),), times)).write(os.path.join(self.scratch, f"times {factor}"))
+            run = narrow(recorded((("dp", 2),), times(factor))).write(os.path.join(self.scratch, f"times {factor}"))
             return self.run_to_end("judge", run, "--golden", folder, status=status).stdout
         judged(1, 0)
         for factor in (0.5, 1.5):

@@ -150,9 +150,7 @@ class Parts(JudgedTest):
         self.assertIn("likely    rank 1 recorded 2 of 3 steps: the optimizer did not step there", text)
 
     def test_a_step_that_another_rank_lacks_later(self):
-        run = self.stepped(2)
-        run.lines[1], run.data[1] = ([one for one, line in zip(of, self.stepped(2).lines[1]) if line["step"] < 3]
-                                     for of in (run.lines[1], run.data[1]))
+        run = self.stepped(2).without(lambda line: line["step"] == 3, [1])
         for line, data in zip(run.lines[0], run.data[0]):
             if line["kind"] == "grad" and line["step"] == 1:
                 data[3][2] += 1
