@@ -13,12 +13,13 @@ from ranks import RanksTest, launch
 SOON = {"SHARDPROOF_TIMEOUT": "1.5"}  # of calls that a member never makes
 
 
-def agree(rank):
+def agreed(rank, size, function):
+    """The function, after a call that is the same on all ranks."""
     dist.all_reduce(torch.ones(4))
+    return function(rank, size)
 
 
 def other_op(rank, size):
-    agree(rank)
     if rank == 1:
         dist.broadcast(torch.ones(4), 0)
     else:
@@ -26,32 +27,26 @@ def other_op(rank, size):
 
 
 def other_reduce_op(rank, size):
-    agree(rank)
     dist.all_reduce(torch.ones(4), dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)
 
 
 def other_bit_op(rank, size):
-    agree(rank)
     dist.all_reduce(torch.ones(4, dtype=torch.int64), dist.ReduceOp.BXOR if rank == 1 else dist.ReduceOp.BAND)
 
 
 def other_dtype(rank, size):
-    agree(rank)
     dist.all_reduce(torch.ones(4, dtype=torch.float64 if rank == 1 else torch.float32))
 
 
 def other_shape(rank, size):
-    agree(rank)
     dist.all_reduce(torch.ones(5 if rank == 1 else 4))
 
 
 def other_root(rank, size):
-    agree(rank)
     dist.broadcast(torch.ones(4), 1 if rank == 1 else 0)
 
 
 def other_order(rank, size):
-    agree(rank)
     calls = [lambda: dist.all_reduce(torch.ones(4)),
              lambda: dist.all_gather_into_tensor(torch.ones(4 * size), torch.ones(4))]
     for call in calls[::-1] if rank == 1 else calls:
@@ -59,7 +54,6 @@ def other_order(rank, size):
 
 
 def other_asynchronous(rank, size):
-    agree(rank)
     works = [dist.all_reduce(torch.ones(4), async_op=True) for _ in range(2)]
     works.append(dist.all_reduce(torch.ones(5 if rank == 1 else 4), async_op=True))
     for work in works:
@@ -67,31 +61,26 @@ def other_asynchronous(rank, size):
 
 
 def other_split(rank, size):
-    agree(rank)
     sent = [2, 1, 1] if rank == 1 else [1, 1, 1]
     dist.all_to_all_single(torch.ones(3, 2), torch.ones(sum(sent), 2), [1, 1, 1], sent)
 
 
 def other_part(rank, size):
-    agree(rank)
     sent = [torch.ones(2 if (rank, to) == (1, 0) else 1) for to in range(size)]
     dist.all_to_all([torch.ones(1) for _ in range(size)], sent)
 
 
 def other_result(rank, size):
-    agree(rank)
     whole = torch.ones(5 if rank == 1 else 4)  # 5 is not 2 for each of 2 ranks
     dist.all_gather_into_tensor(whole, torch.ones(2))
 
 
 def other_scattered(rank, size):
-    agree(rank)
     part = torch.ones(2, dtype=torch.float64 if rank == 1 else torch.float32)
     dist.reduce_scatter_tensor(part, torch.ones(4))
 
 
 def other_message(rank, size):
-    agree(rank)
     if rank == 0:
         dist.send(torch.ones(4), 1)
     else:
@@ -99,7 +88,6 @@ def other_message(rank, size):
 
 
 def missing_call(rank, size):
-    agree(rank)
     if rank != 1:
         dist.all_reduce(torch.ones(4))
     else:
@@ -109,14 +97,12 @@ def missing_call(rank, size):
 
 
 def ended(rank, size):
-    agree(rank)
     if rank == 1:
         os._exit(0)
     dist.all_reduce(torch.ones(4))
 
 
 def missing_message(rank, size):
-    agree(rank)
     if rank == 0:
         dist.recv(torch.ones(4), 1)
     else:
@@ -125,13 +111,11 @@ def missing_message(rank, size):
 
 
 def other_group(rank, size):
-    agree(rank)
     groups = [dist.new_group([0, 1], group_desc=name) for name in ("tp", "dp")]
     dist.all_reduce(torch.ones(4), group=groups[rank])
 
 
 def unmade_group(rank, size):
-    agree(rank)
     if rank == 0:
         dist.new_group([0, 1])
     else:
@@ -139,7 +123,6 @@ def unmade_group(rank, size):
 
 
 def in_subgroup(rank, size):
-    agree(rank)
     groups = [dist.new_group([0, 2], group_desc="mesh_dp"), dist.new_group([1, 3], group_desc="mesh_dp")]
     for _ in range(3):
         dist.all_reduce(torch.ones(2), group=groups[rank % 2])
@@ -155,12 +138,29 @@ def twice(rank, size):
     except dist.DistBackendError as error:
         first = str(error)
     try:
-        agree(rank)
+        dist.all_reduce(torch.ones(4))
     except dist.DistBackendError as error:
         return str(error) == first
 
 
+# Ranks, the function, what rank 1 calls, what the others call, and what stands in the line of both calls.
+ON_ONE_LINE = (
+    (2, other_reduce_op, "all_reduce(max) [4] float32", "all_reduce(sum) [4] float32", "MAX"),
+    (2, other_bit_op, "all_reduce(bit_xor) [4] int64", "all_reduce(bit_and) [4] int64", "BXOR"),
+    (3, other_dtype, "all_reduce(sum) [4] float64", "all_reduce(sum) [4] float32", "float64"),
+    (3, other_shape, "all_reduce(sum) [5] float32", "all_reduce(sum) [4] float32", "ones(5"),
+    (2, other_root, "broadcast from rank 1 [4] float32", "broadcast from rank 0 [4] float32", "broadcast"),
+    # results that do not fit
+    (2, other_result, "all_gather_into_tensor [2] float32 into [5] float32", "all_gather_into_tensor [2] float32",
+     "all_gather_into_tensor"),
+    (2, other_scattered, "reduce_scatter_tensor(sum) [4] float32 into [2] float64",
+     "reduce_scatter_tensor(sum) [4] float32", "reduce_scatter_tensor"))
+
+
 class Disagreements(RanksTest):
+    def errors(self, size, function, **options):
+        return super().errors(size, agreed, function, **options)
+
     def line_of(self, function, text):
         """Where `text` stands in the function: file:line as the messages have it."""
         lines, first = inspect.getsourcelines(function)
@@ -168,56 +168,33 @@ class Disagreements(RanksTest):
         self.assertEqual(len(at), 1, text)
         return f"{os.path.relpath(__file__)}:{first + at[0]}"
 
-    def differs(self, size, function, own, others, call=1):
-        """Every rank says the same: what rank 1 calls, and what the others call."""
+    def differs(self, size, function, own, others, *places, call=1):
+        """Every rank says the same: what rank 1 calls, and what the others call, at the lines with these texts."""
         rest = "rank 0 calls" if size == 2 else "ranks 0, 2 call"
-        golden = (f"call {call} of group world {list(range(size))} differs: rank 1 calls {own}, "
-                  f"{rest} {others}; make every member enter the same calls in the same order")
+        first, last = self.line_of(function, places[0]), self.line_of(function, places[-1])
+        golden = (f"call {call} of group world {list(range(size))} differs: rank 1 calls {own} at {first}, "
+                  f"{rest} {others} at {last}; make every member enter the same calls in the same order")
         for error in self.errors(size, function):
             self.assertEqual(error, golden)
 
+    def test_calls_on_one_line(self):
+        for row in ON_ONE_LINE:
+            with self.subTest(row[1].__name__):
+                self.differs(*row)
+
     def test_op(self):
         for size in (2, 3):
-            self.differs(size, other_op,
-                         f"broadcast from rank 0 [4] float32 at {self.line_of(other_op, 'broadcast')}",
-                         f"all_reduce(sum) [4] float32 at {self.line_of(other_op, 'dist.all_reduce')}")
-
-    def test_reduce_op(self):
-        site = self.line_of(other_reduce_op, "MAX")
-        self.differs(2, other_reduce_op, f"all_reduce(max) [4] float32 at {site}",
-                     f"all_reduce(sum) [4] float32 at {site}")
-
-        site = self.line_of(other_bit_op, "BXOR")
-        self.differs(2, other_bit_op, f"all_reduce(bit_xor) [4] int64 at {site}",
-                     f"all_reduce(bit_and) [4] int64 at {site}")
-
-    def test_dtype(self):
-        site = self.line_of(other_dtype, "float64")
-        self.differs(3, other_dtype, f"all_reduce(sum) [4] float64 at {site}",
-                     f"all_reduce(sum) [4] float32 at {site}")
-
-    def test_shape(self):
-        site = self.line_of(other_shape, "ones(5")
-        self.differs(3, other_shape, f"all_reduce(sum) [5] float32 at {site}",
-                     f"all_reduce(sum) [4] float32 at {site}")
-
-    def test_root(self):
-        site = self.line_of(other_root, "broadcast")
-        self.differs(2, other_root, f"broadcast from rank 1 [4] float32 at {site}",
-                     f"broadcast from rank 0 [4] float32 at {site}")
+            self.differs(size, other_op, "broadcast from rank 0 [4] float32", "all_reduce(sum) [4] float32",
+                         "broadcast", "dist.all_reduce")
 
     def test_order(self):
-        self.differs(2, other_order,
-                     "all_gather_into_tensor [4] float32 at "
-                     + self.line_of(other_order, "all_gather_into_tensor"),
-                     "all_reduce(sum) [4] float32 at " + self.line_of(other_order, "dist.all_reduce"))
+        self.differs(2, other_order, "all_gather_into_tensor [4] float32", "all_reduce(sum) [4] float32",
+                     "all_gather_into_tensor", "dist.all_reduce")
 
     def test_asynchronous(self):
-        site = self.line_of(other_asynchronous, "ones(5")
-        same = self.line_of(other_asynchronous, "ones(4), async")
-        self.assertNotEqual(site, same)
-        self.differs(3, other_asynchronous, f"all_reduce(sum) [5] float32 at {site}",
-                     f"all_reduce(sum) [4] float32 at {site}", call=3)
+        site, same = "ones(5", "ones(4), async"
+        self.assertNotEqual(self.line_of(other_asynchronous, site), self.line_of(other_asynchronous, same))
+        self.differs(3, other_asynchronous, "all_reduce(sum) [5] float32", "all_reduce(sum) [4] float32", site, call=3)
 
     def test_split_of_all_to_all(self):
         site = self.line_of(other_split, "all_to_all_single")
@@ -231,15 +208,6 @@ class Disagreements(RanksTest):
     def test_part_of_all_to_all(self):
         for error in self.errors(2, other_part):
             self.assertIn("rank 1 sends 2 elements to rank 0, which expects 1", error)
-
-    def test_result_that_does_not_fit(self):
-        site = self.line_of(other_result, "all_gather_into_tensor")
-        self.differs(2, other_result, f"all_gather_into_tensor [2] float32 into [5] float32 at {site}",
-                     f"all_gather_into_tensor [2] float32 at {site}")
-        site = self.line_of(other_scattered, "reduce_scatter_tensor")
-        self.differs(2, other_scattered,
-                     f"reduce_scatter_tensor(sum) [4] float32 into [2] float64 at {site}",
-                     f"reduce_scatter_tensor(sum) [4] float32 at {site}")
 
     def test_message(self):
         sends, receives = (self.line_of(other_message, text) for text in ("send", "recv"))
@@ -258,7 +226,7 @@ class Disagreements(RanksTest):
             self.assertIn("set SHARDPROOF_TIMEOUT above 1.5 s if the rank is only slow", error)
 
     def test_rank_that_ended(self):
-        first, gone, last = launch(3, ended, stop_others=False, environment={"SHARDPROOF_TIMEOUT": "90"})
+        first, gone, last = launch(3, agreed, ended, stop_others=False, environment={"SHARDPROOF_TIMEOUT": "90"})
         self.assertIsNone(gone)
         for rank, outcome in ((0, first), (2, last)):
             self.assertLess(outcome.seconds, 60)  # not only after the 90 s
@@ -290,7 +258,7 @@ class Disagreements(RanksTest):
         self.assertRegex(second, "rank 0 did not come")
 
     def test_only_the_group_concerned(self):
-        outcomes = launch(4, in_subgroup, stop_others=False)
+        outcomes = launch(4, agreed, in_subgroup, stop_others=False)
         self.assertEqual([outcomes[0].value, outcomes[2].value], [0, 2])
         site = self.line_of(in_subgroup, "groups[1])")
         for rank in (1, 3):
@@ -300,7 +268,7 @@ class Disagreements(RanksTest):
                              "same order")
 
     def test_later_calls_fail_too(self):
-        self.assertEqual(self.values(2, twice), [True, True])
+        self.assertEqual(self.values(2, agreed, twice), [True, True])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ from ranks import RanksTest, launch
 import shardproof.backend
 
 
+SUMS = [[30, 60], [300, 600], [3000, 6000]]  # what three_sums gives on two ranks
+
+
 def three_sums(rank, size):
     """The results of three all_reduces of [1, 2] * (rank + 1) * (10, 100, 1000)."""
     out = []
@@ -116,12 +119,14 @@ class Quiet(RanksTest):
 
 
 class Faults(Quiet):
+    def faulty(self, size, function, fault):
+        return self.values(size, function, environment={"SHARDPROOF_FAULT": fault})
+
     def sums(self, fault):
-        return self.values(2, three_sums, environment={"SHARDPROOF_FAULT": fault})
+        return self.faulty(2, three_sums, fault)
 
     def test_none(self):
-        golden = [[30, 60], [300, 600], [3000, 6000]]
-        self.assertEqual(self.values(2, three_sums), [golden] * 2)
+        self.assertEqual(self.values(2, three_sums), [SUMS] * 2)
 
     def test_kinds_that_change_what_is_sent(self):
         for kind, second in (("drop", [100, 200]), ("double", [500, 1000]), ("stale", [120, 240]),
@@ -131,51 +136,38 @@ class Faults(Quiet):
             values = self.sums(f"op=all_reduce,call=1,rank=1,kind={kind}")
             self.assertEqual(values, [[[30, 60], second, [3000, 6000]]] * 2, kind)
 
-    def test_average_is_of_one_rank_only(self):
-        first, second = self.sums("op=all_reduce,group=world,call=2,rank=1,kind=average")
-        self.assertEqual(first, [[30, 60], [300, 600], [3000, 6000]])
-        self.assertEqual(second, [[30, 60], [300, 600], [1500, 3000]])
-
-    def test_without_a_call_the_first_that_matches(self):
-        self.assertEqual(self.sums("rank=0,kind=drop")[1], [[20, 40], [300, 600], [3000, 6000]])
-
-    def test_two_faults(self):
-        faults = "rank=0,call=0,kind=drop;rank=1,call=1,kind=drop"
-        self.assertEqual(self.sums(faults)[0], [[20, 40], [100, 200], [3000, 6000]])
+    def test_ranks_and_calls(self):
+        average = [[15, 30], [150, 300], [1500, 3000]]
+        for fault, of_ranks in (
+                # of one rank only
+                ("op=all_reduce,group=world,call=2,rank=1,kind=average", {0: SUMS, 1: [*SUMS[:2], [1500, 3000]]}),
+                ("rank=0,kind=drop", {1: [[20, 40], *SUMS[1:]]}),  # without a call: the first that matches
+                ("rank=0,call=0,kind=drop;rank=1,call=1,kind=drop", {0: [[20, 40], [100, 200], SUMS[2]]}),
+                ("rank=all,call=all,kind=average", {0: average, 1: average}),
+                ("rank=1,call=all,kind=stale", {0: [SUMS[0], [120, 240], [1200, 2400]]}),
+                # all ranks skip, which is not found
+                ("rank=all,call=all,kind=skip", {0: [[10, 20], [100, 200], [1000, 2000]],
+                                                 1: [[20, 40], [200, 400], [2000, 4000]]})):
+            with self.subTest(fault):
+                values = self.sums(fault)
+                for rank, golden in of_ranks.items():
+                    self.assertEqual(values[rank], golden)
 
     def test_what_the_user_keeps_is_not_touched(self):
-        fault = "op=all_gather_into_tensor,call=0,rank=1,kind=double"
-        values = self.values(2, gathered, environment={"SHARDPROOF_FAULT": fault})
+        values = self.faulty(2, gathered, "op=all_gather_into_tensor,call=0,rank=1,kind=double")
         self.assertEqual(values, [([1], [1, 4]), ([2], [1, 4])])
 
     def test_group(self):
-        fault = "group=tp,rank=0,kind=drop"
-        self.assertEqual(self.values(2, in_two_groups, environment={"SHARDPROOF_FAULT": fault}),
-                         [[2], [2]])
+        self.assertEqual(self.faulty(2, in_two_groups, "group=tp,rank=0,kind=drop"), [[2], [2]])
 
     def test_message(self):
-        fault = "op=send,rank=0,kind=double"
-        self.assertEqual(self.values(2, message, environment={"SHARDPROOF_FAULT": fault}),
-                         [[5], [10]])
+        self.assertEqual(self.faulty(2, message, "op=send,rank=0,kind=double"), [[5], [10]])
 
     def test_skip_is_found(self):
         fault = {"SHARDPROOF_FAULT": "call=0,rank=1,kind=skip"}
         for error in self.errors(2, skipped, environment=fault):
             self.assertIn("call 0 of group world [0, 1] differs: rank 1 calls all_reduce(sum) [3] "
                           "float32 at ", error)
-
-    def test_every_call_of_all_ranks(self):
-        first, second = self.sums("rank=all,call=all,kind=average")
-        self.assertEqual(first, [[15, 30], [150, 300], [1500, 3000]])
-        self.assertEqual(second, first)
-
-    def test_stale_in_every_call(self):
-        self.assertEqual(self.sums("rank=1,call=all,kind=stale")[0], [[30, 60], [120, 240], [1200, 2400]])
-
-    def test_skip_on_all_ranks_is_not_found(self):
-        first, second = self.sums("rank=all,call=all,kind=skip")
-        self.assertEqual(first, [[10, 20], [100, 200], [1000, 2000]])
-        self.assertEqual(second, [[20, 40], [200, 400], [2000, 4000]])
 
     def test_site(self):
         lines, first = inspect.getsourcelines(three_sums)
@@ -185,8 +177,7 @@ class Faults(Quiet):
         self.assertEqual(self.sums(f"rank=0,kind=drop,site={here}:{line + 1}")[1][0], [30, 60])
 
     def test_wrong_group(self):
-        fault = "group=tp,rank=all,kind=wrong_group,to=dp"
-        values = self.values(4, in_crossed_groups, environment={"SHARDPROOF_FAULT": fault})
+        values = self.faulty(4, in_crossed_groups, "group=tp,rank=all,kind=wrong_group,to=dp")
         self.assertEqual(values, [[101, 101], [1010, 1010], [101, 101], [1010, 1010]])
         values = self.values(4, in_crossed_groups)
         self.assertEqual(values, [[11, 101], [11, 1010], [1100, 101], [1100, 1010]])
@@ -208,8 +199,7 @@ class Faults(Quiet):
             self.assertFalse(Path(folder, "rank0.faults").exists())
 
     def test_fault_that_never_acts_is_told(self):
-        fault = "op=broadcast,rank=0,kind=drop"
-        first, second = self.values(2, without_calls, environment={"SHARDPROOF_FAULT": fault})
+        first, second = self.faulty(2, without_calls, "op=broadcast,rank=0,kind=drop")
         self.assertIn('the fault "op=broadcast,rank=0,kind=drop" never acted on rank 0', first)
         self.assertEqual(second, "")
 
