@@ -143,8 +143,15 @@ class OptimizersTest(judging.RunsTest):
         self.assertEqual(schema_check.problems(header, schema), [])
         return header
 
-    def record(self, optimizer, **options):
-        return shardproof.record(self.model, optimizer, out=self.out, **options)
+    def record(self, optimizer):
+        return shardproof.record(self.model, optimizer, out=self.out)
+
+    def train(self, optimizer, steps):
+        """Records steps, each of which has a backward pass of its own."""
+        with self.record(optimizer):
+            for step in range(steps):
+                backward(self.model, step)
+                optimizer.step()
 
     def test_the_rule_is_that_of_the_class_whatever_its_name(self):
         adam, sgd = torch.optim.Adam, torch.optim.SGD
@@ -157,9 +164,7 @@ class OptimizersTest(judging.RunsTest):
             self.assertEqual(optimizers.rule_of(made, made.param_groups[0]), rule, type(made).__mro__)
 
     def test_the_numbers_of_a_renamed_class(self):
-        with self.record(MyAdamW(self.model.parameters(), lr=0.02, betas=(0.8, 0.9), amsgrad=True)) as rec:
-            backward(self.model, 0)
-            rec._optimizers[0].step()
+        self.train(MyAdamW(self.model.parameters(), lr=0.02, betas=(0.8, 0.9), amsgrad=True), 1)
         self.assertEqual(self.header()["optimizer"],
                          {"type": "MyAdamW", "rule": "adamw", "lr": [0.02], "betas": [0.8, 0.9], "eps": 1e-8,
                           "weight_decay": 0.01, "amsgrad": True})
@@ -180,10 +185,7 @@ class OptimizersTest(judging.RunsTest):
 
     def test_equal_groups_are_not_named(self):
         ends, others = halves(self.model)
-        optimizer = torch.optim.SGD([{"params": ends}, {"params": others}], lr=0.25)
-        with self.record(optimizer):
-            backward(self.model, 0)
-            optimizer.step()
+        self.train(torch.optim.SGD([{"params": ends}, {"params": others}], lr=0.25), 1)
         self.assertNotIn("groups", self.header()["optimizer"])
 
     def test_two_optimizers_make_one_step(self):
@@ -326,10 +328,7 @@ class OptimizersTest(judging.RunsTest):
         chained = Chained(torch.optim.SGD(ends, lr=0.1), torch.optim.AdamW(others))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            with self.record(chained):
-                for step in range(2):
-                    backward(self.model, step)
-                    chained.step()
+            self.train(chained, 2)
         self.assertEqual(self.header()["steps"], 2)
         self.assertEqual([group["rule"] for group in self.header()["optimizer"]["groups"]], ["sgd", "adamw"])
         self.assertTrue(torch.equal(runs.whole(self.out, kind="opt", name="exp_avg.layers.0.up.weight", step=2),
@@ -345,11 +344,7 @@ class OptimizersTest(judging.RunsTest):
         self.assertEqual(len(runs.pieces(self.out, kind="param", step=1)), 10)
 
     def test_the_count_of_steps_is_recorded(self):
-        optimizer = torch.optim.AdamW(self.model.parameters())
-        with self.record(optimizer):
-            for step in range(2):
-                backward(self.model, step)
-                optimizer.step()
+        self.train(torch.optim.AdamW(self.model.parameters()), 2)
         for step in (1, 2):
             self.assertEqual(int(runs.whole(self.out, kind="opt", name="step.head.weight", step=step)), step)
 

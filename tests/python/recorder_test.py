@@ -62,7 +62,7 @@ class RecorderTest(judging.RunsTest):
 
     def check_gradients(self, expected, step):
         for name, gradient in expected.items():
-            self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=step), gradient), name)
+            self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=step), gradient), (step, name))
 
     def test_gradients_are_recorded_before_they_are_clipped(self):
         gradients = gradients_by_hand(self.model, 0)
@@ -170,9 +170,19 @@ class RecorderTest(judging.RunsTest):
             optimizer.step()
         self.assertEqual(runs.names(self.out, kind="scalar"), [])
 
-    def test_two_models_with_equal_names_are_refused(self):
-        with self.refused('Two parameters have the name "head.weight"', "ModuleDict"):
-            shardproof.record([self.model, torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2)})], out=self.out)
+    def test_what_cannot_be_recorded_is_refused(self):
+        same_name = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2)})
+        on_meta = torch.nn.Linear(2, 2, device="meta")
+        for model, options, words in (
+                ([self.model, same_name], {}, ['Two parameters have the name "head.weight"', "ModuleDict"]),
+                (self.model, {"steps": 0}, ["steps is 0", "None for all"]),
+                (self.model, {"max_bytes": 100}, ["recorded \\d+ bytes", "max_bytes is 100", "only="]),
+                (self.model, {"mesh": {"dp": 2, "tp": 2}}, ["has 4 ranks, but the run has 1"]),
+                (lambda x: x, {}, ["The model is a function", "torch.nn.Module"]),
+                (on_meta, {}, ['"weight" is on the meta device', "Materialize"])):
+            with self.subTest(words[0]), self.refused(*words):
+                optimizer = self.optimizer if model is self.model else None
+                shardproof.record(model, optimizer, out=self.out, **options)
 
     def test_recorders_that_overlap_count_the_rows_of_a_batch_apart(self):
         other = models.build()
@@ -232,8 +242,7 @@ class RecorderTest(judging.RunsTest):
                 expected.append({name: one.grad.clone() for name, one in self.model.named_parameters()})
                 self.optimizer.step()
         for step, gradients in enumerate(expected, start=1):
-            for name, gradient in gradients.items():
-                self.assertTrue(torch.equal(runs.whole(self.out, kind="grad", name=name, step=step), gradient), (step, name))
+            self.check_gradients(gradients, step)
 
     def test_an_infinite_norm_measures_alone(self):
         with self.record() as rec:
@@ -250,10 +259,6 @@ class RecorderTest(judging.RunsTest):
             train(self.model, self.optimizer, rec, steps=1, max_norm=0.01)
         self.assertEqual(runs.names(self.out, kind="scalar"), ["clip_coefficient", "grad_norm", "loss"])
         self.assertEqual(runs.names(self.folder / "first", kind="scalar"), [])
-
-    def test_no_steps_are_refused(self):
-        with self.refused("steps is 0", "None for all"):
-            self.record(steps=0)
 
     def test_clipping_is_unwrapped_at_the_end(self):
         before = (clip_grad_norm_, torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad.clip_grad_norm_)
@@ -351,15 +356,10 @@ class RecorderTest(judging.RunsTest):
             for step in range(2):
                 calls = len(expected)
                 self.optimizer.step(closure)
-                first = expected[calls]
-                del expected[calls + 1:]
-                for name, gradient in first.items():
-                    expected[calls][name] = gradient
+                del expected[calls + 1:]  # the first call's gradients are those of the step
         self.assertEqual(len(expected), 2)
-        for step, of_step in enumerate(expected, start=1):
-            for name, gradient in of_step.items():
-                recorded = runs.whole(self.out, kind="grad", name=name, step=step)
-                self.assertTrue(torch.equal(recorded, gradient), (step, name))
+        for step, gradients in enumerate(expected, start=1):
+            self.check_gradients(gradients, step)
 
     def test_an_optimizer_whose_settings_are_no_numbers(self):
         self.optimizer = torch.optim.Adafactor(self.model.parameters())
@@ -531,25 +531,11 @@ class RecorderTest(judging.RunsTest):
             self.record()
         self.assertTrue((self.out / "run.json").exists())
 
-    def test_more_bytes_than_allowed_are_refused(self):
-        with self.refused("recorded \\d+ bytes", "max_bytes is 100", "only="):
-            self.record(max_bytes=100)
-
     def test_a_run_without_a_step_is_refused(self):
         with self.refused("No optimizer step"):
             with self.record():
                 pass
         self.assertFalse((self.out / "run.json").exists())
-
-    def test_a_function_is_refused(self):
-        with self.refused("The model is a function", "torch.nn.Module"):
-            shardproof.record(lambda x: x, out=self.out)
-
-    def test_meta_parameters_are_refused(self):
-        with torch.device("meta"):
-            model = torch.nn.Linear(2, 2)
-        with self.refused('"weight" is on the meta device', "Materialize"):
-            shardproof.record(model, out=self.out)
 
     def test_sparse_gradients_are_refused(self):
         model = torch.nn.Embedding(4, 2, sparse=True)
@@ -570,10 +556,6 @@ class RecorderTest(judging.RunsTest):
             shardproof.record(self.model, 3, out=self.out)
         self.assertIs(torch.nn.utils.clip_grad_norm_, before)
         self.assertFalse(self.model._forward_pre_hooks)
-
-    def test_a_mesh_of_another_size_is_refused(self):
-        with self.refused("has 4 ranks, but the run has 1"):
-            self.record(mesh={"dp": 2, "tp": 2})
 
 
 if __name__ == "__main__":
