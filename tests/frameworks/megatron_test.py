@@ -31,62 +31,59 @@ if judging.PROGRAM and INSTALLED:
     finalize = importlib.import_module("megatron.core.distributed.finalize_model_grads")  # a function hides the module
 
 
-def wrapped(owner, name, make):
-    """Replaces owner.name by make(the original)."""
-    setattr(owner, name, make(getattr(owner, name)))
+def replaces(owner, name):
+    """Puts a function in the place of owner.name, which the function gets before its other arguments."""
+    original = getattr(owner, name)
+
+    def put(function):
+        setattr(owner, name, lambda *given, **options: function(original, *given, **options))
+        return function
+    return put
 
 
 # --- Settings that the golden has too.
 
 def share_embeddings():
-    wrapped(example, "GPTModel", lambda original: lambda *given, **options: original(
+    replaces(example, "GPTModel")(lambda original, *given, **options: original(
         *given, **options | {"share_embeddings_and_output_weights": True}))
 
 
 def smooth_labels():
-    wrapped(tensor_parallel, "vocab_parallel_cross_entropy",
-            lambda original: lambda *given, **options: original(*given, **options, label_smoothing=0.1))
+    replaces(tensor_parallel, "vocab_parallel_cross_entropy")(
+        lambda original, *given, **options: original(*given, **options, label_smoothing=0.1))
 
 
 def without_sequence_parallel():
-    wrapped(example, "TransformerConfig", lambda original: lambda *given, **options: original(
+    replaces(example, "TransformerConfig")(lambda original, *given, **options: original(
         *given, **options | {"sequence_parallel": False}))
 
 
 # --- Bugs.
 
+def lose_marks(part_of_name):
+    @replaces(example, "build")
+    def build(original, *given):
+        model = original(*given)
+        for name, parameter in model.named_parameters():
+            if part_of_name in name:
+                parameter.sequence_parallel = False
+        return model
+
+
 def final_norm_loses_its_mark():
-    def make(original):
-        def build(*given):
-            model = original(*given)
-            for name, parameter in model.named_parameters():
-                if "final_layernorm" in name:
-                    parameter.sequence_parallel = False
-            return model
-        return build
-    wrapped(example, "build", make)
+    lose_marks("final_layernorm")
 
 
 def no_norm_has_its_mark():
-    def make(original):
-        def build(*given):
-            model = original(*given)
-            for name, parameter in model.named_parameters():
-                if "norm" in name:
-                    parameter.sequence_parallel = False
-            return model
-        return build
-    wrapped(example, "build", make)
+    lose_marks("norm")
 
 
 def finalize_twice():
-    def make(original):
-        def twice(model, *given, **options):
-            original(model, *given, **options)
-            finalize._allreduce_non_tensor_model_parallel_grads(model, model[0].config,
-                                                                example.parallel_state.get_tensor_model_parallel_group())
-        return twice
-    wrapped(example, "finalize_model_grads", make)
+    @replaces(example, "finalize_model_grads")
+    def twice(original, model, *given, **options):
+        original(model, *given, **options)
+        finalize._allreduce_non_tensor_model_parallel_grads(model, model[0].config,
+                                                            example.parallel_state.get_tensor_model_parallel_group())
 
 
 def tied_embeddings_are_not_summed():
@@ -94,26 +91,22 @@ def tied_embeddings_are_not_summed():
 
 
 def only_the_last_microbatch():
-    def make(original):
-        def forward_step(batches, model):
-            model.zero_grad_buffer()
-            return original(batches, model)
-        return forward_step
-    wrapped(example, "forward_step", make)
+    @replaces(example, "forward_step")
+    def forward_step(original, batches, model):
+        model.zero_grad_buffer()
+        return original(batches, model)
 
 
 def experts_gradients_have_a_factor():
-    def make(original):
-        def start(group, **options):
-            experts = [bucket for bucket in group.buckets
-                       if any(not getattr(parameter, "allreduce", True) for parameter in bucket.params)]
-            for bucket in experts:
-                bucket.gradient_scaling_factor *= 2
-            original(group, **options)
-            for bucket in experts:
-                bucket.gradient_scaling_factor /= 2
-        return start
-    wrapped(buffers._ParamAndGradBucketGroup, "start_grad_sync", make)
+    @replaces(buffers._ParamAndGradBucketGroup, "start_grad_sync")
+    def start(original, group, **options):
+        experts = [bucket for bucket in group.buckets
+                   if any(not getattr(parameter, "allreduce", True) for parameter in bucket.params)]
+        for bucket in experts:
+            bucket.gradient_scaling_factor *= 2
+        original(group, **options)
+        for bucket in experts:
+            bucket.gradient_scaling_factor /= 2
 
 
 def is_second():
@@ -121,14 +114,17 @@ def is_second():
     return parallel_state.get_expert_model_parallel_rank() == 1
 
 
+def local_experts(model):
+    """{name: parameter} of all chunks."""
+    return {name: one for chunk in model for name, one in chunk.named_parameters() if "local_experts" in name}
+
+
 def after_finalizing(change):
     """change(parameters) of experts, by name, when all gradients are reduced."""
-    def make(original):
-        def finalized(model, *given, **options):
-            original(model, *given, **options)
-            change({name: one for chunk in model for name, one in chunk.named_parameters() if "local_experts" in name})
-        return finalized
-    wrapped(example, "finalize_model_grads", make)
+    @replaces(example, "finalize_model_grads")
+    def finalized(original, model, *given, **options):
+        original(model, *given, **options)
+        change(local_experts(model))
 
 
 def experts_of_one_rank_have_a_factor():
@@ -147,12 +143,10 @@ def an_experts_gradient_is_zero():
 
 
 def after_loading(change):
-    def make(original):
-        def load(model, golden):
-            original(model, golden)
-            change({name: one.data for chunk in model for name, one in chunk.named_parameters() if "local_experts" in name})
-        return load
-    wrapped(example.shardproof, "load", make)
+    @replaces(example.shardproof, "load")
+    def load(original, model, golden):
+        original(model, golden)
+        change({name: one.data for name, one in local_experts(model).items()})
 
 
 def each_rank_takes_the_first_experts():
@@ -172,70 +166,59 @@ def experts_change_places():
 
 
 def rows_go_to_the_next_expert():
-    def make(original):
-        def forward(self, *given):
-            own = self.local_experts
-            self._modules["local_experts"] = torch.nn.ModuleList(list(own)[::-1]) if is_second() else own
-            try:
-                return original(self, *given)
-            finally:
-                self._modules["local_experts"] = own
-        return forward
-    wrapped(experts.SequentialMLP, "forward", make)
+    @replaces(experts.SequentialMLP, "forward")
+    def forward(original, self, *given):
+        own = self.local_experts
+        self._modules["local_experts"] = torch.nn.ModuleList(list(own)[::-1]) if is_second() else own
+        try:
+            return original(self, *given)
+        finally:
+            self._modules["local_experts"] = own
 
 
 def the_last_expert_does_not_count():
-    def make(original):
-        def forward(self, rows, counts, probs):
-            output, bias = original(self, rows, counts, probs)
-            kept = len(output) - int(counts[-1]) * is_second()
-            return torch.cat([output[:kept], torch.zeros_like(output[kept:])]), bias
-        return forward
-    wrapped(experts.SequentialMLP, "forward", make)
+    @replaces(experts.SequentialMLP, "forward")
+    def forward(original, self, rows, counts, probs):
+        output, bias = original(self, rows, counts, probs)
+        kept = len(output) - int(counts[-1]) * is_second()
+        return torch.cat([output[:kept], torch.zeros_like(output[kept:])]), bias
 
 
 def received_rows_are_not_sorted():
-    def make(original):
-        def build(self, *given, **options):
-            original(self, *given, **options)
-            self.sort_input_by_local_experts = self.sort_input_by_local_experts.sort().values
-        return build
-    wrapped(token_dispatcher.MoEAlltoAllTokenDispatcher, "__init__", make)
+    @replaces(token_dispatcher.MoEAlltoAllTokenDispatcher, "__init__")
+    def build(original, self, *given, **options):
+        original(self, *given, **options)
+        self.sort_input_by_local_experts = self.sort_input_by_local_experts.sort().values
 
 
 def gathered_weights_of_routes_are_detached():
-    wrapped(token_dispatcher, "gather_from_sequence_parallel_region", lambda original: lambda rows, *given, **options: original(
+    replaces(token_dispatcher, "gather_from_sequence_parallel_region")(lambda original, rows, *given, **options: original(
         rows.detach() if rows.is_floating_point() and rows.shape[-1] == 4 else rows, *given, **options))
 
 
 def the_gradient_is_scaled_at_every_stage():
-    wrapped(schedules, "backward_step", lambda original: lambda inputs, outputs, gradient, *given: original(
+    replaces(schedules, "backward_step")(lambda original, inputs, outputs, gradient, *given: original(
         inputs, outputs, [one if one is None else one / example.MICROBATCHES for one in gradient]
         if isinstance(gradient, list) else gradient if gradient is None else gradient / example.MICROBATCHES, *given))
 
 
 def labels_of_the_next_microbatch():
-    def make(original):
-        def forward_step(batches, model):
-            if not hasattr(forward_step, "labels"):
-                forward_step.labels = [targets for _, targets in zip(range(example.MICROBATCHES), forward_step.all)]
-            tokens, _ = next(batches)
-            forward_step.labels = forward_step.labels[1:] + forward_step.labels[:1]
-            return original(iter([(tokens, forward_step.labels[0])]), model)
-        tokens, targets = example.global_batch(0)
-        forward_step.all = targets.split(example.ROWS // example.MICROBATCHES)
-        return forward_step
-    wrapped(example, "forward_step", make)
+    _, targets = example.global_batch(0)
+    labels = list(targets.split(example.ROWS // example.MICROBATCHES)[:example.MICROBATCHES])
+
+    @replaces(example, "forward_step")
+    def forward_step(original, batches, model):
+        tokens, _ = next(batches)
+        labels.append(labels.pop(0))
+        return original(iter([(tokens, labels[0])]), model)
 
 
 def the_gradients_of_one_chunk_are_added_twice():
-    def make(original):
-        def finalized(model, *given, **options):
-            original(model, *given, **options)
-            for one in model[1].parameters():
-                one.main_grad *= 2
-        return finalized
-    wrapped(example, "finalize_model_grads", make)
+    @replaces(example, "finalize_model_grads")
+    def finalized(original, model, *given, **options):
+        original(model, *given, **options)
+        for one in model[1].parameters():
+            one.main_grad *= 2
 
 
 # name: (settings of both runs, bug, layout, pieces of the finding)
