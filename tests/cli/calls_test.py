@@ -5,7 +5,6 @@ Usage: calls_test.py PROGRAM [unittest arguments]
 """
 import json
 import math
-import os
 
 import cli_test
 
@@ -42,8 +41,7 @@ class Calls(cli_test.CommandTest):
         logs = [rank["log"] for rank in self.results("out")["cases"][0]["ranks"]]
         out = []
         for log in logs:
-            with open(os.path.join(self.path("out"), log), encoding="utf-8") as file:
-                text = file.read()
+            text = self.read("out", log)
             calls = text[text.index(" collective calls\n"):].splitlines()[1:]
             out.append([line.split(maxsplit=1)[1] for line in calls if line.strip()])
         return out

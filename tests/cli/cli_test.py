@@ -42,6 +42,7 @@ model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layer
 data: {lengths: [5, 3, 4, 2]}
 matrix: {parallel.tensor_parallel_size: [1, 2, 4], parallel.data_parallel_size: [1, 2]}
 """
+ONE = SMALL.split("matrix")[0]  # its first case
 LIFE = """
 name: t/life
 workload: policy
@@ -63,8 +64,7 @@ matrix:
 
 def read_safetensors(path):
     """{name: [values]}"""
-    with open(path, "rb") as file:
-        raw = file.read()
+    raw = pathlib.Path(path).read_bytes()
     size = struct.unpack("<Q", raw[:8])[0]
     header = json.loads(raw[8:8 + size])
     tensors = {}
@@ -84,8 +84,7 @@ def write_changed(source, target, name, index, value):
     tensors = {key: (dtype, shape, raw) for key, (dtype, shape, raw, _) in read_safetensors(source).items()}
     dtype, shape, raw = tensors[name]
     tensors[name] = (dtype, shape, raw[:8 * index] + struct.pack("<d", value) + raw[8 * index + 8:])
-    with open(target, "wb") as out:
-        out.write(case_maker.safetensors(tensors))
+    pathlib.Path(target).write_bytes(case_maker.safetensors(tensors))
 
 
 def make_socket(path):
@@ -119,8 +118,8 @@ class StuckProgram(subprocess.Popen):
 
     def wait_until_it_catches(self, how):
         for _ in range(50 * LIMIT_S):
-            with open(f"/proc/{self.pid}/status", encoding="utf-8") as file:
-                caught = re.search(r"^SigCgt:\s*(\w+)", file.read(), re.M).group(1)
+            status = pathlib.Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8")
+            caught = re.search(r"^SigCgt:\s*(\w+)", status, re.M).group(1)
             if int(caught, 16) >> (how - 1) & 1:
                 return
             time.sleep(0.02)
@@ -148,10 +147,15 @@ class CommandTest(unittest.TestCase):
     def path(self, *parts):
         return os.path.join(self.scratch, *parts)
 
-    def write(self, name, text):
-        with open(self.path(name), "w") as file:
-            file.write(text)
-        return self.path(name)
+    def write(self, name, content):
+        """Writes text or bytes to a file of the scratch folder; its path."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    def read(self, *parts):
+        return pathlib.Path(self.path(*parts)).read_text(encoding="utf-8")
 
     def call(self, *words, status=0):
         done = subprocess.run([PROGRAM, *words], cwd=self.scratch, env=self.environment, timeout=LIMIT_S,
@@ -159,6 +163,10 @@ class CommandTest(unittest.TestCase):
         text = done.stdout.decode(errors="replace")
         self.assertEqual(status, done.returncode, f"{shlex.join(words)} said:\n{text}")
         return text
+
+    def run_emulated(self, scenario, *words, status=0):
+        """What the run of a scenario's text says."""
+        return self.call("run", self.write("run.yaml", scenario), "--backend", "emulated", *words, status=status)
 
     def run_program(self, *words):
         return subprocess.run([PROGRAM, *map(str, words)], cwd=self.scratch, env=self.environment, timeout=LIMIT_S,
@@ -185,9 +193,8 @@ class CommandTest(unittest.TestCase):
             self.assertLessEqual(worst, 1e-10 * scale + 1e-13, name)
         return ours
 
-    def results(self, folder):
-        with open(self.path(folder, "results.json")) as file:
-            return json.load(file)
+    def results(self, folder, name="results.json"):
+        return json.loads(self.read(folder, name))
 
 
 class Check(CommandTest):
@@ -233,8 +240,7 @@ class Check(CommandTest):
                       "--save-file-bytes", "1000", "--dump", self.path("trained"))
             for name in ("batch.safetensors", "case.json"):
                 shutil.copy(os.path.join(self.case, name), saved_to)
-            with open(os.path.join(saved_to, "model.safetensors.index.json")) as file:
-                index = json.load(file)["weight_map"]
+            index = self.results(saved_to, "model.safetensors.index.json")["weight_map"]
             trained = read_safetensors(self.path("trained"))
             self.assertLess(3, len(set(index.values())))
             for name, file in index.items():
@@ -302,8 +308,7 @@ class Judge(CommandTest):
         self.assertIn("is a folder, not a file", self.call("judge", self.case, self.case, status=2))
         self.assertIn("does not exist", self.call("judge", self.case, whole + ".not", status=2))
         tensors = {name: parts[:3] for name, parts in read_safetensors(whole).items()}
-        with open(self.path("part"), "wb") as out:
-            out.write(case_maker.safetensors({"logprobs": tensors["logprobs"]}))
+        self.write("part", case_maker.safetensors({"logprobs": tensors["logprobs"]}))
         self.assertRegex(self.call("judge", self.case, self.path("part"), status=2),
                          r"1 of 27 tensors were judged: .*part does not hold loss, .* and 20 more; .*--allow-partial")
         text = self.call("judge", self.case, self.path("part"), "--allow-partial")
@@ -327,8 +332,7 @@ class Judge(CommandTest):
                     self.assertEqual(shape, tensors[name][1])
                     values = struct.unpack(f"<{len(raw) // WIDTHS[dtype]}{CODES[dtype]}", raw)
                     tensors[name] = ("F64", shape, struct.pack(f"<{len(values)}d", *values))
-                with open(file, "wb") as out:
-                    out.write(case_maker.safetensors(tensors))
+                self.write(file, case_maker.safetensors(tensors))
                 text = self.call("judge", case, file, "--precision", precision, status=status)
                 if status == 0:
                     self.assertIn(f"{len(stepped)} of 49 tensors not resolvable in bfloat16", text)
@@ -336,15 +340,14 @@ class Judge(CommandTest):
 
 class Run(CommandTest):
     def test_what_was_compared_with_nothing_is_no_match(self):
-        free = self.write("free.yaml", "name: t/free\njudged: false\nparallel: {tensor_parallel_size: 2}\n"
-                                       "faults: [{kind: drop, rank: 1, op: all_reduce, axis: tp, label: o_proj forward}]\n")
-        text = self.call("run", free, "--backend", "emulated", "--out", self.path("free"))
+        text = self.run_emulated("name: t/free\njudged: false\nparallel: {tensor_parallel_size: 2}\n"
+                                 "faults: [{kind: drop, rank: 1, op: all_reduce, axis: tp, label: o_proj forward}]\n",
+                                 "--out", self.path("free"))
         self.assertIn("1 case: 1 not judged (judged: false)", text)
         self.assertNotIn("match", text)
-        with open(self.path("free/junit.xml")) as file:
-            self.assertIn('skipped="1"', file.read())
-        empty = self.write("empty.yaml", "name: t/empty\nworkload: policy\nrun: {stages: [{do: offload}]}\n")
-        self.assertIn("nothing was compared", self.call("run", empty, "--backend", "emulated", status=2))
+        self.assertIn('skipped="1"', self.read("free/junit.xml"))
+        empty = "name: t/empty\nworkload: policy\nrun: {stages: [{do: offload}]}\n"
+        self.assertIn("nothing was compared", self.run_emulated(empty, status=2))
 
     def test_a_call_after_the_first_wrong_tensor_is_not_its_cause(self):
         twice = self.write("twice.yaml", """
@@ -386,25 +389,21 @@ matrix:
                 for rank in without["ranks"]:
                     self.assertEqual([], rank["warnings"])
                 rank = with_it["ranks"][warned.index(True)]
-                with open(os.path.join(out, rank["log"])) as log:
-                    self.assertIn("warning  " + said, log.read())
+                self.assertIn("warning  " + said, self.read(out, rank["log"]))
 
     def test_an_option_without_effect_is_a_warning(self):
-        alone = self.write("alone.yaml", SMALL.split("matrix")[0] + """
+        text = self.run_emulated(ONE + """
 parallel: {data_parallel_size: 2, sequence_parallel: true, cpu_offload: true, replicate_size: 2,
            fsdp: {prefetch: false}}
 matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
-""")
-        text = self.call("run", alone, "--backend", "emulated", "--out", self.path("run"))
-        said = "parallel.sequence_parallel is true, but parallel.tensor_parallel_size is 1: it has no effect"
-        self.assertEqual(4, text.count("warning  rank 0: " + said))
-        said = "parallel.cpu_offload is true, but parallel.data_parallel is replicate: it has no effect"
-        self.assertEqual(2, text.count(said))
-        said = "parallel.fsdp.prefetch is false, but parallel.data_parallel is replicate: it has no effect"
-        self.assertEqual(2, text.count(said))
-        for kind in ("replicate", "fsdp"):
-            said = f"parallel.replicate_size is 2, but parallel.data_parallel is {kind}: it has no effect"
-            self.assertEqual(2, text.count(said))
+""", "--out", self.path("run"))
+        for count, given, because in (
+                (4, "warning  rank 0: parallel.sequence_parallel is true", "parallel.tensor_parallel_size is 1"),
+                (2, "parallel.cpu_offload is true", "parallel.data_parallel is replicate"),
+                (2, "parallel.fsdp.prefetch is false", "parallel.data_parallel is replicate"),
+                (2, "parallel.replicate_size is 2", "parallel.data_parallel is replicate"),
+                (2, "parallel.replicate_size is 2", "parallel.data_parallel is fsdp")):
+            self.assertEqual(count, text.count(f"{given}, but {because}: it has no effect"))
         for case in self.results(self.path("run"))["cases"]:
             self.assertEqual("match", case["verdict"])
         self.make_case()
@@ -416,22 +415,26 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
                 self.assertEqual(text.count(said), kind != "hybrid", text)
 
     def test_windows_of_no_layer_are_a_warning(self):
-        windows = self.write("windows.yaml", SMALL.split("matrix")[0].replace("model: {", "model: {family: qwen3, ") + """
+        text = self.run_emulated(ONE.replace("model: {", "model: {family: qwen3, ") + """
 matrix:
   case:
     - {name: all, model.use_sliding_window: true, model.sliding_window: 3}
     - {name: unused, model.sliding_window: 3, model.max_window_layers: 0}
     - {name: used, model.use_sliding_window: true, model.sliding_window: 3, model.max_window_layers: 0}
-""")
-        text = self.call("run", windows, "--backend", "emulated", "--out", self.path("run"))
+""", "--out", self.path("run"))
         self.assertEqual(1, text.count("model.use_sliding_window is true, but the first 28 layers have no window, and there are"))
         for key, value in (("sliding_window", 3), ("max_window_layers", 0)):
             said = f"model.{key} is {value}, but model.use_sliding_window is not given: it has no effect"
             self.assertEqual(1, text.count(said), text)
         self.assertEqual(3, text.count("warning"), text)
 
+    def warnings(self, scenario):
+        """{workload: the warnings of rank 0} of a run."""
+        self.run_emulated(scenario, "--out", self.path("run"))
+        return {case["workload"]: set(case["ranks"][0]["warnings"]) for case in self.results("run")["cases"]}
+
     def test_options_of_another_workload_loss_schedule_or_family_are_warnings(self):
-        idle = self.write("idle.yaml", """
+        warnings = self.warnings("""
 name: idle
 workload: train
 model: {vocab_size: 20, hidden_size: 16, intermediate_size: 16, num_attention_heads: 2, num_hidden_layers: 2}
@@ -445,8 +448,6 @@ matrix:
        parallel.pp.chunks: 2, model.num_hidden_layers: 4, run.loss.kind: clipped_pg,
        run.stages: [{do: train}, {do: refit}]}
 """)
-        self.call("run", idle, "--backend", "emulated", "--out", self.path("run"))
-        warnings = {case["workload"]: set(case["ranks"][0]["warnings"]) for case in self.results(self.path("run"))["cases"]}
         of_experts = "parallel.experts.rows_multiple is 4, but model.family is llama: it has no effect"
         self.assertEqual({"policy": {of_experts},
                           "train": {of_experts, "data.huge_advantage.sample is 1, but run.loss.kind is nll: it has no effect",
@@ -456,7 +457,7 @@ matrix:
 
     def test_given_keys_without_effect_are_warnings(self):
         """Keys of several readers, of which the case keeps none, and what faults of other kinds read."""
-        idle = self.write("given.yaml", SMALL.split("matrix")[0] + """
+        warnings = self.warnings(ONE + """
 faults: [{kind: drop, rank: 1, op: all_reduce, bit: 3, seconds: 2}]
 parallel: {data_parallel_size: 2}
 run: {logprob_batch_size: 1, sequence_packing: {train_mb_tokens: 64, logprob_mb_tokens: 64}, dynamic_batching: {enabled: true}}
@@ -465,8 +466,6 @@ matrix:
     - {name: train, expect: {verdict: mismatch}}
     - {name: scores, workload: logprobs, faults: [], run.train_micro_batch_size: 1, run.dynamic_batching.enabled: false}
 """)
-        self.call("run", idle, "--backend", "emulated", "--out", self.path("run"))
-        warnings = {case["workload"]: set(case["ranks"][0]["warnings"]) for case in self.results(self.path("run"))["cases"]}
         packing = "run.sequence_packing.enabled is false: it has no effect"
         self.assertEqual({"train": {"run.logprob_batch_size is 1, but workload is train: it has no effect",
                                     f"run.sequence_packing.train_mb_tokens is 64, but {packing}",
@@ -478,33 +477,28 @@ matrix:
                                        f"run.sequence_packing.logprob_mb_tokens is 64, but {packing}"}}, warnings)
 
     def test_what_is_allowed_and_does_not_occur_is_no_warning(self):
-        allowed = self.write("allowed.yaml", SMALL.split("matrix")[0] + "matrix: {data.uneven: [true, false]}\n")
-        text = self.call("run", allowed, "--backend", "emulated", "--out", self.path("run"))
+        text = self.run_emulated(ONE + "matrix: {data.uneven: [true, false]}\n", "--out", self.path("run"))
         self.assertNotIn("warning", text)
 
     def test_rerun_failed_runs_what_was_not_as_expected(self):
-        fault = self.write("f.yaml", TWO_FAULTS)
-        self.call("run", fault, "--backend", "emulated", "--out", self.path("a"), status=3)
-        self.call("run", fault, "--backend", "emulated", "--rerun-failed", self.path("a"), "--out",
-                  self.path("b"), status=3)
+        self.run_emulated(TWO_FAULTS, "--out", self.path("a"), status=3)
+        self.run_emulated(TWO_FAULTS, "--rerun-failed", self.path("a"), "--out", self.path("b"), status=3)
         self.assertEqual(["t/two[throws]"], [case["name"] for case in self.results(self.path("b"))["cases"]])
 
     def test_rerun_failed_runs_on_the_backends_of_that_run(self):
-        fault = self.write("f.yaml", TWO_FAULTS)
-        self.call("run", fault, "--backend", "emulated", "--out", self.path("a"), status=3)
+        self.run_emulated(TWO_FAULTS, "--out", self.path("a"), status=3)
         self.call("run", "--rerun-failed", self.path("a"), "--out", self.path("b"), status=3)
         self.assertEqual(["emulated"], [case["backend"] for case in self.results(self.path("b"))["cases"]])
 
     def test_stages_that_all_fail_have_shown_nothing(self):
-        fails = self.write("fails.yaml", SMALL.split("matrix")[0] + """
+        self.run_emulated(ONE + """
 workload: policy
 matrix:
   of:
     - {name: alone, run.stages: [{do: train, fails: true}]}
     - {name: said, run.stages: [{do: train, fails: true}], expect.nothing_counted: true}
     - {name: then, run.stages: [{do: train, fails: true}, {do: train}]}
-""")
-        self.call("run", fails, "--backend", "emulated", "--out", self.path("run"), status=2)
+""", "--out", self.path("run"), status=2)
         self.assertEqual({"alone": ("bad_input", False), "said": ("match", True), "then": ("match", True)},
                          {case["name"][:-1].split("[")[1]: (case["verdict"], case["as_expected"])
                           for case in self.results(self.path("run"))["cases"]})
@@ -514,8 +508,8 @@ matrix:
         for detector, status, said in (("exception", 0, "all as expected"),
                                        ("watchdog", 3, "expected failed seen first by watchdog, got exception"),
                                        ("watchdgo", 2, "watchdog")):
-            fault = self.write("f.yaml", TWO_FAULTS.replace("at_call: 2}]", expected % detector))
-            self.assertIn(said, self.call("run", fault, "--backend", "emulated", status=status))
+            fault = TWO_FAULTS.replace("at_call: 2}]", expected % detector)
+            self.assertIn(said, self.run_emulated(fault, status=status))
 
     def test_a_spoilt_value_tells_what_it_did_to_the_gradients(self):
         fault = self.write("f.yaml", TWO_FAULTS.replace("kind: throw, rank: 1, at_call: 2", "kind: drop, rank: 1, "
@@ -536,20 +530,17 @@ matrix:
         fault = "{kind: corrupt, rank: 1, op: all_reduce, axis: tp, label: down_proj forward, bit: 63%s}"
         row = "{kind: throw, rank: 1, at_call: 2}"
         last = 2 * 5 * 16 - 1  # of [2, 5, 16]: position 4 of the sample of one token
-        self.call("run", self.write("f.yaml", faulty.replace(row, fault % f", element: {last}")), "--backend", "emulated",
-                  "--out", self.path("run"))
+        self.run_emulated(faulty.replace(row, fault % f", element: {last}"), "--out", self.path("run"))
         effect = self.results("run")["cases"][1]["outcome"]["faults"][0]["effect"]
         self.assertRegex(effect, rf"element {last}: \S+ became \S+; element \[1, 4, 15\] is padding")
         first = "{kind: corrupt, rank: 1, op: all_reduce, axis: tp, bit: 63%s}"  # before anything was observed
-        self.call("run", self.write("f.yaml", faulty.replace(row, first % f", element: {last}")), "--backend", "emulated",
-                  "--out", self.path("first"))
+        self.run_emulated(faulty.replace(row, first % f", element: {last}"), "--out", self.path("first"))
         acted = self.results("first")["cases"][1]["outcome"]["faults"][0]
         self.assertIn("embed", acted["call"])
         self.assertRegex(acted["effect"], r"element \[1, 4, 15\] is padding$")
         for which in (fault, first):
             for seed in range(6):
-                text = self.call("run", self.write("f.yaml", faulty.replace(row, which % "") + f"seed: {seed}\n"),
-                                 "--backend", "emulated", status=1)
+                text = self.run_emulated(faulty.replace(row, which % "") + f"seed: {seed}\n", status=1)
                 self.assertNotIn("is padding", text)
                 self.assertIn("seen by values", text)
 
@@ -565,7 +556,7 @@ matrix:
                     self.assertIn("never acted", text)
                     self.assertIn(sentence, " ".join(text.split()))
         for kind in ("drop", "duplicate"):  # of a rank whose only sample does not count
-            nothing = self.write("n.yaml", SMALL.split("data")[0] + f"""
+            nothing = self.write("n.yaml", ONE.split("data")[0] + f"""
 data: {{batch_size: 2, sequence_length: 5, dropped_samples: [1]}}
 parallel: {{data_parallel_size: 2}}
 faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
@@ -577,8 +568,7 @@ faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
         self.assertIn("unknown axis 'tpp'", self.call("run", axis, status=2))
 
     def test_the_replay_command_and_the_expanded_case_replay(self):
-        fault = self.write("f.yaml", TWO_FAULTS)
-        text = self.call("run", fault, "--backend", "emulated", "--out", self.path("a"), status=3)
+        text = self.run_emulated(TWO_FAULTS, "--out", self.path("a"), status=3)
         line = next(line for line in text.splitlines() if "shardproof run" in line)
         words = shlex.split(line[line.index("shardproof run"):])[1:]
         self.call(*words, "--out", self.path("b"), status=3)
@@ -586,23 +576,22 @@ faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
         replays = glob.glob(self.path("a", "replay", "*.json"))
         self.assertEqual(1, len(replays))
         self.call("run", replays[0], status=3)
-        text = self.call("run", fault, "--backend", "emulated", "--seed", "5", status=3)
+        text = self.run_emulated(TWO_FAULTS, "--seed", "5", status=3)
         self.assertIn(" --seed 5\n", next(line + "\n" for line in text.splitlines() if "shardproof run" in line))
 
     def test_what_is_skipped_is_counted_and_no_skips_makes_it_an_error(self):
-        skipped = self.write("k.yaml", SMALL + "skip: {reason: why not, when: {parallel.data_parallel_size: 2}}\n")
-        text = self.call("run", skipped, "--backend", "emulated")
+        skipped = SMALL + "skip: {reason: why not, when: {parallel.data_parallel_size: 2}}\n"
+        text = self.run_emulated(skipped)
         self.assertIn("why not", text)
         self.assertIn("3 skipped", text)
-        self.call("run", skipped, "--backend", "emulated", "--no-skips", status=2)
+        self.run_emulated(skipped, "--no-skips", status=2)
 
     def test_a_time_budget_starts_no_further_case(self):
-        small = self.write("s.yaml", SMALL)
-        text = self.call("run", small, "--backend", "emulated", "--time-budget", "0", status=2)
+        text = self.run_emulated(SMALL, "--time-budget", "0", status=2)
         self.assertIn("0 of 6 cases; 6 not run", text)
         self.assertNotIn("all as expected", text)
-        self.call("run", small, "--backend", "emulated", "--time-budget", "0", "--allow-partial")
-        self.call("run", small, "--time-budget", "nan", status=2)
+        self.run_emulated(SMALL, "--time-budget", "0", "--allow-partial")
+        self.run_emulated(SMALL, "--time-budget", "nan", status=2)
 
     def test_a_filter_may_name_a_key_and_its_value(self):
         small = self.write("s.yaml", SMALL + "tags: [few]\n")
@@ -628,9 +617,8 @@ faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
 
     def test_a_workflow_of_github_gets_annotations(self):
         self.environment["GITHUB_ACTIONS"] = "true"
-        two = self.write("f.yaml", TWO_FAULTS)
-        text = self.call("run", two, "--backend", "emulated", "-q", status=3)
-        self.assertIn(f"::error file={two},line=2,title=t/two[throws] failed::", text)
+        text = self.run_emulated(TWO_FAULTS, "-q", status=3)
+        self.assertIn(f"::error file={self.path('run.yaml')},line=2,title=t/two[throws] failed::", text)
         self.assertEqual(1, text.count("::error"))
         self.assertFalse(any(line.startswith("match") for line in text.splitlines()))
 
@@ -644,8 +632,7 @@ faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
             self.assertEqual(expected, done.stdout.strip())
 
     def test_a_seed_of_the_order_that_is_too_large_is_bad_input(self):
-        small = self.write("small.yaml", SMALL)
-        self.call("run", small, "--shuffle", "9" * 23, status=2)
+        self.run_emulated(SMALL, "--shuffle", "9" * 23, status=2)
 
     def test_order_and_parallel_cases_change_no_verdict(self):
         small = self.write("small.yaml", SMALL)
@@ -703,14 +690,14 @@ NO_TOKEN = ("data.token_mask_probability: 0", "data.dropped_samples: [0, 1, 2, 3
 class Grounds(CommandTest):
     """What a match rests on."""
 
-    def scenario(self, *lines):
-        return self.write("grounds.yaml", "\n".join(["name: t/grounds", SMALL.splitlines()[2], *lines]) + "\n")
+    def run_lines(self, *lines, out=None, status=0):
+        scenario = "\n".join(["name: t/grounds", SMALL.splitlines()[2], *lines]) + "\n"
+        return self.run_emulated(scenario, *(["--out", self.path(out)] if out else []), status=status)
 
     def test_a_match_says_how_much_counted(self):
         # Samples of 5, 3, 4 and 2 tokens; the first token of each has no logprob.
-        one = self.scenario("data: {lengths: [5, 3, 4, 2], token_mask_probability: 1}", "run: {steps: 2}",
-                            "parallel: {tensor_parallel_size: 2}", "matrix: {workload: [train, logprobs]}")
-        text = self.call("run", one, "--backend", "emulated", "--out", self.path("run"))
+        text = self.run_lines("data: {lengths: [5, 3, 4, 2], token_mask_probability: 1}", "run: {steps: 2}",
+                              "parallel: {tensor_parallel_size: 2}", "matrix: {workload: [train, logprobs]}", out="run")
         train, scores = self.results("run")["cases"]
         self.assertEqual("train", train["workload"])
         self.assertEqual(10, train["rests_on"]["scored_tokens"])
@@ -722,8 +709,7 @@ class Grounds(CommandTest):
         self.assertRegex(text, rf"tensors, {elements} elements, 10 scored tokens, {gradients} of {gradients} gradients not "
                                "all zero, at most")
         self.assertRegex(text, r"tensors, \d+ elements, 10 scored tokens, at most")
-        half = self.scenario("data: {lengths: [5, 3, 4, 2], token_mask_probability: 1, dropped_samples: [0, 2]}")
-        self.call("run", half, "--backend", "emulated", "--out", self.path("half"))
+        self.run_lines("data: {lengths: [5, 3, 4, 2], token_mask_probability: 1, dropped_samples: [0, 2]}", out="half")
         self.assertEqual(3, self.results("half")["cases"][0]["rests_on"]["scored_tokens"])
 
     def test_a_case_in_which_no_token_counts_is_bad_input_unless_it_says_so(self):
@@ -731,24 +717,20 @@ class Grounds(CommandTest):
             for more in ("workload: train", "{workload: policy, run.stages: [{do: score}, {do: train}]}"):
                 more = more.strip("{}").replace(", run.stages", "\nrun.stages")
                 with self.subTest(line, more=more):
-                    one = self.scenario(line, more)
-                    text = self.call("run", one, "--backend", "emulated", status=2)
+                    text = self.run_lines(line, more, status=2)
                     self.assertRegex(" ".join(text.split()),
                                      r"no token counts: the loss and all \d+ gradients are 0, so a match would show")
-                    said = self.scenario(line, more, "expect: {nothing_counted: true}")
-                    text = self.call("run", said, "--backend", "emulated")
+                    text = self.run_lines(line, more, "expect: {nothing_counted: true}")
                     self.assertRegex(text, r"0 scored tokens, 0 of \d+ gradients not all zero")
-        one = self.scenario("workload: logprobs", "data.lengths: [1, 1]")
-        self.assertIn("no token counts: the loss, or without one all logprobs, are 0", self.call("run", one, "--backend", "emulated", status=2))
+        self.assertIn("no token counts: the loss, or without one all logprobs, are 0",
+                      self.run_lines("workload: logprobs", "data.lengths: [1, 1]", status=2))
 
     def test_a_planted_fault_does_not_hide_that_no_token_counts(self):
-        one = self.scenario(NO_TOKEN[0], "parallel: {data_parallel_size: 2}",
-                            "faults: [{kind: drop, rank: 1, op: all_reduce, label: grad.}]")
-        self.assertIn("no token counts", self.call("run", one, "--backend", "emulated", status=2))
+        fault = "faults: [{kind: drop, rank: 1, op: all_reduce, label: grad.}]"
+        self.assertIn("no token counts", self.run_lines(NO_TOKEN[0], "parallel: {data_parallel_size: 2}", fault, status=2))
 
     def test_tokens_that_count_are_not_expected_to_count_nothing(self):
-        one = self.scenario("expect: {nothing_counted: true}")
-        text = self.call("run", one, "--backend", "emulated", status=1)
+        text = self.run_lines("expect: {nothing_counted: true}", status=1)
         self.assertRegex(text, r"expected that nothing counts, but this match rests on \d+ scored tokens")
 
     def test_a_case_folder_without_a_counted_token_is_bad_input(self):

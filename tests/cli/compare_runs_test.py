@@ -25,22 +25,21 @@ parallel: {tensor_parallel_size: 3}
 
 
 class Runs(cli_test.CommandTest):
-    def run_text(self, text, out, *more):
+    def run_text(self, text, out, *more, status=None):
         scenario = self.write("s.yaml", text)
-        return self.run_program("run", scenario, "--backend", "emulated", "--out", self.path(out), *more)
+        return self.run_to_end("run", scenario, "--backend", "emulated", "--out", self.path(out), *more, status=status)
 
 
 class CompareRuns(Runs):
-    def compare(self, a, b):
-        return self.run_program("compare-runs", self.path(a), self.path(b))
+    def compare(self, a, b, status=None):
+        return self.run_to_end("compare-runs", self.path(a), self.path(b), status=status)
 
     def write_results(self, out, results):
-        os.makedirs(self.path(out), exist_ok=True)
         self.write(f"{out}/results.json", json.dumps(results))
 
     def test_two_emulated_runs_are_the_same_to_the_bit(self):
         for out in ("a", "b"):
-            self.assertEqual(self.run_text(MODEL, out).returncode, 0)
+            self.run_text(MODEL, out, status=0)
         done = self.compare("a", "b")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("1 the same to the bit, 0 differ", done.stdout)
@@ -49,20 +48,18 @@ class CompareRuns(Runs):
         fault = MODEL + "faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, bit: %d}]\nexpect: {verdict: mismatch}\n"
         for out, text, flags in (("a", MODEL, ("--keep", "unexpected")), ("all", MODEL, ()),
                                  ("f", fault % 50, ("--keep", "unexpected")), ("g", fault % 49, ())):
-            self.assertEqual(self.run_text(text, out, *flags).returncode, 0, out)
+            self.run_text(text, out, *flags, status=0)
         little, whole = self.results("a")["cases"][0], self.results("all")["cases"][0]
         self.assertEqual((little["kept"], little["tensors"], whole["kept"]), ("digests", [], "all"))
         self.assertEqual(little["digests"], whole["digests"])
         self.assertEqual(sum(entry["tensors"] for entry in whole["digests"]), len(whole["tensors"]))
         self.assertFalse(os.path.exists(self.path("a", "logs")))
-        with open(self.path("a", "timeline.json")) as file:
-            self.assertEqual(len(json.load(file)["traceEvents"]), 1)
+        self.assertEqual(len(self.results("a", "timeline.json")["traceEvents"]), 1)
         done = self.compare("a", "all")
         self.assertEqual((done.returncode, done.stderr), (0, ""), done)
         self.assertIn("1 the same to the bit, 0 differ", done.stdout)
         self.assertIn(f"{len(whole['tensors'])} tensors", done.stdout)
-        done = self.compare("f", "g")
-        self.assertEqual(done.returncode, 1, done.stdout)
+        done = self.compare("f", "g", status=1)
         self.assertRegex(done.stdout, r"first     the tensors of forward of step 1\n  on        rank")
         self.assertIn("Tensors: run both with", done.stdout)
         self.assertIn(little["replay"].partition(" run ")[2].split()[0], done.stdout)
@@ -70,18 +67,18 @@ class CompareRuns(Runs):
     def test_what_did_not_end_as_expected_is_kept_whole(self):
         wrong = MODEL + ("matrix:\n  row:\n    - {name: right}\n    - {name: wrong, faults: [{kind: corrupt, rank: 1, "
                          "op: all_reduce, axis: tp, bit: 50}]}\n")
-        self.assertEqual(self.run_text(wrong, "a", "--keep", "unexpected").returncode, 1)
+        self.run_text(wrong, "a", "--keep", "unexpected", status=1)
         right, bad = self.results("a")["cases"]
         self.assertEqual((right["kept"], bad["kept"]), ("digests", "all"))
         self.assertTrue(bad["tensors"])
         self.assertEqual(os.listdir(self.path("a", "logs")), [bad["id"]])
         # As many cases as nobody reads one by one.
         many = MODEL + f"matrix: {{seed: {list(range(51))}}}\n"
-        self.assertEqual(self.run_text(many, "many").returncode, 0)
+        self.run_text(many, "many", status=0)
         self.assertEqual({case["kept"] for case in self.results("many")["cases"]}, {"digests"})
-        self.assertEqual(self.run_text(many, "kept", "--keep", "all").returncode, 0)
+        self.run_text(many, "kept", "--keep", "all", status=0)
         self.assertEqual({case["kept"] for case in self.results("kept")["cases"]}, {"all"})
-        self.assertEqual(self.compare("many", "kept").returncode, 0)
+        self.compare("many", "kept", status=0)
 
     def test_digests_that_are_not_there_are_not_the_same(self):
         self.run_text(MODEL, "a")
@@ -107,8 +104,7 @@ class CompareRuns(Runs):
         results = self.results("c")
         results["cases"][1]["seed"] = 6
         self.write_results("d", results)
-        done = self.compare("c", "d")
-        self.assertEqual(done.returncode, 1, done.stdout)
+        done = self.compare("c", "d", status=1)
         self.assertRegex(done.stdout, r"(?m)^DIFFERS   t/model\[seed=5\] on emulated   other seed \(5 in A, 6 in B\): nothing to "
                          r"compare$\n^2 cases in both runs: 1 the same to the bit, 1 differ$")
 
@@ -134,9 +130,8 @@ class CompareRuns(Runs):
                 ("lr", "parallel:", "run: {optimizer: {kwargs: {lr: 0.5}}}\nparallel:",
                  "other settings or files of the model, the batch or the optimizer")):
             with self.subTest(key):
-                self.assertEqual(self.run_text(MODEL.replace(old, new, 1), "b").returncode, 0)
-                done = self.compare("a", "b")
-                self.assertEqual(done.returncode, 1, done.stdout)
+                self.run_text(MODEL.replace(old, new, 1), "b", status=0)
+                done = self.compare("a", "b", status=1)
                 self.assertIn("  " + said + "\n", done.stdout)
 
     def test_another_program_is_said(self):
@@ -145,8 +140,7 @@ class CompareRuns(Runs):
         digest = results["run"]["program"]
         results["run"]["program"] = "00000000"
         self.write_results("b", results)
-        done = self.compare("a", "b")
-        self.assertEqual(done.returncode, 0, done.stdout)
+        done = self.compare("a", "b", status=0)
         self.assertRegex(done.stdout, f"^other program: .*, digest {digest} in A, .*, digest 00000000 in B\n")
 
     def test_values_that_the_folders_hold_are_compared(self):
@@ -154,8 +148,7 @@ class CompareRuns(Runs):
                          "expect: {verdict: mismatch}\n")
         self.run_text(fault % 50, "a")
         self.run_text(fault % 49, "b")
-        done = self.compare("a", "b")
-        self.assertEqual(done.returncode, 1, done.stdout)
+        done = self.compare("a", "b", status=1)
         by = re.search(r"by +(\d+) of \d+ elements differ, at most by (\S+), relatively by", done.stdout)
         self.assertTrue(by, done.stdout)
         pieces = []
@@ -173,8 +166,7 @@ class CompareRuns(Runs):
             self.run_text(MODEL, "out" + name, "--dump", self.path(name + ".safetensors"), *more)
         same = self.compare("a.safetensors", "b.safetensors")
         self.assertEqual((same.returncode, same.stdout), (0, "all values are equal\n"))
-        other = self.compare("a.safetensors", "c.safetensors")
-        self.assertEqual(other.returncode, 1)
+        other = self.compare("a.safetensors", "c.safetensors", status=1)
         self.assertRegex(other.stdout, r"(?m)^loss +1 of 1 element differs, at most by \S+, relatively by \S+$")
 
     def test_a_dump_without_a_tensor_differs(self):
@@ -185,8 +177,7 @@ class CompareRuns(Runs):
                        "dtype": ("F32", [2], struct.pack("<2f", 1, 2)),
                        "single": ("F32", [2], struct.pack("<2f", 1, 2.5))}}
         for name, tensors in files.items():
-            with open(self.path(name + ".safetensors"), "wb") as out:
-                out.write(case_maker.safetensors(tensors))
+            self.write(name + ".safetensors", case_maker.safetensors(tensors))
         done = self.compare("a.safetensors", "b.safetensors")
         self.assertEqual((done.returncode, done.stderr), (1, ""))
         self.assertEqual(dict(re.split(" {2,}", line) for line in done.stdout.splitlines()),
@@ -198,8 +189,7 @@ class CompareRuns(Runs):
         refused = MODEL.replace("hidden_size: 16", "hidden_size: 16, num_attention_heads: 3, head_dim: 4") \
                        .replace("t/model", "t/refused") + "expect: {verdict: refused}\n"
         for out in ("a", "b"):
-            done = self.run_text(refused, out)
-            self.assertEqual(done.returncode, 0, done.stdout)
+            self.run_text(refused, out, status=0)
         done = self.compare("a", "b")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertIn("nothing to compare: none of the 1 case in both runs has a tensor", done.stderr)
@@ -207,8 +197,7 @@ class CompareRuns(Runs):
         results = self.results("c")
         results["cases"] += self.results("a")["cases"]
         self.write_results("both", results)
-        done = self.compare("both", "both")
-        self.assertEqual(done.returncode, 0)
+        done = self.compare("both", "both", status=0)
         self.assertIn("nothing   t/refused on emulated   no tensors to compare", done.stdout)
         self.assertIn("2 cases in both runs: 1 the same to the bit, 0 differ, 1 without tensors", done.stdout)
 
@@ -219,8 +208,7 @@ class CompareRuns(Runs):
         for place in (len(tensors) - 1, 7):
             tensors[place]["digest"][1] = "0" * 16
         self.write_results("b", results)
-        done = self.compare("a", "b")
-        self.assertEqual(done.returncode, 1)
+        done = self.compare("a", "b", status=1)
         self.assertIn(f"first     {tensors[7]['name']}, ", done.stdout)
         self.assertIn("on        rank 1: ", done.stdout)
         self.assertIn(f"in all    2 of {len(tensors)} tensors differ", done.stdout)
@@ -244,22 +232,19 @@ class CompareRuns(Runs):
         for other in ("nowhere", "empty", "old", "other", "without"):
             for pair in ((other, "a"), ("a", other)):
                 with self.subTest(pair):
-                    done = self.compare(*pair)
-                    self.assertEqual(done.returncode, 2, done.stdout)
+                    done = self.compare(*pair, status=2)
                     self.assertEqual(done.stdout, "")
                     self.assertTrue(done.stderr.startswith("shardproof: "), done.stderr)
 
 
 class RegisteredWorkloads(Runs):
     def refusal(self, text):
-        done = self.run_text(text, "out")
-        self.assertEqual(done.returncode, 2, done.stdout)
+        done = self.run_text(text, "out", status=2)
         self.assertFalse(os.path.exists(self.path("out")))
         return done.stderr
 
     def test_a_layout_that_the_mesh_cannot_cut_is_refused(self):
-        done = self.run_text(LAYER + "options: {sequence_parallel: true, tokens: 7}\n", "out")
-        self.assertEqual(done.returncode, 4, done.stdout)
+        self.run_text(LAYER + "options: {sequence_parallel: true, tokens: 7}\n", "out", status=4)
 
     def test_options_are_checked_where_they_stand(self):
         self.assertRegex(self.refusal(LAYER + "options: {in_featuers: 3}\n"),

@@ -45,8 +45,7 @@ def write_file(path, tensors, metadata=()):
         shape = [len(rows), len(rows[0])] if isinstance(rows[0], list) else [len(rows)]
         raw = packed_bytes([rounded(value, dtype) for value in flat] if dtype in BITS else flat, dtype)
         made[name] = ("BF16" if dtype == "bfloat16" else CODES[dtype][0], shape, raw)
-    with open(path, "wb") as file:
-        file.write(cli_test.case_maker.safetensors(made, metadata=dict(metadata)))
+    pathlib.Path(path).write_bytes(cli_test.case_maker.safetensors(made, metadata=dict(metadata)))
 
 
 def log_softmax_of(logits, token, keep=None):
@@ -436,8 +435,7 @@ class LogprobsTest(cli_test.CommandTest):
 
     def findings(self, status):
         done = self.run_to_end("logprobs", "a", "b", "--json", "found.json", status=status)
-        with open(os.path.join(self.scratch, "found.json"), encoding="utf-8") as file:
-            return done.stdout, json.load(file)
+        return done.stdout, json.loads(self.read("found.json"))
 
     def write(self, folder, name, tensors, metadata=()):
         write_file(os.path.join(self.scratch, folder, name + ".safetensors"), tensors, metadata)
@@ -612,8 +610,7 @@ class LogprobsTest(cli_test.CommandTest):
                          b=batch.tensors(b, "float64"))
 
     def found(self):
-        with open(os.path.join(self.scratch, "found.json"), encoding="utf-8") as file:
-            return json.load(file)[0]
+        return json.loads(self.read("found.json"))[0]
 
     def test_late_positions_of_some_rows(self):
         batch = Batch(random.Random(f"{SEED} late"), rows=24, length=100)

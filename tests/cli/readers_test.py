@@ -36,12 +36,10 @@ def doubled(text, key):
 
 class Readers(cli_test.CommandTest):
     def edit(self, path, change):
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        changed = change(text)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(changed if isinstance(changed, str) else changed[0])
-        return changed[1:] if not isinstance(changed, str) else None
+        """Writes change(text), a text or (text, what to return)."""
+        changed, *place = [made] if isinstance(made := change(self.read(path)), str) else made
+        self.write(path, changed)
+        return place
 
     def refused(self, path, place, key, *words):
         """The command says one sentence, of this key and place."""
@@ -69,9 +67,9 @@ class Readers(cli_test.CommandTest):
     def test_the_page_maker_alone_refuses_it_too(self):
         sys.path.insert(0, os.path.join(HERE, "..", "..", "reports"))
         import run_data
-        with open(self.write("results.json", '{"format": 1, "format": "shardproof-results/1"}'), encoding="utf-8"):
-            with self.assertRaisesRegex(run_data.BadRun, "the key 'format' stands twice in one object"):
-                run_data.read_results(self.scratch)
+        self.write("results.json", '{"format": 1, "format": "shardproof-results/1"}')
+        with self.assertRaisesRegex(run_data.BadRun, "the key 'format' stands twice in one object"):
+            run_data.read_results(self.scratch)
 
     def test_a_journal_that_a_run_goes_on_with(self):
         out = self.path("a")
@@ -123,8 +121,7 @@ class Readers(cli_test.CommandTest):
 
     def test_a_recorded_run_has_no_other_keys_than_its_schema(self):
         """In each object of run.json and of a line, a key that the schema lacks is refused with those that it has."""
-        with open(SCHEMA, encoding="utf-8") as file:
-            schema = json.load(file)["$defs"]
+        schema = json.loads(self.read(SCHEMA))["$defs"]
         head = schema["header"]["properties"]
         optimizer = head["optimizer"]["properties"]
         rule = {"type": "AdamW", "rule": "adamw", "lr": [0.01]}
@@ -180,8 +177,7 @@ class Readers(cli_test.CommandTest):
                 self.assertEqual(self.call(*words).splitlines().count(note), 1)
         self.edit(config, lambda text: text.replace('"hidden_size": ', '"hidden_size": -'))
         self.edit(config, lambda text: text.replace('"num_hidden_layers"', '"num_hiden_layers"'))
-        with open(config, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = self.read(config).splitlines()
         size = next(re.search(r"-\d+", line)[0] for line in lines if "hidden_size" in line and "-" in line)
         places = {key: next(i + 1 for i, line in enumerate(lines) if line.startswith(f' "{key}"'))
                   for key in ("hidden_size", "num_hiden_layers")}
@@ -201,8 +197,7 @@ class Readers(cli_test.CommandTest):
         self.make_case()
         path = os.path.join(self.case, "batch.safetensors")
         for content in (b'{"a": {"dtype" "F64"}}', b'{"\x1b[2J": 3}'):
-            with open(path, "wb") as file:
-                file.write(len(content).to_bytes(8, "little") + content)
+            self.write(path, len(content).to_bytes(8, "little") + content)
             text = self.call("golden", self.case, status=2)
             self.assertTrue(text.startswith("shardproof: "), text)
             self.assertEqual(len(text.splitlines()), 1)
@@ -230,8 +225,7 @@ class Readers(cli_test.CommandTest):
             self.call("run", scenario, "--backend", "emulated", "--shard", shard, "--out", runs[-1])
         page = self.path("all.html")
         self.assertEqual(self.call("report", *runs, "--out", page), page + "\n")
-        with open(page) as file:
-            text = file.read()
+        text = self.read(page)
         for seed in (1, 2, 3):
             self.assertIn(f"seed={seed}", text)
         self.assertIn("Every case ended as expected", text)

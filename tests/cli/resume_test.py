@@ -3,7 +3,6 @@
 
 Usage: resume_test.py PROGRAM [unittest arguments]
 """
-import json
 import os
 import pathlib
 import re
@@ -37,10 +36,15 @@ def without_times(value):
     return [without_times(one) for one in value] if isinstance(value, list) else value
 
 
+def journal(folder):
+    return pathlib.Path(folder, "journal")
+
+
 class EndedRun(cli_test.CommandTest):
     def setUp(self):
         super().setUp()
         self.scenario = self.write("many.yaml", MANY)
+        self.wrong = self.write("wrong.yaml", MANY + "expect: {verdict: mismatch}\n")
         self.words = [cli_test.PROGRAM, "run", self.scenario, "--backend", "emulated", "--jobs", "2"]
 
     def start(self, *words):
@@ -50,8 +54,17 @@ class EndedRun(cli_test.CommandTest):
 
     def finished(self, folder):
         """Cases in the journal."""
-        with open(os.path.join(folder, "journal"), "rb") as file:
-            return len(re.findall(rb"^[0-9a-f]{8} case \d+ ", file.read(), re.M))
+        return len(re.findall(rb"^[0-9a-f]{8} case \d+ ", journal(folder).read_bytes(), re.M))
+
+    def killed(self, name):
+        """The folder of a run that was killed when some cases had finished."""
+        out = self.path(name)
+        self.end_early(out, signal.SIGKILL)
+        return out
+
+    def run_maxfail(self, scenario, most, *more):
+        """One case at a time, until so many are not as expected."""
+        return self.call("run", scenario, "--backend", "emulated", "--jobs", "1", "--maxfail", most, *more, status=1)
 
     def end_early(self, out, how):
         """A run that got `how` when some cases had finished; its output."""
@@ -78,7 +91,7 @@ class EndedRun(cli_test.CommandTest):
         self.assertEqual(whole["totals"], ours["totals"])
         for name in ("junit.xml", "timeline.json"):
             self.assertTrue(os.path.exists(os.path.join(out, name)))
-        self.assertFalse(os.path.exists(os.path.join(out, "journal")))
+        self.assertFalse(journal(out).exists())
         self.assertIn("nothing is left to run", self.call("run", "--resume", out, status=2))
 
     def test_after_a_signal_the_rest_is_said_and_can_be_run(self):
@@ -94,36 +107,27 @@ class EndedRun(cli_test.CommandTest):
                 self.assertIn("the run was interrupted", text)
                 self.assertEqual([CASES - ran] * 2, [len(results["not_run"]), results["totals"]["not_run"]])
                 self.assertEqual(130, results["run"]["exit_status"])
-                with open(os.path.join(out, "junit.xml")) as file:
-                    self.assertEqual(CASES - ran, file.read().count('<skipped message="not run: '))
+                self.assertEqual(CASES - ran, self.read(out, "junit.xml").count('<skipped message="not run: '))
                 self.check_resumed(out)
 
     def test_a_record_that_is_not_ours_is_a_sentence(self):
-        out = self.path("altered")
-        self.end_early(out, signal.SIGKILL)
-        with open(os.path.join(out, "journal"), "rb") as file:
-            lines = file.read().splitlines()
+        out = self.killed("altered")
+        lines = journal(out).read_bytes().splitlines()
         place = next(i for i, line in enumerate(lines) if line.split()[1] == b"junit")
         for text in (b'{"file": "f", "failed": false, "in_error": false, "seconds": 1, "xml": 0}', b"{}", b"[", b"3"):
             rest = b"junit " + lines[place].split()[2] + b" " + text
             lines[place] = b"%08x %s" % (zlib.crc32(rest), rest)
-            with open(os.path.join(out, "journal"), "wb") as file:
-                file.write(b"\n".join(lines) + b"\n")
+            journal(out).write_bytes(b"\n".join(lines) + b"\n")
             self.assertIn('a record "junit" of the journal is not whole', self.call("report", out, status=2))
 
     def test_a_damaged_head_is_said(self):
-        out = self.path("headless")
-        self.end_early(out, signal.SIGKILL)
-        with open(os.path.join(out, "journal"), "rb") as file:
-            text = file.read()
-        damaged = (b"x" + text[1:]).rstrip(b"\n")
-        with open(os.path.join(out, "journal"), "wb") as file:
-            file.write(damaged)
+        out = self.killed("headless")
+        damaged = (b"x" + journal(out).read_bytes()[1:]).rstrip(b"\n")
+        journal(out).write_bytes(damaged)
         for words in (["run", "--resume", out], ["report", out]):
             said = self.call(*words, status=2)
             self.assertIn('the journal is damaged: its record "head" is not whole; run the cases again', said)
-        with open(os.path.join(out, "journal"), "rb") as file:
-            self.assertEqual(damaged, file.read())  # a refused command changes nothing
+        self.assertEqual(damaged, journal(out).read_bytes())  # a refused command changes nothing
 
     def test_after_a_kill_the_report_says_what_there_is(self):
         out = self.path("killed")
@@ -142,23 +146,18 @@ class EndedRun(cli_test.CommandTest):
         self.check_resumed(out)
 
     def test_a_line_that_is_cut_off_or_altered_is_a_case_that_did_not_run(self):
-        out = self.path("torn")
-        self.end_early(out, signal.SIGKILL)
+        out = self.killed("torn")
         ran = self.finished(out)
-        with open(os.path.join(out, "journal"), "rb") as file:
-            lines = file.read().split(b"\n")
-        for kind in (b"events ", b"junit ", b"case "):  # of three cases
-            row = [i for i, line in enumerate(lines) if line[9:].startswith(kind)][(b"events ", b"junit ",
-                                                                                b"case ").index(kind)]
+        lines = journal(out).read_bytes().split(b"\n")
+        for case, kind in enumerate((b"events ", b"junit ", b"case ")):  # of three cases
+            row = [i for i, line in enumerate(lines) if line[9:].startswith(kind)][case]
             lines[row] = lines[row][:-3] + b"x" + lines[row][-2:]
-        with open(os.path.join(out, "journal"), "wb") as file:
-            file.write(b"\n".join(lines)[:-40])
+        journal(out).write_bytes(b"\n".join(lines)[:-40])
         text = self.call("run", "--resume", out)
         again = sum(line.startswith("match") for line in text.splitlines())
         self.assertGreaterEqual(again, CASES - ran + 3)
         self.assertEqual(CASES, len(self.results(out)["cases"]))
-        with open(os.path.join(out, "timeline.json")) as file:
-            json.load(file)
+        self.results(out, "timeline.json")  # it is whole
 
     def test_a_report_of_a_run_that_goes_on_changes_nothing(self):
         out = self.path("live")
@@ -186,10 +185,8 @@ class EndedRun(cli_test.CommandTest):
 
     def test_the_failures_of_an_earlier_run_are_resumed_by_name(self):
         """runs/latest is the run itself by then."""
-        wrong = self.write("wrong.yaml", MANY + "expect: {verdict: mismatch}\n")
-        self.call("run", wrong, "--backend", "emulated", status=1)
-        self.call("run", wrong, "--backend", "emulated", "--rerun-failed", "runs/latest", "--maxfail", "3",
-                  "--jobs", "1", status=1)
+        self.call("run", self.wrong, "--backend", "emulated", status=1)
+        self.run_maxfail(self.wrong, "3", "--rerun-failed", "runs/latest")
         text = self.call("run", "--resume", "runs/latest", status=1)
         self.assertIn(f"{CASES} cases: {CASES} match", text)
 
@@ -201,8 +198,7 @@ class EndedRun(cli_test.CommandTest):
         self.assertIn("t/one: the values of 4 schedules are equal to the bit", self.call("run", "--resume", out, status=1))
 
     def test_a_resumed_run_keeps_its_own_options(self):
-        out = self.path("ended")
-        self.end_early(out, signal.SIGKILL)
+        out = self.killed("ended")
         for words in (["--seed", "3"], ["--filter", "tp"], [self.scenario], ["--out", self.path("x")], ["--no-cache"]):
             self.assertIn("excludes", self.call("run", "--resume", out, *words, status=2))
         one = [*self.words[1:], "--only", NAME + "[tp=2,dp=1,seed=2]", "--dump", self.path("dump")]
@@ -212,16 +208,14 @@ class EndedRun(cli_test.CommandTest):
 
     def test_an_output_folder_is_of_a_run_or_empty(self):
         out = self.path("first")
-        wrong = self.write("wrong.yaml", MANY + "expect: {verdict: mismatch}\n")
-        self.call("run", wrong, "--backend", "emulated", "--maxfail", "1", "--jobs", "1", "--out", out, status=1)
+        self.run_maxfail(self.wrong, "1", "--out", out)
         replay = os.path.join(out, "replay", os.listdir(os.path.join(out, "replay"))[0])
         self.assertIn("which the same command reads", self.call("run", replay, "--out", out, status=2))
         self.assertTrue(os.path.exists(replay))
         for name, text in (("results.json", "{}"), ("journal", "dear diary\n")):
             other = self.path("other_" + name)
             os.makedirs(os.path.join(other, "logs"))
-            with open(os.path.join(other, name), "w") as file:
-                file.write(text)
+            self.write(os.path.join(other, name), text)
             self.assertIn("not of a run", self.call("run", self.scenario, "--out", other, status=2))
             self.assertTrue(os.path.exists(os.path.join(other, "logs")))
 
@@ -252,16 +246,13 @@ class EndedRun(cli_test.CommandTest):
         self.run_to_end(*words, "--time-budget", "0.05", status=2)
         text = self.run_to_end("run", "--resume", out).stdout
         self.assertIn(f"{CASES} cases: {CASES} not judged", text)
-        with open(os.path.join(out, "results.json"), encoding="utf-8") as file:
-            totals = json.load(file)["totals"]
+        totals = self.results(out)["totals"]
         self.assertEqual((totals["match"], totals["not_judged"]), (0, CASES))
 
     def test_what_has_changed_is_not_resumed(self):
-        out = self.path("changed")
-        self.end_early(out, signal.SIGKILL)
+        out = self.killed("changed")
         self.write("many.yaml", MANY.replace("steps: 4", "steps: 3"))
-        with open(os.path.join(out, "journal"), "ab") as file:
-            file.write(b"01234567 case 2 cut o")  # and off by the kill
+        journal(out).write_bytes(journal(out).read_bytes() + b"01234567 case 2 cut o")  # and off by the kill
         before = {path: path.read_bytes() for path in pathlib.Path(out).rglob("*") if path.is_file()}
         self.assertIn("has changed since the run", self.call("run", "--resume", out, status=2))
         self.write("many.yaml", MANY.replace("[1, 2, 3, 4, 5]", "[1, 2]"))
@@ -270,8 +261,7 @@ class EndedRun(cli_test.CommandTest):
         self.assertIn("no run that was ended", self.call("run", "--resume", self.path("none"), status=2))
 
     def test_another_program_does_not_resume(self):
-        out = self.path("out")
-        self.end_early(out, signal.SIGKILL)
+        out = self.killed("out")
         other = shutil.copy(cli_test.PROGRAM, self.path("other"))
         with open(other, "ab") as file:
             file.write(b"x")  # no loader reads it
@@ -290,8 +280,7 @@ class EndedRun(cli_test.CommandTest):
         self.assertEqual(CASES, len(self.results(out)["cases"]))
 
     def test_maxfail_keeps_the_status_of_the_failure(self):
-        wrong = self.write("wrong.yaml", MANY + "expect: {verdict: mismatch}\n")
-        text = self.call("run", wrong, "--backend", "emulated", "--jobs", "1", "--maxfail", "2", status=1)
+        text = self.run_maxfail(self.wrong, "2")
         self.assertIn("2 of 30 cases", text)
         self.assertIn("2 cases were not as expected (--maxfail 2)", text)
 
