@@ -110,8 +110,7 @@ class Explore(cli_test.CommandTest):
         self.assertEqual(coverage["unexpected"], [])
         for words, said in (("seed", "--set seed: a value is missing"), ("none=1", "--set none=1: no option with this key"),
                             ("seed=x", "--set seed is the text 'x'; it must be an integer")):
-            done = self.run_program("fuzz", "--set", words)
-            self.assertEqual(done.returncode, 2)
+            done = self.run_to_end("fuzz", "--set", words, status=2)
             self.assertIn(said, done.stderr)
 
     def test_a_failing_case_becomes_small_and_fails_in_the_same_way(self):
@@ -168,8 +167,7 @@ class Explore(cli_test.CommandTest):
         failed = [case for case in cases if not case["as_expected"]]
         self.assertEqual([case["kind"] for case in failed], ["values"] * 2)
         self.assertEqual([case["replay"].split("--schedules ")[1] for case in failed], ["1", "2"])
-        done = self.run_program("run", "fails.yaml", "--rerun-failed", "first", "--out", "second")
-        self.assertEqual(done.returncode, 2)
+        done = self.run_to_end("run", "fails.yaml", "--rerun-failed", "first", "--out", "second", status=2)
         self.assertIn("add --schedules 2", done.stderr)
         done = self.run_program("run", "fails.yaml", "--rerun-failed", "first", "--schedules", 2, "--out", "second")
         again = self.results("second")["cases"]
@@ -191,8 +189,7 @@ class Explore(cli_test.CommandTest):
 
     def test_a_case_that_matches_is_not_shrunk(self):
         (self.folder / "right.yaml").write_text("model: {num_hidden_layers: 1}\n")
-        done = self.run_program("shrink", "right.yaml")
-        self.assertEqual(done.returncode, 2)
+        done = self.run_to_end("shrink", "right.yaml", status=2)
         self.assertIn("the case matches, so there is nothing to shrink; a race, or expect.collectives, is not shrunk",
                       done.stderr)
 

@@ -29,8 +29,7 @@ class Lines(cli_test.CommandTest):
     def test_a_folder_in_the_place_of_the_latest_run_stays_and_is_said(self):
         os.makedirs(self.path("runs/latest"))
         self.write("runs/latest/notes", "mine")
-        done = self.run_program("run", "s.yaml", "--backend", "emulated")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.run_to_end("run", "s.yaml", "--backend", "emulated", status=0)
         self.assertRegex(done.stderr, r"^shardproof: runs/latest is not a link and stays as it is; this run is in runs/\S+, ")
         self.assertEqual(os.listdir(self.path("runs/latest")), ["notes"])
         shutil.rmtree(self.path("runs"))
@@ -62,15 +61,13 @@ class Lines(cli_test.CommandTest):
         done = self.run_program("model", "--help")
         self.assertIn(done.returncode, (0, 2))
         self.assertRegex(done.stdout + done.stderr, r"\A(usage: shardproof model|shardproof: model needs the module )")
-        done = self.run_program("score", "--help")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.run_to_end("score", "--help", status=0)
         self.assertTrue(done.stdout.startswith("usage: shardproof score"), done.stdout)
         done = self.run_program("score", "--", "python3", "-c", "import sys; sys.exit(7)")
         self.assertEqual((done.returncode, done.stderr), (2, "shardproof score: the command ends with status 7 without a "
                                                              "fault; make it pass first\n"))
         self.environment["PYTHONPATH"] = "/none"
-        done = self.run_program("score", "--", "true")
-        self.assertEqual(done.returncode, 2)
+        done = self.run_to_end("score", "--", "true", status=2)
         self.assertIn("pip install ./python", done.stderr)
 
 

@@ -104,8 +104,7 @@ class Relations(cli_test.CommandTest):
         self.assertIn("1 case", done.stdout)
 
     def test_relations_run_instead_of_schedules(self):
-        done = self.run_program("run", "small.yaml", "--relations", "--schedules", 2)
-        self.assertEqual(done.returncode, 2)
+        done = self.run_to_end("run", "small.yaml", "--relations", "--schedules", 2, status=2)
         self.assertIn("--schedules", done.stderr)
 
 

@@ -6,6 +6,7 @@ Usage: routes_test.py PROGRAM [unittest arguments]
 """
 import json
 import os
+import pathlib
 import random
 import struct
 
@@ -21,8 +22,8 @@ def write_routes(path, routes, layers=None, code="I32"):
     shape = [len(routes), len(routes[0]), len(routes[0][0]), len(routes[0][0][0])]
     raw = struct.pack(f"<{len(flat)}{'i' if code == 'I32' else 'f'}", *flat)
     metadata = None if layers is None else {"layers": layers}
-    with open(path, "wb") as file:
-        file.write(cli_test.case_maker.safetensors({"routes": (code, shape, raw)}, metadata=metadata))
+    made = cli_test.case_maker.safetensors({"routes": (code, shape, raw)}, metadata=metadata)
+    pathlib.Path(path).write_bytes(made)
 
 
 def drawn(draw, batch):
@@ -57,7 +58,10 @@ def differing(a, b):
 
 
 class RoutesTest(cli_test.CommandTest):
-    def compared(self, batch, a, b, routes_a, routes_b, layers=(None, None)):
+    def compared(self, batch, routes_a, routes_b, status=0, b=None, layers=(None, None)):
+        """(what is said of two scores of a batch, or of one and `b`; the finding); the status must be this one."""
+        a = batch.score(NOISY)
+        b = b or batch.score(NOISY)
         folder = os.path.join(self.scratch, self.id().rsplit(".", 1)[-1])
         os.makedirs(folder, exist_ok=True)
         paths = [os.path.join(folder, f"{name}.safetensors") for name in "ab"]
@@ -66,14 +70,17 @@ class RoutesTest(cli_test.CommandTest):
             if routes is not None:
                 write_routes(path.replace(".safetensors", ".routes.safetensors"), routes, numbers)
         findings = os.path.join(folder, "findings.json")
-        done = self.run_program("logprobs", *paths, "--json", findings, "--force")
-        if done.returncode == 2:
-            return 2, done.stderr, None
-        with open(findings) as file:
-            return done.returncode, done.stdout, json.load(file)[0]
+        done = self.run_to_end("logprobs", *paths, "--json", findings, "--force", status=status)
+        return (done.stderr, None) if status == 2 else (done.stdout, json.loads(self.read(findings))[0])
 
     def draws(self, count):
         return [random.Random(1000 * SEED + i) for i in range(count)]
+
+    def one_draw(self, **options):
+        """A draw, a batch and its routes."""
+        draw = self.draws(1)[0]
+        batch = Batch(draw, **options)
+        return draw, batch, drawn(draw, batch)
 
     def places(self, draw, batch, share):
         return [(b, t) for b in range(batch.rows) for t in range(1, batch.lengths[b] - 1) if draw.random() < share]
@@ -83,25 +90,21 @@ class RoutesTest(cli_test.CommandTest):
             batch = Batch(draw, padded=True, packed=draw.random() < 0.5)
             routes = drawn(draw, batch)
             again = [[[draw.sample(token, CHOSEN) for token in row] for row in layer] for layer in routes]
-            status, text, finding = self.compared(batch, batch.score(NOISY), batch.score(NOISY), routes, again)
-            self.assertEqual(status, 0, text)
+            text, finding = self.compared(batch, routes, again)
             self.assertIn(f"all {sum(batch.lengths)} positions have equal routes in {LAYERS} layers", text)
             self.assertEqual(finding["routes"]["elsewhere"], 0)
             self.assertNotIn("split", finding["routes"])
 
     def test_positions_that_do_not_count(self):
         """Padding is routed anywhere."""
-        draw = self.draws(1)[0]
-        batch = Batch(draw, padded=True)
-        routes = drawn(draw, batch)
+        draw, batch, routes = self.one_draw(padded=True)
         others = copied(routes)
         for each in (routes, others):
             for layer in each:
                 for row, length in zip(layer, batch.lengths):
                     row[length:] = [draw.sample(range(EXPERTS), CHOSEN) for _ in row[length:]]
         self.assertLess(min(batch.lengths), batch.length)
-        status, text, finding = self.compared(batch, batch.score(NOISY), batch.score(NOISY), routes, others)
-        self.assertEqual(status, 0, text)
+        _, finding = self.compared(batch, routes, others)
         self.assertEqual((finding["routes"]["positions"], finding["routes"]["elsewhere"]), (sum(batch.lengths), 0))
 
     def test_other_routes_with_noise_alone_are_no_claim(self):
@@ -109,8 +112,7 @@ class RoutesTest(cli_test.CommandTest):
             batch = Batch(draw)
             routes = drawn(draw, batch)
             others = flipped(draw, routes, self.places(draw, batch, draw.choice([0.02, 0.3])))
-            status, text, finding = self.compared(batch, batch.score(NOISY), batch.score(NOISY), routes, others)
-            self.assertEqual(status, 0, text)
+            _, finding = self.compared(batch, routes, others)
             self.assertEqual((finding["verdict"], finding["causes"]), ("noise", []))
             self.assertEqual(finding["routes"]["elsewhere"], len(differing(routes, others)))
 
@@ -122,8 +124,7 @@ class RoutesTest(cli_test.CommandTest):
             others = flipped(draw, routes, self.places(draw, batch, draw.choice([0.05, 0.3])))
             places = differing(routes, others)
             b = batch.score(NOISY, change=lambda row, t: 1.0 if (row, t - 1) in places else 0)
-            status, text, finding = self.compared(batch, batch.score(NOISY), b, routes, others)
-            self.assertEqual(status, 1, text)
+            text, finding = self.compared(batch, routes, others, 1, b)
             self.assertEqual(finding["causes"][0]["cause"], "routes", text)
             (row, position), layer = min(places.items())
             first = finding["routes"]["first"]
@@ -150,8 +151,7 @@ class RoutesTest(cli_test.CommandTest):
             def is_behind(row, t):
                 return any(row == r and p < t and batch.segments[row][p] == batch.segments[row][t] for r, p in starts)
             b = batch.score(NOISY, change=lambda row, t: 1.0 if is_behind(row, t) else 0)
-            status, text, finding = self.compared(batch, batch.score(NOISY), b, routes, others)
-            self.assertEqual(status, 1, text)
+            text, finding = self.compared(batch, routes, others, 1, b)
             self.assertIn("routes", [one["cause"] for one in finding["causes"]], text)
             split = finding["routes"]["split"]
             self.assertEqual(split["elsewhere"]["tokens"] + split["behind"]["tokens"],
@@ -166,47 +166,37 @@ class RoutesTest(cli_test.CommandTest):
             routes = drawn(draw, batch)
             others = flipped(draw, routes, self.places(draw, batch, 0.05))
             b = batch.score(NOISY, change=lambda row, t: 0.8)
-            status, text, finding = self.compared(batch, batch.score(NOISY), b, routes, others)
-            self.assertEqual((status, finding["causes"]), (1, []), text)
+            text, finding = self.compared(batch, routes, others, 1, b)
+            self.assertEqual(finding["causes"], [], text)
             self.assertNotIn("other routes alone", text)
             self.assertFalse(finding["routes"]["split"]["equal"]["is_noise"])
 
     def test_replays_that_are_off(self):
-        draw = self.draws(1)[0]
-        batch = Batch(draw)
-        routes = drawn(draw, batch)
+        _, batch, routes = self.one_draw()
         rows, length = batch.rows, batch.length
         turned = [[[layer[t * rows + b] for t in range(length)] for b in range(rows)] for layer in
                   [[row[t] for row in layer for t in range(length)] for layer in routes]]
         for other, rule in (([[row[1:] + row[:1] for row in layer] for layer in routes], "B at position t has A's routes of t + 1"),
                             (routes[1:] + routes[:1], "each router of B has the routes of A's router 1 after it"),
                             (turned, "sequence first")):
-            status, text, finding = self.compared(batch, batch.score(NOISY), batch.score(NOISY), routes, other)
-            self.assertEqual(status, 0, text)
+            _, finding = self.compared(batch, routes, other)
             self.assertIn(rule, finding["routes"]["rule"])
 
     def test_numbers_of_layers(self):
-        draw = self.draws(1)[0]
-        batch = Batch(draw)
-        routes = drawn(draw, batch)
+        _, batch, routes = self.one_draw()
         others = copied(routes)
         others[1][2][5] = [(one + 1) % EXPERTS for one in others[1][2][5]]
-        status, text, finding = self.compared(batch, batch.score(NOISY), batch.score(NOISY), routes, others, ("3,4,7", "3,4,7"))
-        self.assertEqual(status, 0, text)
+        text, finding = self.compared(batch, routes, others, layers=("3,4,7", "3,4,7"))
         self.assertEqual((finding["routes"]["in_layers"], finding["routes"]["first"]["layer"]), ([4], 4))
         self.assertIn("in 1 of 3 layers (4)", text)
 
     def test_a_side_without_routes(self):
-        draw = self.draws(1)[0]
-        batch = Batch(draw)
-        status, text, _ = self.compared(batch, batch.score(NOISY), batch.score(NOISY), drawn(draw, batch), None)
-        self.assertEqual(status, 0, text)
+        _, batch, routes = self.one_draw()
+        text, _ = self.compared(batch, routes, None)
         self.assertIn("A alone has routes", text)
 
     def test_bad_routes(self):
-        draw = self.draws(1)[0]
-        batch = Batch(draw)
-        values, routes = batch.score(NOISY), drawn(draw, batch)
+        _, batch, routes = self.one_draw()
         for others, layers, message in (
                 ([layer[1:] for layer in routes], None, "routes has the shape"),
                 (routes[1:], None, "record the routes of the same layers"),
@@ -214,25 +204,20 @@ class RoutesTest(cli_test.CommandTest):
                 (routes, "1,1,2", "metadata layers is '1,1,2'"),
                 (routes, "1,2,x", "metadata layers is '1,2,x'"),
                 (routes, "1,2,3", "record the routes of the same layers")):
-            status, text, _ = self.compared(batch, values, values, routes, others, (None, layers))
-            self.assertEqual(status, 2, text)
+            text, _ = self.compared(batch, routes, others, 2, layers=(None, layers))
             self.assertIn(message, text)
         path = os.path.join(self.scratch, "test_bad_routes", "b.routes.safetensors")
         write_routes(path, [[[[0.5] * CHOSEN] * batch.length] * batch.rows] * LAYERS, code="F32")
-        done = self.run_program("logprobs", path.replace("b.routes", "a"), path.replace(".routes", ""))
-        self.assertEqual(done.returncode, 2)
+        done = self.run_to_end("logprobs", path.replace("b.routes", "a"), path.replace(".routes", ""), status=2)
         self.assertIn("routes is float32", done.stderr)
 
     def test_folders(self):
-        draw = self.draws(1)[0]
-        batch = Batch(draw)
-        routes = drawn(draw, batch)
+        _, batch, routes = self.one_draw()
         for name in "ab":
             os.makedirs(os.path.join(self.scratch, "folders", name), exist_ok=True)
             write_file(os.path.join(self.scratch, "folders", name, "x.safetensors"), batch.tensors(batch.score(NOISY), NOISY))
             write_routes(os.path.join(self.scratch, "folders", name, "x.routes.safetensors"), routes)
-        done = self.run_program("logprobs", *(os.path.join(self.scratch, "folders", name) for name in "ab"))
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.run_to_end("logprobs", *(os.path.join(self.scratch, "folders", name) for name in "ab"), status=0)
         self.assertEqual(done.stdout.count("NOISE"), 1)
         self.assertIn("have equal routes", done.stdout)
 

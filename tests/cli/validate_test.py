@@ -50,11 +50,12 @@ class Validate(cli_test.CommandTest):
         self.assertNotRegex(done.stdout, r"\bhosts? host\d")
         return found
 
-    def validate(self, text, *words, ranks=4):
+    def validate(self, text, *words, ranks=4, status=None):
+        """(the finished run, which must end with `status` unless that is None; what it found)."""
         words = ["--ranks", ranks, "--out", self.folder / "run", *words]
         if text:
             words.insert(0, self.write("suite.yaml", text))
-        done = self.run_program("validate", *words)
+        done = self.run_to_end("validate", *words, status=status)
         return done, (self.result_of(done) if done.returncode in (0, 1, 3) else None)
 
     def assert_one(self, done, found, status, kind, hosts, stages=None):
@@ -68,8 +69,7 @@ class Validate(cli_test.CommandTest):
             self.assertEqual([one["stage"] for one in found["findings"]], stages, text)
 
     def test_a_clean_world_has_no_findings(self):
-        done, found = self.validate("hosts: {ranks_per_host: 2}\nrounds: 2\n")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done, found = self.validate("hosts: {ranks_per_host: 2}\nrounds: 2\n", status=0)
         self.assertEqual(found["findings"], [])
         self.assertEqual([one["stage"] for one in found["stages"]], STAGES + ["groups", "pairs"])
         self.assertEqual([one["name"] for one in found["hosts"]], ["host0", "host1"])
@@ -110,15 +110,13 @@ class Validate(cli_test.CommandTest):
     def test_a_rank_that_meets_nobody_makes_the_group_with_the_others(self):
         # Of three ranks one has no partner in the one pairing that is asked for.
         done, found = self.validate("stages: [pairs]\nrounds: 1\nsizes: [33]\npairs: {rounds: 1}\n",
-                                    "--backend", "gloo", ranks=3)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                                    "--backend", "gloo", ranks=3, status=0)
         self.assertGreater(found["stages"][0]["checks"], 0)
 
     def test_times_do_not_depend_on_messages_that_a_host_spoils(self):
         done, found = self.validate("stages: [times]\ntimes: {bytes: 4096, repeats: 2}\n"
                                     "hosts: {ranks_per_host: 1}\nfaults: [{kind: corrupt, host: 2, pattern: all}]\n",
-                                    ranks=8)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                                    ranks=8, status=0)
         self.assertEqual(found["stages"][0]["checks"], 8 * 7 // 2)
 
     def test_a_fault_that_never_acts_is_bad_input(self):
@@ -127,8 +125,7 @@ class Validate(cli_test.CommandTest):
                       "{kind: slow, host: 1, stage: training}", "{kind: hang, host: 1, stage: groups}"):
             with self.subTest(fault):
                 done, _ = self.validate("stages: [environment, pairs]\n" + FOUR_HOSTS +
-                                        f"faults: [{{kind: slow, host: 0, seconds: 0}}, {fault}]\n")
-                self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+                                        f"faults: [{{kind: slow, host: 0, seconds: 0}}, {fault}]\n", status=2)
                 self.assertRegex(done.stdout, r"FINDING bad_input \(no host\): faults\[1\], [a-z]+, never acted: ")
 
     def test_wrong_training_follows_its_host(self):
@@ -147,8 +144,7 @@ class Validate(cli_test.CommandTest):
         self.assert_one(done, found, 3, "slow", ["host0", "host2"])
         self.assertEqual(found["findings"][0]["link"], "host0 - host2")
         # Without --slow nothing is too slow.
-        done, _ = self.validate(slow + "faults: [{kind: slow, host: 3, seconds: 0.05}]\n")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done, _ = self.validate(slow + "faults: [{kind: slow, host: 3, seconds: 0.05}]\n", status=0)
 
     def test_a_killed_host_is_named_and_the_other_stages_run(self):
         done, found = self.validate("stages: [environment, groups, pairs, training]\nhosts: {ranks_per_host: 2}\n"
@@ -263,26 +259,22 @@ class Validate(cli_test.CommandTest):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_help_has_the_exit_statuses_of_validate(self):
-        done = self.run_program("validate", "--help")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.run_to_end("validate", "--help", status=0)
         for said in ("0: no findings", "1: wrong values", "2: bad input\n", "a clock is off", "130: interrupted"):
             self.assertIn(said, done.stdout)
         self.assertNotIn("--no-unresolved", done.stdout)
         self.assertNotIn("selected cases", done.stdout)
 
     def test_stages_without_anything_to_compare_are_no_success(self):
-        done, _ = self.validate("stages: [groups]\nops: [send]\nrounds: 1\n", ranks=2)
-        self.assertEqual(done.returncode, 2, done.stdout)
+        done, _ = self.validate("stages: [groups]\nops: [send]\nrounds: 1\n", ranks=2, status=2)
         self.assertIn("nothing was compared: groups had nothing to do on 2 ranks", done.stdout)
 
     def test_slow_needs_the_times(self):
-        done, _ = self.validate("stages: [groups]\nrounds: 1\n", "--slow", "3", ranks=2)
-        self.assertEqual(done.returncode, 2, done.stdout)
+        done, _ = self.validate("stages: [groups]\nrounds: 1\n", "--slow", "3", ranks=2, status=2)
         self.assertIn("has no stage times", done.stderr)
 
     def test_rounds_go_on_for_some_minutes(self):
-        done, found = self.validate("stages: [pairs]\nrounds: 1\nsizes: [5, 9, 33]\n", "--minutes", "0.02", ranks=2)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        _, found = self.validate("stages: [pairs]\nrounds: 1\nsizes: [5, 9, 33]\n", "--minutes", "0.02", ranks=2, status=0)
         self.assertGreater(len(found["stages"]), 2)
         self.assertGreaterEqual(found["seconds"], 1.2)
 
@@ -299,8 +291,7 @@ class Validate(cli_test.CommandTest):
                 ("world: {nodes: 2}\n", ["--backend", "emulated"], "--backend emulated has none"),
                 ("faults: [{kind: cut, host: 1}]\n", [], "there are no nodes"),
                 ("", ["--slow", "0.5"], "--slow")):
-            done, _ = self.validate(text, *words)
-            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            done, _ = self.validate(text, *words, status=2)
             self.assertRegex(done.stderr, said)
         env = {name: value for name, value in os.environ.items() if not name.startswith("OMPI_")}
         done = subprocess.run([cli_test.PROGRAM, "validate"], capture_output=True, text=True, timeout=LIMIT_S, env=env)
