@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from pathlib import Path
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EXAMPLE = os.path.join(ROOT, "examples", "own_layer")
@@ -36,53 +37,52 @@ class OwnLayer(unittest.TestCase):
     def tearDownClass(cls):
         cls.scratch.cleanup()
 
-    def run_one(self, program, scenario, *more):
-        out = os.path.join(self.scratch.name, "out")
-        return call(os.path.join(self.build, program), "run", os.path.join(EXAMPLE, scenario), "--out", out, *more)
+    def run_one(self, program, scenario, *more, status=None):
+        """A finished run, which must end with `status`; None: with any."""
+        done = call(os.path.join(self.build, program), "run", os.path.join(EXAMPLE, scenario), "--out", self.out(), *more)
+        if status is not None:
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done
+
+    def out(self, *parts):
+        return Path(self.scratch.name, "out", *parts)
 
     def test_the_right_layer_matches_on_every_mesh_and_world(self):
-        done = self.run_one("own_layer", "own_layer.yaml", "--backend", "emulated,gloo")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.run_one("own_layer", "own_layer.yaml", "--backend", "emulated,gloo", status=0)
         self.assertIn("16 cases: 16 match", done.stdout)
 
     def test_a_bias_that_counts_twice_is_found_in_the_output(self):
-        done = self.run_one("own_layer_wrong", "bias_in_every_addend.yaml", "--backend", "emulated")
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done = self.run_one("own_layer_wrong", "bias_in_every_addend.yaml", "--backend", "emulated", status=1)
         self.assertRegex(done.stdout, r"tensor +y ")
         self.assertRegex(done.stdout, r"likely +a bias .* is added once too often")
         self.assertIn("h was right on that rank", done.stdout)
         self.assertRegex(done.stdout, rf"replay +{self.build}/own_layer_wrong run \S+/bias_in_every_addend\.yaml --only")
 
     def test_a_missing_backward_sum_is_named(self):
-        done = self.run_one("own_layer_wrong", "no_sum_in_backward.yaml", "--backend", "emulated")
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done = self.run_one("own_layer_wrong", "no_sum_in_backward.yaml", "--backend", "emulated", status=1)
         self.assertRegex(done.stdout, r"tensor +grad\.x ")
         self.assertRegex(done.stdout, r"likely +the sum over tp is missing")
 
     def test_the_reports_of_the_readme_are_those_of_the_program(self):
-        with open(os.path.join(EXAMPLE, "README.md"), encoding="utf-8") as file:
-            samples = [block for block in file.read().split("```\n") if block.startswith("MISMATCH")]
+        blocks = Path(EXAMPLE, "README.md").read_text(encoding="utf-8").split("```\n")
+        samples = [block for block in blocks if block.startswith("MISMATCH")]
         self.assertEqual(len(samples), 2)
         for sample, scenario in zip(samples, ("bias_in_every_addend.yaml", "no_sum_in_backward.yaml")):
             done = self.run_one("own_layer_wrong", scenario, "--backend", "emulated")
             here = done.stdout.replace(self.build, "build/own_layer").replace(EXAMPLE, "examples/own_layer")
             self.assertIn(sample, here)
 
-    def shared_weight(self, mistake, *more):
+    def shared_weight(self, mistake, world, status):
         """The run of a million shared elements with this mistake, and its one case in results.json."""
-        with open(os.path.join(EXAMPLE, "shared_weight.yaml"), encoding="utf-8") as file:
-            text = file.read().replace("mistake: none", "mistake: " + mistake)
-        scenario = os.path.join(self.scratch.name, "shared_weight.yaml")
-        with open(scenario, "w", encoding="utf-8") as file:
-            file.write(text)
-        done = self.run_one("own_layer_wrong", scenario, *more)
-        with open(os.path.join(self.scratch.name, "out", "results.json"), encoding="utf-8") as file:
-            return done, json.load(file)["cases"][0]
+        text = Path(EXAMPLE, "shared_weight.yaml").read_text(encoding="utf-8")
+        scenario = Path(self.scratch.name, "shared_weight.yaml")
+        scenario.write_text(text.replace("mistake: none", "mistake: " + mistake), encoding="utf-8")
+        done = self.run_one("own_layer_wrong", scenario, "--backend", world, status=status)
+        return done, json.loads(self.out("results.json").read_text(encoding="utf-8"))["cases"][0]
 
     def test_a_million_addends_are_all_counted(self):
         for world in ("emulated", "gloo"):
-            done, case = self.shared_weight("none", "--backend", world)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            _, case = self.shared_weight("none", world, 0)
             self.assertEqual(case["verdict"], "match")
             gradient = next(tensor for tensor in case["tensors"] if tensor["name"] == "grad.w")
             self.assertEqual(gradient["outcome"], "match")
@@ -90,44 +90,37 @@ class OwnLayer(unittest.TestCase):
             self.assertEqual(case["elements_compared"], 4 * 1000000 + 4 * 1000 + 4 * 1000)
 
     def test_one_wrong_element_of_a_million_addends_is_named(self):
-        done, case = self.shared_weight("element", "--backend", "emulated")
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done, case = self.shared_weight("element", "emulated", 1)
         self.assertRegex(done.stdout, r"tensor +grad\.w ")
         self.assertRegex(done.stdout, r"worst +\[12, 34\] ")
         self.assertEqual(case["divergence"]["worst"]["bad_count"], 1)
 
     def test_a_missing_addend_is_named(self):
-        done, _ = self.shared_weight("lost", "--backend", "emulated")
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done, _ = self.shared_weight("lost", "emulated", 1)
         self.assertRegex(done.stdout, r"tensor +grad\.w ")
         self.assertIn("the addend of rank 1 is 0 everywhere", done.stdout)
 
     def test_the_last_lines_of_a_dead_rank_are_everywhere(self):
         for world in ("emulated", "gloo"):
-            done, case = self.shared_weight("dies", "--backend", world)
-            self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
-            out = os.path.join(self.scratch.name, "out")
+            done, case = self.shared_weight("dies", world, 3)
             dead = next(rank for rank in case["ranks"] if rank["ending"] == "died")  # another may print that it lost it
-            with open(os.path.join(out, dead["log"]), encoding="utf-8") as file:
-                log = file.read()
+            log = self.out(dead["log"]).read_text(encoding="utf-8")
             told = {"the terminal": done.stdout, "results.json": dead["printed"], "the log": log}
             python = os.path.join(ROOT, ".venv", "bin", "python")
             if os.path.exists(python):
-                page = call(python, "-B", os.path.join(ROOT, "reports", "report.py"), out)
+                page = call(python, "-B", os.path.join(ROOT, "reports", "report.py"), self.out())
                 self.assertEqual(page.returncode, 0, page.stdout + page.stderr)
-                with open(os.path.join(out, "report.html"), encoding="utf-8") as file:
-                    told["the page"] = html.unescape(file.read().split("what its process printed")[1])
+                source = self.out("report.html").read_text(encoding="utf-8")
+                told["the page"] = html.unescape(source.split("what its process printed")[1])
             for place, text in told.items():
                 for line in ("reading the weights", "of a <shard>", "that is not there"):
                     self.assertIn(line, text, f"{world}: {place}")
 
     def test_the_right_layer_is_registered_in_under_60_lines(self):
-        with open(os.path.join(EXAMPLE, "own_layer.cpp"), encoding="utf-8") as file:
-            self.assertLess(len(file.readlines()), 60)
+        self.assertLess(len(Path(EXAMPLE, "own_layer.cpp").read_text(encoding="utf-8").splitlines()), 60)
 
     def test_another_program_does_not_know_the_workload_and_says_which_it_knows(self):
-        done = self.run_one("own_layer_wrong", "own_layer.yaml")
-        self.assertEqual(done.returncode, 2)
+        done = self.run_one("own_layer_wrong", "own_layer.yaml", status=2)
         self.assertRegex(done.stderr, r"own_layer\.yaml:3:\d+: workload is 'own_layer'; known are train, logprobs, "
                                       r"policy, bias_in_every_addend, no_sum_in_backward, shared_weight")
 
