@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import resume_test
 
@@ -65,11 +66,9 @@ def processes(mark):
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, ValueError):
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                if f"{MARK}={mark}\0".encode() not in file.read():
-                    continue
-            with open(f"/proc/{pid}/stat") as file:
-                name, fields = file.read().split("(", 1)[1].rsplit(")", 1)
+            if f"{MARK}={mark}\0".encode() not in Path(f"/proc/{pid}/environ").read_bytes():
+                continue
+            name, fields = Path(f"/proc/{pid}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
             if fields.split()[0] not in "ZX":
                 found[int(pid)] = name
     return found
@@ -92,8 +91,7 @@ class Runs:
         self.scratch = tempfile.mkdtemp(prefix="kills-")
         self.numbers = itertools.count()
         self.whole = {}  # by world: the results of a run that nobody disturbed, and its seconds
-        with open(self.path("kills.yaml"), "w") as file:
-            file.write(SCENARIO)
+        Path(self.path("kills.yaml")).write_text(SCENARIO)
 
     def path(self, name):
         return os.path.join(self.scratch, name)
@@ -115,8 +113,7 @@ class Runs:
     def call(self, *words, statuses=(0,)):
         process, _, output = self.start(words)
         status = process.wait(LIMIT_S)
-        with open(output) as file:
-            text = file.read()
+        text = Path(output).read_text()
         require(status in statuses, f"`{' '.join(words)}` ended with status {status}:\n{text}")
         return text
 
@@ -131,8 +128,7 @@ class Runs:
 
 def results_in(folder):
     """{name: case}, without times."""
-    with open(os.path.join(folder, "results.json")) as file:
-        cases = json.load(file)["cases"]
+    cases = json.loads(Path(folder, "results.json").read_text())["cases"]
     names = [case["name"] for case in cases]
     require(len(set(names)) == len(names), f"a case is twice in {folder}")
     return {case["name"]: resume_test.without_times(case) for case in cases}
@@ -145,9 +141,8 @@ def without_place(case):
 
 def said_finished(output):
     """Names of the cases of the whole lines."""
-    with open(output, "rb") as file:
-        lines = [line for line in file.read().split(b"\n")[:-1] if line.startswith(b"{")]
-    return [json.loads(line)["name"] for line in lines]
+    whole_lines = Path(output).read_bytes().split(b"\n")[:-1]
+    return [json.loads(line)["name"] for line in whole_lines if line.startswith(b"{")]
 
 
 def victims(mark, launcher, victim):
@@ -239,11 +234,8 @@ class Kill:
 
     def has_journal(self):
         """One with a first line."""
-        try:
-            with open(os.path.join(self.out, "journal"), "rb") as file:
-                return b"\n" in file.read()
-        except FileNotFoundError:
-            return False
+        file = Path(self.out, "journal")
+        return file.exists() and b"\n" in file.read_bytes()
 
     def check_went_on(self, status, said, whole):
         """Others were hit: all cases have results, and those that were hit say so and can be run again."""
