@@ -113,6 +113,18 @@ class Nodes(machines.FolderTest):
     def run_it(self, *words, before=()):
         return self.end_of(self.start(*words, before=before))
 
+    def hung(self, before=(), **scenario):
+        """What a run says whose case hangs."""
+        status, cases, text = self.run_it(self.scenario(**scenario), before=before)
+        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+        return text
+
+    def matched(self, before=(), **scenario):
+        """The results of a case that matches."""
+        status, cases, text = self.run_it(self.scenario(**scenario), before=before)
+        self.assertEqual((status, [case["verdict"] for case in cases]), (0, ["match"]), text)
+        return cases[0]
+
     def waiting_ranks(self, process, count=4):
         """The ranks, when all are there; while one of them waits for long."""
         end = time.monotonic() + BEGUN_S
@@ -185,22 +197,15 @@ class Nodes(machines.FolderTest):
         self.assertLess(cases[0]["seconds"], GLOO_S)
 
     def test_a_link_that_heals_in_time_costs_no_value(self):
-        status, cases, text = self.run_it(
-            self.scenario(faults="{kind: cut, rank: 3, at_call: 5, heal_s: 0.4}", rest="run: {steps: 2}"))
-        self.assertEqual(status, 0, text)
-        self.assertEqual(cases[0]["verdict"], "match", text)
-        self.assertIn("goes down for 0.4 s", json.dumps(cases[0]))
+        case = self.matched(faults="{kind: cut, rank: 3, at_call: 5, heal_s: 0.4}", rest="run: {steps: 2}")
+        self.assertIn("goes down for 0.4 s", json.dumps(case))
 
     def test_a_link_that_heals_too_late_is_hung_before(self):
-        status, cases, text = self.run_it(
-            self.scenario(faults="{kind: cut, rank: 3, at_call: 5, heal_s: 20}"))
-        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+        text = self.hung(faults="{kind: cut, rank: 3, at_call: 5, heal_s: 20}")
         self.assertIn("the link of node 1 (10.77.0.2) is down", text)
 
     def test_a_slow_link_is_named_and_not_taken_for_a_cut_one(self):
-        status, cases, text = self.run_it(
-            self.scenario(faults="{kind: slow, rank: 0, axis: dp, gb_per_s: 2.0e-6}"))
-        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+        text = self.hung(faults="{kind: slow, rank: 0, axis: dp, gb_per_s: 2.0e-6}")
         self.assertIn("the link of node 0 (10.77.0.1) is slow", text)
         self.assertNotIn("is down", text)
 
@@ -229,11 +234,8 @@ class Nodes(machines.FolderTest):
         if readable.returncode != 0:
             self.skipTest("that user may not run the program in this folder")
         before += ["env", f"HOME={self.folder}"]
-        status, cases, text = self.run_it(self.scenario(), before=before)
-        self.assertEqual(status, 0, text)
-        self.assertEqual(cases[0]["verdict"], "match", text)
-        status, cases, text = self.run_it(self.scenario(faults="{kind: cut, rank: 3, at_call: 5}"), before=before)
-        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+        self.matched(before)
+        text = self.hung(before, faults="{kind: cut, rank: 3, at_call: 5}")
         self.assertIn("the link of node 1 (10.77.0.2) is down", text)
         process = self.start(self.scenario(world="hang_s: 60", faults=WAITS), before=before)
         ranks = self.waiting_ranks(process)
@@ -287,33 +289,25 @@ class Nodes(machines.FolderTest):
         self.assertGreaterEqual(min(self.longest_reductions(process).values()), latency_s)
 
     def test_a_link_that_loses_packets_costs_no_value(self):
-        status, cases, text = self.run_it(
-            self.scenario(world="hang_s: 20, links: {inter_node: {loss: 0.05}}", rest="run: {steps: 3}"))
-        self.assertEqual((status, cases[0]["verdict"]), (0, "match"), text)
-        status, cases, text = self.run_it(self.scenario(
-            world="hang_s: 20", faults="{kind: lose, rank: 3, at_call: 5, loss: 0.2, heal_s: 1}", rest="run: {steps: 2}"))
-        self.assertEqual((status, cases[0]["verdict"]), (0, "match"), text)
-        self.assertIn("the link of node 1 (10.77.0.2) loses 20% of its packets for 1 s", json.dumps(cases[0]))
+        self.matched(world="hang_s: 20, links: {inter_node: {loss: 0.05}}", rest="run: {steps: 3}")
+        case = self.matched(world="hang_s: 20", faults="{kind: lose, rank: 3, at_call: 5, loss: 0.2, heal_s: 1}",
+                            rest="run: {steps: 2}")
+        self.assertIn("the link of node 1 (10.77.0.2) loses 20% of its packets for 1 s", json.dumps(case))
 
     def test_a_link_that_loses_all_is_hung(self):
-        status, cases, text = self.run_it(self.scenario(faults="{kind: lose, rank: 3, at_call: 5, loss: 1}"))
-        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+        self.hung(faults="{kind: lose, rank: 3, at_call: 5, loss: 1}")
 
     def test_a_link_that_lags_for_too_long_is_named(self):
-        status, cases, text = self.run_it(self.scenario(faults="{kind: lag, rank: 0, axis: dp, seconds: 60}"))
-        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+        text = self.hung(faults="{kind: lag, rank: 0, axis: dp, seconds: 60}")
         self.assertIn("the link of node 0 (10.77.0.1) is slow", text)
         self.assertNotIn("the link of node 1", text)
 
     def test_links_with_a_relay_are_cut_and_heal(self):
         """Packets that wait in the relay, or come while the link is down, are lost, and TCP sends them again."""
-        world = "hang_s: 20, links: {inter_node: {latency_us: 1000}}"
-        status, cases, text = self.run_it(self.scenario(
-            world=world, faults="{kind: cut, rank: 3, at_call: 5, heal_s: 0.4}", rest="run: {steps: 2}"))
-        self.assertEqual((status, cases[0]["verdict"]), (0, "match"), text)
-        status, cases, text = self.run_it(self.scenario(
-            world=world.replace("20", "1.5"), faults="{kind: cut, rank: 3, at_call: 5}", rest="run: {steps: 2}"))
-        self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+        links = "links: {inter_node: {latency_us: 1000}}"
+        self.matched(world=f"hang_s: 20, {links}", faults="{kind: cut, rank: 3, at_call: 5, heal_s: 0.4}",
+                     rest="run: {steps: 2}")
+        text = self.hung(world=f"hang_s: 1.5, {links}", faults="{kind: cut, rank: 3, at_call: 5}", rest="run: {steps: 2}")
         self.assertIn("the link of node 1 (10.77.0.2) is down", text)
 
     def test_validate_names_the_host_of_a_link_that_lags(self):
@@ -342,9 +336,7 @@ class Nodes(machines.FolderTest):
     def test_every_cut_is_named(self):
         for repeat in range(10):
             rank, call = repeat % 4, 3 + 2 * repeat
-            status, cases, text = self.run_it(
-                self.scenario(faults=f"{{kind: cut, rank: {rank}, at_call: {call}}}", rest="run: {steps: 2}"))
-            self.assertEqual((status, cases[0]["kind"]), (3, "hung"), text)
+            text = self.hung(faults=f"{{kind: cut, rank: {rank}, at_call: {call}}}", rest="run: {steps: 2}")
             self.assertIn(f"the link of node {rank // 2} (10.77.0.{rank // 2 + 1}) is down", text)
 
 
