@@ -66,6 +66,25 @@ SplitRules numbers(int64_t first, int64_t last) { return {first, last, false, fa
 SplitRules counted(bool embedding, bool head) { return {0, 0, embedding, head, ""}; }
 SplitRules layout(const std::string& text) { return {0, 0, false, false, text}; }
 
+// What is refused of a layout of a model of `layers`, behind "the layout '<text>' ".
+struct BadLayout {
+  std::string text;
+  std::string problem;
+  int64_t layers = 2;
+  int64_t extra_heads = 0;
+  int64_t ranks = 2;
+};
+
+void check_layouts_refused(const std::vector<BadLayout>& cases) {
+  for (const BadLayout& each : cases) {
+    const auto split = [&] {
+      split_model(each.layers, {each.ranks, 1, kLoop}, layout(each.text), each.extra_heads);
+    };
+    CHECK(told_by(ErrorKind::kRefused, split) ==
+          fmt::format("the layout '{}' {}", each.text, each.problem));
+  }
+}
+
 TEST_CASE("even splits", "[pp]") {
   check_all({
       {1, {1, 1, kLoop}, {}, "E 0 N L"},
@@ -142,154 +161,75 @@ TEST_CASE("splits by a layout", "[pp]") {
 }
 
 TEST_CASE("layers that do not divide are refused with sizes that do", "[pp]") {
+  const std::string uneven = ", or an uneven split with first_layers, last_layers or layout";
+  const std::string two_ways =
+      "the layers of stages are set in two ways; give first_layers and last_layers, or "
+      "count_embedding and count_head, or layout";
+  const Placement one{1, 1, kLoop}, two{2, 1, kLoop}, three{3, 1, kLoop}, four{4, 1, kLoop};
+  const Placement chunked{2, 2, kLoop};
   check_all_refused({
       {10,
-       {2, 2, kLoop},
+       chunked,
        {},
-       "10 layers do not divide over 4 stages (2 ranks with 2 chunks); give 8 or 12 layers or 2 or "
-       "5 stages, or an uneven split with first_layers, last_layers or layout"},
-      {3,
-       {4, 1, kLoop},
-       {},
-       "3 layers do not divide over 4 stages; give 4 layers or 3 stages, or an uneven split with "
-       "first_layers, last_layers or layout"},
-      {1,
-       {2, 1, kLoop},
-       {},
-       "1 layer does not divide over 2 stages; give 2 layers or 1 stage, or an uneven split with "
-       "first_layers, last_layers or layout"},
-      {8,
-       {3, 1, kLoop},
-       numbers(1, 0),
+       "10 layers do not divide over 4 stages (2 ranks with 2 chunks); give 8 or 12 layers or "
+       "2 or 5 stages" +
+           uneven},
+      {3, four, {}, "3 layers do not divide over 4 stages; give 4 layers or 3 stages" + uneven},
+      {1, two, {}, "1 layer does not divide over 2 stages; give 2 layers or 1 stage" + uneven},
+      {8, three, numbers(1, 0),
        "7 of 8 layers are left for the other 2 ranks with 1 chunk each, over which they do not "
        "divide; give a model of 7 or 9 layers, or other first_layers and last_layers"},
-      {8,
-       {2, 2, kLoop},
-       numbers(3, 0),
+      {8, chunked, numbers(3, 0),
        "first_layers: 3 does not divide over the 2 chunks of a rank; give 2 or 4"},
-      {8,
-       {2, 2, kLoop},
-       numbers(0, 1),
+      {8, chunked, numbers(0, 1),
        "last_layers: 1 does not divide over the 2 chunks of a rank; give 2"},
-      {8,
-       {2, 1, kLoop},
-       numbers(3, 4),
+      {8, two, numbers(3, 4),
        "first_layers and last_layers make 7 on 2 ranks, and the model has 8 layers; give numbers "
        "that make 8, or one of them alone"},
-      {4,
-       {3, 1, kLoop},
-       numbers(5, 0),
+      {4, three, numbers(5, 0),
        "first_layers and last_layers make 5 on 3 ranks, and the model has 4 layers; give numbers "
        "that make 4 or less"},
-      {4,
-       {1, 1, kLoop},
-       numbers(4, 0),
+      {4, one, numbers(4, 0),
        "first_layers and last_layers set a rank apart from others, and the pipeline has 1 rank; "
        "leave them out, or give 2 or more ranks"},
-      {6,
-       {4, 1, kLoop},
-       counted(true, false),
+      {6, four, counted(true, false),
        "6 layers and the embedding make 7, which do not divide over 4 stages; give 3 or 7 layers "
        "or 1 or 7 stages"},
-      {8,
-       {2, 2, kLoop},
-       counted(true, true),
+      {8, chunked, counted(true, true),
        "8 layers and the embedding and the head make 10, which do not divide over 4 stages (2 "
        "ranks with 2 chunks); give 6 or 10 layers or 2 or 5 stages"},
-      {8,
-       {2, 1, kLoop},
-       {4, 0, true, false, ""},
-       "the layers of stages are set in two ways; give first_layers and last_layers, or "
-       "count_embedding and count_head, or layout"},
-      {2,
-       {2, 1, kLoop},
-       {1, 0, false, false, "Et|tL"},
-       "the layers of stages are set in two ways; give first_layers and last_layers, or "
-       "count_embedding and count_head, or layout"},
+      {8, two, {4, 0, true, false, ""}, two_ways},
+      {2, two, {1, 0, false, false, "Et|tL"}, two_ways},
   });
   check_all_refused(
       {
-          {4,
-           {2, 1, kLoop},
-           numbers(-1, 0),
-           "first_layers: -1; give a number that is not negative"},
-          {4, {2, 1, kLoop}, {}, "extra heads: -1; give a number that is not negative", -1},
+          {4, two, numbers(-1, 0), "first_layers: -1; give a number that is not negative"},
+          {4, two, {}, "extra heads: -1; give a number that is not negative", -1},
       },
       ErrorKind::kBadInput);
 }
 
 TEST_CASE("layouts that do not fit are refused", "[pp]") {
-  check_all_refused({
-      {2,
-       {2, 1, kLoop},
-       layout("t|tL"),
-       "the layout 't|tL' has 0 'E'; give one, which is the embedding"},
-      {2,
-       {2, 1, kLoop},
-       layout("EtE|tL"),
-       "the layout 'EtE|tL' has 2 'E'; give one, which is the embedding"},
-      {2,
-       {2, 1, kLoop},
-       layout("Et|t"),
-       "the layout 'Et|t' has 0 'L'; give one, which is the head"},
-      {2,
-       {2, 1, kLoop},
-       layout("EtL|tL"),
-       "the layout 'EtL|tL' has 2 'L'; give one, which is the head"},
-      {2,
-       {2, 1, kLoop},
-       layout("tE|tL"),
-       "the layout 'tE|tL' does not begin with 'E'; put the embedding first"},
-      {2,
-       {2, 1, kLoop},
-       layout("|EttL"),
-       "the layout '|EttL' does not begin with 'E'; put the embedding first"},
-      {2,
-       {2, 1, kLoop},
-       layout("Et|Lt"),
-       "the layout 'Et|Lt' does not end with 'L'; put the head last"},
-      {2,
-       {2, 1, kLoop},
-       layout("EttL|"),
-       "the layout 'EttL|' does not end with 'L'; put the head last"},
-      {2,
-       {2, 1, kLoop},
-       layout("Et|mtL"),
-       "the layout 'Et|mtL' has a 't' behind an 'm'; put extra heads behind all layers",
-       1},
-      {2,
-       {4, 1, kLoop},
-       layout("Ett|m|m|L"),
-       "the layout 'Ett|m|m|L' has extra heads on two stages; put all 'm' into one entry",
-       2},
-      {2,
-       {2, 1, kLoop},
-       layout("Ettm|L"),
-       "the layout 'Ettm|L' has extra heads beside layers on a stage that is not the last; put all "
-       "'m' on the last stage, or into an entry of their own",
-       1},
-      {2,
-       {2, 1, kLoop},
-       layout("Et|t|L"),
-       "the layout 'Et|t|L' has 3 stages, which do not divide over 2 ranks; give 2 or 4 entries"},
-      {2,
-       {2, 1, kLoop},
-       layout("E|t|t|L"),
-       "the layout 'E|t|t|L' has 4 stages, and the pipeline has 2 stages; give 2 chunks, or 2 "
-       "entries"},
-      {3,
-       {2, 1, kLoop},
-       layout("Et|tL"),
-       "the layout 'Et|tL' has 2 layers, and the model has 3; give 3 't'"},
-      {2,
-       {2, 1, kLoop},
-       layout("Et|tmL"),
-       "the layout 'Et|tmL' has 1 extra head, and the model has 0; give 0 'm'"},
-      {2,
-       {2, 1, kLoop},
-       layout("Et|tL"),
-       "the layout 'Et|tL' has 0 extra heads, and the model has 2; give 2 'm'",
-       2},
+  check_layouts_refused({
+      {"t|tL", "has 0 'E'; give one, which is the embedding"},
+      {"EtE|tL", "has 2 'E'; give one, which is the embedding"},
+      {"Et|t", "has 0 'L'; give one, which is the head"},
+      {"EtL|tL", "has 2 'L'; give one, which is the head"},
+      {"tE|tL", "does not begin with 'E'; put the embedding first"},
+      {"|EttL", "does not begin with 'E'; put the embedding first"},
+      {"Et|Lt", "does not end with 'L'; put the head last"},
+      {"EttL|", "does not end with 'L'; put the head last"},
+      {"Et|mtL", "has a 't' behind an 'm'; put extra heads behind all layers", 2, 1},
+      {"Ett|m|m|L", "has extra heads on two stages; put all 'm' into one entry", 2, 2, 4},
+      {"Ettm|L",
+       "has extra heads beside layers on a stage that is not the last; put all 'm' on the last "
+       "stage, or into an entry of their own",
+       2, 1},
+      {"Et|t|L", "has 3 stages, which do not divide over 2 ranks; give 2 or 4 entries"},
+      {"E|t|t|L", "has 4 stages, and the pipeline has 2 stages; give 2 chunks, or 2 entries"},
+      {"Et|tL", "has 2 layers, and the model has 3; give 3 't'", 3},
+      {"Et|tmL", "has 1 extra head, and the model has 0; give 0 'm'"},
+      {"Et|tL", "has 0 extra heads, and the model has 2; give 2 'm'", 2, 2},
   });
 }
 
@@ -301,45 +241,27 @@ TEST_CASE("the text of a layout", "[pp]") {
   // The examples of Megatron-LM's parser, in its parts.
   CHECK(entries("Et(tt|mm|L)*2,E") == "Ettt/mm/Ltt/mm/LE");
   CHECK(entries("(tt)*3") == "tttttt");
-  CHECK(entries("tt,(t|)*2") ==
-        "tt"
-        "t/t/");
+  CHECK(entries("tt,(t|)*2") == "ttt/t/");
   CHECK(entries("(|tt)*2,E") == "/tt/ttE");
   CHECK(entries("") == "");
   CHECK(entries("|*2") == "//");
+  const std::string known = "; known are E, t, m, L, | and (..)*N, as in Ett|(tt|)*2ttL";
   const std::vector<std::pair<std::string, std::string>> unreadable = {
-      {"Et|x",
-       "the layout 'Et|x': 'x' is unknown at position 3; known are E, t, m, L, | and "
-       "(..)*N, as in Ett|(tt|)*2ttL"},
-      {"E t",
-       "the layout 'E t': ' ' is unknown at position 1; known are E, t, m, L, | and "
-       "(..)*N, as in Ett|(tt|)*2ttL"},
-      {"*2",
-       "the layout '*2': '*' is unknown at position 0; known are E, t, m, L, | and (..)*N, "
-       "as in Ett|(tt|)*2ttL"},
-      {"(tt", "the layout '(tt': a ')' is missing at position 3; give each '(' a ')' behind it"},
-      {"tt)*2",
-       "the layout 'tt)*2': ')' closes nothing at position 2; give each ')' a '(' before "
-       "it"},
-      {"(tt)L", "the layout '(tt)L': a '*' is missing behind ')' at position 4; give (..)*N"},
-      {"((t)*2)*2",
-       "the layout '((t)*2)*2': '(' inside of another '(' at position 1; write the "
-       "inner repetition out"},
-      {"t*",
-       "the layout 't*': a number of 1 or more is missing behind '*' at position 2; give "
-       "t*3 or (tt|)*2"},
-      {"t*0L",
-       "the layout 't*0L': a number of 1 or more is missing behind '*' at position 3; "
-       "give t*3 or (tt|)*2"},
-      {"t*99999999999999999999",
-       "the layout 't*99999999999999999999': more than 100000 parts at "
-       "position 8; repeat less often"},
-      {"(t*9999)*99",
-       "the layout '(t*9999)*99': more than 100000 parts at position 11; repeat less "
-       "often"},
+      {"Et|x", "'x' is unknown at position 3" + known},
+      {"E t", "' ' is unknown at position 1" + known},
+      {"*2", "'*' is unknown at position 0" + known},
+      {"(tt", "a ')' is missing at position 3; give each '(' a ')' behind it"},
+      {"tt)*2", "')' closes nothing at position 2; give each ')' a '(' before it"},
+      {"(tt)L", "a '*' is missing behind ')' at position 4; give (..)*N"},
+      {"((t)*2)*2", "'(' inside of another '(' at position 1; write the inner repetition out"},
+      {"t*", "a number of 1 or more is missing behind '*' at position 2; give t*3 or (tt|)*2"},
+      {"t*0L", "a number of 1 or more is missing behind '*' at position 3; give t*3 or (tt|)*2"},
+      {"t*99999999999999999999", "more than 100000 parts at position 8; repeat less often"},
+      {"(t*9999)*99", "more than 100000 parts at position 11; repeat less often"},
   };
   for (const auto& [text, message] : unreadable) {
-    CHECK(told_by(ErrorKind::kBadInput, [&] { read_layout(text); }) == message);
+    CHECK(told_by(ErrorKind::kBadInput, [&] { read_layout(text); }) ==
+          fmt::format("the layout '{}': {}", text, message));
   }
 }
 
