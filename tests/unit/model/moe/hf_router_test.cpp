@@ -17,49 +17,35 @@ struct StoredCase {
   RouterRule rule;
 };
 
-const std::vector<StoredCase>& stored_cases() {
-  static const std::vector<StoredCase> cases = {
-      {"mixtral", {.num_experts = 6, .num_chosen = 2}},
-      {"mixtral",
-       {.num_experts = 6,
-        .num_chosen = 2,
-        .scores = RouterScores::kSoftmaxOfAll,
-        .normalized = true}},
-      {"qwen3_moe.plain",
-       {.num_experts = 9, .num_chosen = 4, .scores = RouterScores::kSoftmaxOfAll}},
-      {"qwen3_moe.norm",
-       {.num_experts = 9,
-        .num_chosen = 4,
-        .scores = RouterScores::kSoftmaxOfAll,
-        .normalized = true}},
-      {"gpt_oss", {.num_experts = 8, .num_chosen = 3}},
-      {"deepseek_v2",
-       {.num_experts = 12,
-        .num_chosen = 3,
-        .scores = RouterScores::kSoftmaxOfAll,
-        .scaling = 1.5,
-        .num_groups = 3,
-        .chosen_groups = 2,
-        .group_score = GroupScore::kBest}},
-      {"deepseek_v3.plain",
-       {.num_experts = 12,
-        .num_chosen = 4,
-        .scores = RouterScores::kSigmoid,
-        .scaling = 2.5,
-        .num_groups = 4,
-        .chosen_groups = 2,
-        .selection_bias = true}},
-      {"deepseek_v3.norm",
-       {.num_experts = 12,
-        .num_chosen = 4,
-        .scores = RouterScores::kSigmoid,
-        .normalized = true,
-        .scaling = 2.5,
-        .num_groups = 4,
-        .chosen_groups = 2,
-        .selection_bias = true}},
-  };
-  return cases;
+RouterRule rule_of(int64_t num_experts, int64_t num_chosen, RouterScores scores,
+                   bool normalized = false) {
+  return {.num_experts = num_experts,
+          .num_chosen = num_chosen,
+          .scores = scores,
+          .normalized = normalized};
+}
+
+std::vector<StoredCase> stored_cases() {
+  constexpr RouterScores kChosen = RouterScores::kSoftmaxOfChosen,
+                         kAll = RouterScores::kSoftmaxOfAll, kSigmoid = RouterScores::kSigmoid;
+  RouterRule v2 = rule_of(12, 3, kAll), v3 = rule_of(12, 4, kSigmoid);
+  v2.scaling = 1.5;
+  v2.num_groups = 3;
+  v2.group_score = GroupScore::kBest;
+  v3.scaling = 2.5;
+  v3.num_groups = 4;
+  v3.selection_bias = true;
+  v2.chosen_groups = v3.chosen_groups = 2;
+  RouterRule v3_normalized = v3;
+  v3_normalized.normalized = true;
+  return {{"mixtral", rule_of(6, 2, kChosen)},
+          {"mixtral", rule_of(6, 2, kAll, /*normalized=*/true)},
+          {"qwen3_moe.plain", rule_of(9, 4, kAll)},
+          {"qwen3_moe.norm", rule_of(9, 4, kAll, /*normalized=*/true)},
+          {"gpt_oss", rule_of(8, 3, kChosen)},
+          {"deepseek_v2", v2},
+          {"deepseek_v3.plain", v3},
+          {"deepseek_v3.norm", v3_normalized}};
 }
 
 SafetensorsFile stored() { return SafetensorsFile::open("golden/hf/routers.safetensors"); }
