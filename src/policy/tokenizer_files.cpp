@@ -23,10 +23,6 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "chat_template.jinja",
                                            "chat_template.json"};
 
-[[noreturn]] void bad_tokenizer(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kBadInput, .what = std::move(what), .fix = std::move(fix)});
-}
-
 }  // namespace
 
 std::vector<std::string> copy_tokenizer(const std::string& from, const std::string& to) {
@@ -37,15 +33,15 @@ std::vector<std::string> copy_tokenizer(const std::string& from, const std::stri
     fs::copy_file(fs::path(from) / name, fs::path(to) / name, fs::copy_options::overwrite_existing,
                   error);
     if (error) {
-      bad_tokenizer(
+      throw_bad_input(
           fmt::format("{}/{} cannot be copied to {}: {}", from, name, to, error.message()),
           "check the disk and who may read the file");
     }
     copied.emplace_back(name);
   }
   if (copied.empty()) {
-    bad_tokenizer(fmt::format("'{}' has no file of a tokenizer", from),
-                  "name the folder that the model's tokenizer was loaded from");
+    throw_bad_input(fmt::format("'{}' has no file of a tokenizer", from),
+                    "name the folder that the model's tokenizer was loaded from");
   }
   return copied;
 }

@@ -50,9 +50,7 @@ PolicyWorker::~PolicyWorker() = default;
 
 void PolicyWorker::check_alive() const {
   if (trainer_) return;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = "the worker was shut down",
-               .fix = "make another one"});
+  throw_bad_input("the worker was shut down", "make another one");
 }
 
 Trainer& PolicyWorker::trainer() {
@@ -75,9 +73,7 @@ void PolicyWorker::seed_rng() {
 RngTracker& PolicyWorker::rng() {
   check_alive();
   if (rng_) return *rng_;
-  throw Error({.kind = ErrorKind::kBadInput,
-               .what = "the worker keeps no random streams",
-               .fix = "make it with a random_seed"});
+  throw_bad_input("the worker keeps no random streams", "make it with a random_seed");
 }
 
 void PolicyWorker::begin_with(const std::vector<at::Tensor>& masters) {
@@ -132,9 +128,7 @@ at::Tensor PolicyWorker::reference_logprobs(const Batch& data, int64_t logprob_b
   Trainer& trainer = this->trainer();
   check_sequence_dims(data);
   if (!reference_) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = "the worker keeps no reference weights",
-                 .fix = "make it with keeps_reference"});
+    throw_bad_input("the worker keeps no reference weights", "make it with keeps_reference");
   }
   const ReferenceWeights::InUse in_use(*reference_, trainer);
   return score_now(data, logprob_batch_size, /*record=*/false);
@@ -190,9 +184,7 @@ void PolicyWorker::start_profiling() {
 std::map<std::string, OpCost> PolicyWorker::stop_profiling() {
   check_alive();
   if (!profile_) {
-    throw Error({.kind = ErrorKind::kBadInput,
-                 .what = "profiling was not started",
-                 .fix = "call start_profiling() before"});
+    throw_bad_input("profiling was not started", "call start_profiling() before");
   }
   const auto costs = profile_->costs();
   profile_.reset();
