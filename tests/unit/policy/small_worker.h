@@ -82,4 +82,14 @@ class ThrowingProbe final : public Probe {
   std::string end_of_name;
 };
 
+// Calls `work` on every rank while the probe is armed.
+inline void while_armed(ThrowingProbe& probe, MeshComm& comm, const std::function<void()>& work) {
+  comm.world().barrier("before the probe is armed");
+  probe.armed = true;
+  must_throw("the probe at", work);
+  comm.world().barrier("all have thrown");
+  probe.armed = false;
+  comm.world().barrier("disarmed");
+}
+
 }  // namespace shardproof::tests

@@ -28,14 +28,9 @@ TEST_CASE("a step that throws leaves the loss scale and its good steps as they w
     with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t) {
       const LossScaleState& state = worker.trainer().loss_scale();
       for (int64_t good_steps = 0; good_steps < 2; ++good_steps) {
-        comm.world().barrier("before the probe is armed");
-        probe.armed = true;
-        must_throw("the probe at", [&] { worker.train(six_samples()); });
+        while_armed(probe, comm, [&] { worker.train(six_samples()); });
         MUST(state.scale == 128);
         MUST(state.good_steps == good_steps);
-        comm.world().barrier("all have thrown");
-        probe.armed = false;
-        comm.world().barrier("disarmed");
         worker.train(six_samples());
       }
       MUST(state.scale == 256);

@@ -31,18 +31,13 @@ TEST_CASE("the reference scores with the first weights, and the policy goes on t
           .mesh = Mesh::training({.dp = 2, .tp = 3}), .dtype = dtype, .probe = &probe};
       trial.options.parallel.data.kind = kind;
       const auto run = [&](bool refers) {
-        return with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t rank) {
+        return with_workers(trial, [&](PolicyWorker& worker, MeshComm& comm, int64_t) {
           const at::Tensor first = worker.score(six_samples());
           worker.train(six_samples());
           if (refers) {
             MUST(difference(first, worker.reference_logprobs(six_samples()), 0) == "");
             MUST(difference(first, worker.score(six_samples()), 1e-6) != "");
-            comm.world().barrier("before the probe is armed");
-            probe.armed = true;
-            must_throw("the probe at", [&] { worker.reference_logprobs(six_samples()); });
-            comm.world().barrier("all have thrown");
-            probe.armed = false;
-            comm.world().barrier("disarmed");
+            while_armed(probe, comm, [&] { worker.reference_logprobs(six_samples()); });
           }
           worker.train(six_samples());
         });
@@ -79,22 +74,17 @@ TEST_CASE("a step that throws leaves the worker as it was, ready for another", "
           worker.train(data);
           for (const Place& place : places) {
             if (!throws) break;
-            comm.world().barrier("before the probe is armed");
+            comm.world().barrier("nobody reads the probe");
             if (rank == 0) {
               probe.phase = place.phase;
               probe.end_of_name = place.end_of_name;
               probe.microbatch = place.microbatch;
-              probe.armed = true;
             }
-            comm.world().barrier("armed");
-            must_throw("the probe at", [&] { worker.train(data); });
+            while_armed(probe, comm, [&] { worker.train(data); });
             MUST(worker.trainer().step_count() == 1);
             for (const ParameterPtr& parameter : worker.trainer().parameters()) {
               MUST(!parameter->tensor.grad().defined());
             }
-            comm.world().barrier("all have thrown");
-            probe.armed = false;
-            comm.world().barrier("disarmed");
             // It may not use the policy's weights, which were moving in that step.
             MUST(difference(first, worker.reference_logprobs(data), 0) == "");
           }
