@@ -77,7 +77,8 @@ struct AsyncLinearFunction : Function<AsyncLinearFunction> {
   static at::Tensor forward(FunctionContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias,
                             const c10::intrusive_ptr<LinearCall>& call) {
-    ctx->save_for_backward({x, weight});
+    // Without a gradient of the weight nothing needs x again.
+    ctx->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     ctx->saved_data["bias"] = bias.has_value();
     const at::Tensor input = call->gathers() ? all_gather_in(call->options.gather_buffer, x,
@@ -118,28 +119,6 @@ struct AsyncLinearFunction : Function<AsyncLinearFunction> {
   }
 };
 
-struct FrozenLinearFunction : Function<FrozenLinearFunction> {
-  static at::Tensor forward(FunctionContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias,
-                            const c10::intrusive_ptr<LinearCall>& call) {
-    ctx->save_for_backward({weight});
-    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    ctx->saved_data["bias"] = bias.has_value();
-    return at::linear(x, weight, bias);
-  }
-
-  static std::vector<at::Tensor> backward(FunctionContext* ctx, std::vector<at::Tensor> grads) {
-    SHARDPROOF_ASSERT(!at::GradMode::is_enabled(), "a frozen linear has no second derivative");
-    const auto call = call_of(ctx);
-    std::optional<InputGradient> grad_x;
-    if (ctx->needs_input_grad(0)) {
-      grad_x.emplace(*call, grads[0], ctx->get_saved_variables()[0]);
-    }
-    const at::Tensor grad_bias = bias_gradient(ctx, grads[0]);
-    return {grad_x ? grad_x->wait() : at::Tensor(), at::Tensor(), grad_bias, at::Tensor()};
-  }
-};
-
 void check_options(const AsyncLinearOptions& options) {
   if (options.reduce_input_gradient && options.sequence_parallel) {
     throw_refused(
@@ -172,8 +151,8 @@ at::Tensor frozen_linear(const at::Tensor& x, const at::Tensor& weight, const at
                                                            x, tp, options.sequence_dim,
                                                            options.label, {}, options.gather_buffer)
                                                      : x;
-  return FrozenLinearFunction::apply(input, weight.detach(), if_defined(bias),
-                                     c10::make_intrusive<LinearCall>(tp, own));
+  return AsyncLinearFunction::apply(input, weight.detach(), if_defined(bias),
+                                    c10::make_intrusive<LinearCall>(tp, own));
 }
 
 }  // namespace shardproof
