@@ -14,6 +14,7 @@
 #include "sim/report/earlier_run.h"
 #include "sim/report/results_json.h"
 #include "tensor/safetensors.h"
+#include "tests/support/said_by.h"
 #include "tests/support/scratch_folder.h"
 #include "tests/unit/report/example_results.h"
 
@@ -280,13 +281,7 @@ TEST_CASE("unexpected cases are read back, and what is no run's folder is a sent
   const auto refusal = [](const std::string& content) {
     fs::create_directories("bad");
     std::ofstream("bad/results.json") << content;
-    try {
-      unexpected_cases("bad");
-    } catch (const Error& error) {
-      CHECK(error.kind() == ErrorKind::kBadInput);
-      return error.fact();
-    }
-    return std::string();
+    return shardproof::tests::told_by(ErrorKind::kBadInput, [] { unexpected_cases("bad"); });
   };
   using Catch::Matchers::Contains;
   CHECK_THROWS_WITH(unexpected_cases("nowhere"), Contains("does not exist"));

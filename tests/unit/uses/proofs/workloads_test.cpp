@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "base/error.h"
+#include "tests/support/said_by.h"
 
 namespace shardproof::sim::proofs {
 namespace {
@@ -20,13 +20,9 @@ Workload named(const std::string& name) {
 }
 
 bool takes(Workloads& workloads, Workload workload) {
-  try {
-    workloads.add(std::move(workload));
-    return true;
-  } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::kBadInput);
-    return false;
-  }
+  const std::string said = tests::said_by([&] { workloads.add(std::move(workload)); });
+  CHECK((said.empty() || said.starts_with("bad input: ")));
+  return said.empty();
 }
 
 TEST_CASE("a workload is found by its name, and only under one that is free") {
@@ -81,16 +77,12 @@ std::string bad_input_of(const std::string& name, const Options& set) {
   options.update(set);
   Draw draw(3);
   TensorsByName full;
-  try {
+  return tests::told_by(ErrorKind::kBadInput, [&] {
     for (const WorkloadTensor& input : workload.inputs(draw, options)) {
       full[input.name] = input.tensor;
     }
     workload.plain(full, options);
-    return "";
-  } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::kBadInput);
-    return error.what();
-  }
+  });
 }
 
 TEST_CASE("options that count no ranks, or cut no whole samples, are told from the plain side") {
