@@ -37,33 +37,28 @@ TEST_CASE("a world hangs when neither calls nor CPU move for the whole window", 
 }
 
 TEST_CASE("a deadline counts the time that a case computes", "[hang_rule]") {
+  Deadline deadline(10, 2);
   SECTION("alone on two cores it is the clock's") {
-    Deadline deadline(10, 2);
     for (int s = 1; s <= 10; ++s) CHECK_FALSE(deadline.sample(s, {1.0 * s, 0.1 * s}));
     CHECK(deadline.sample(11, {11, 1.1}));
   }
   SECTION("four ranks that share two cores compute all the time") {
-    Deadline deadline(10, 2);
     CHECK_FALSE(deadline.sample(10, {5, 5, 5, 5}));
     CHECK(deadline.sample(10.5, {5.3, 5.3, 5.2, 5.2}));
   }
   SECTION("what other programs take does not count") {
-    Deadline deadline(10, 2);
     for (int s = 1; s <= 40; ++s) CHECK_FALSE(deadline.sample(s, {0.125 * s, 0.125 * s}));
     CHECK(deadline.sample(50, {10.2, 5}));
   }
   SECTION("threads of one process do not count more than the clock") {
-    Deadline deadline(10, 2);
     CHECK_FALSE(deadline.sample(9, {18}));
     CHECK(deadline.sample(11, {22}));
   }
   SECTION("a case that only waits may take ten times as long") {
-    Deadline deadline(10, 2);
     CHECK_FALSE(deadline.sample(99, {0, 0}));
     CHECK(deadline.sample(101, {0, 0}));
   }
   SECTION("ranks are asked for their ops long before the limit") {
-    Deadline deadline(10, 2);
     CHECK_FALSE(deadline.sample(2, {2}));
     CHECK_FALSE(deadline.is_near());
     CHECK_FALSE(deadline.sample(3, {3}));
@@ -72,7 +67,6 @@ TEST_CASE("a deadline counts the time that a case computes", "[hang_rule]") {
     CHECK_FALSE(deadline.is_near());
   }
   SECTION("a case whose ranks go on with calls or ops is slow, up to ten limits") {
-    Deadline deadline(10, 2);
     for (int s = 1; s <= 50; ++s) CHECK_FALSE(deadline.sample(s, {1.0 * s}, s / 9));
     CHECK(deadline.sample(60, {60}, 5));
     Deadline endless(10, 2);
