@@ -13,6 +13,8 @@ Hosts four_hosts() {
   return hosts_of(std::vector<std::pair<std::string, std::string>>(8, {"machine", "boot"}), 2);
 }
 
+const std::vector<int64_t> kWorld = {0, 1, 2, 3, 4, 5, 6, 7};
+
 WrongResult moved(int64_t sender, int64_t receiver) {
   return {.call = "send " + std::to_string(sender) + " -> " + std::to_string(receiver),
           .receiver = receiver,
@@ -32,11 +34,9 @@ WrongResult reduced(const std::string& call, const std::vector<int64_t>& group, 
           .pattern = "element 3 of 33"};
 }
 
-std::vector<WrongResult> reduced_on_all(const std::string& call,
-                                        const std::vector<int64_t>& group) {
-  std::vector<WrongResult> all;
-  for (const int64_t rank : group) all.push_back(reduced(call, group, rank));
-  return all;
+void reduce_on_all(std::vector<WrongResult>& evidence, const std::string& call,
+                   const std::vector<int64_t>& group, const std::vector<int64_t>& sources = {}) {
+  for (const int64_t rank : group) evidence.push_back(reduced(call, group, rank, sources));
 }
 
 std::vector<ValidationFinding> blamed(const std::vector<WrongResult>& evidence) {
@@ -80,22 +80,17 @@ TEST_CASE("two hosts that spoil data are two findings", "[validate]") {
 }
 
 TEST_CASE("sums that are wrong on every member tell hosts apart by halves", "[validate]") {
-  std::vector<WrongResult> evidence =
-      reduced_on_all("all_reduce(sum) world", {0, 1, 2, 3, 4, 5, 6, 7});
-  for (const WrongResult& one : reduced_on_all("all_reduce(sum) half0", {0, 1, 4, 5})) {
-    evidence.push_back(one);
-  }
+  std::vector<WrongResult> evidence;
+  reduce_on_all(evidence, "all_reduce(sum) world", kWorld);
+  reduce_on_all(evidence, "all_reduce(sum) half0", {0, 1, 4, 5});
   CHECK(only_one(evidence).hosts == std::vector<std::string>{"host0", "host2"});  // one of them
-  for (const WrongResult& one : reduced_on_all("all_reduce(sum) half1", {4, 5, 6, 7})) {
-    evidence.push_back(one);
-  }
+  reduce_on_all(evidence, "all_reduce(sum) half1", {4, 5, 6, 7});
   CHECK(only_one(evidence).hosts == std::vector<std::string>{"host2"});
 }
 
 TEST_CASE("a sum that some members have wrong is theirs", "[validate]") {
-  const std::vector<int64_t> world = {0, 1, 2, 3, 4, 5, 6, 7};
-  CHECK(only_one({reduced("all_reduce(sum) world", world, 4),
-                  reduced("all_reduce(max) world", world, 4)})
+  CHECK(only_one({reduced("all_reduce(sum) world", kWorld, 4),
+                  reduced("all_reduce(max) world", kWorld, 4)})
             .ranks == std::vector<int64_t>{4});
 }
 
@@ -111,8 +106,7 @@ TEST_CASE("a rank that has told all it may is not taken to have had a right sum"
 }
 
 TEST_CASE("part of a reduce_scatter accuses its members, not the one that got it", "[validate]") {
-  const std::vector<int64_t> world = {0, 1, 2, 3, 4, 5, 6, 7};
-  CHECK(only_one({reduced("reduce_scatter(sum) world", world, 4)}).hosts.size() == 4);
+  CHECK(only_one({reduced("reduce_scatter(sum) world", kWorld, 4)}).hosts.size() == 4);
 }
 
 TEST_CASE("addends lost in what one rank alone receives are that rank's", "[validate]") {
@@ -133,9 +127,7 @@ TEST_CASE("addends lost in what one rank alone receives are that rank's", "[vali
 
 TEST_CASE("an addend that the codes name outweighs its group", "[validate]") {
   std::vector<WrongResult> evidence;
-  for (int64_t rank = 0; rank < 8; ++rank) {
-    evidence.push_back(reduced("all_reduce(sum) world", {0, 1, 2, 3, 4, 5, 6, 7}, rank, {6}));
-  }
+  reduce_on_all(evidence, "all_reduce(sum) world", kWorld, {6});
   CHECK(only_one(evidence).ranks == std::vector<int64_t>{6});
 }
 
