@@ -46,6 +46,16 @@ struct Assembled {
 // several ranks hold an element the first piece counts.
 std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces);
 
+// The vector along the last dim that all rows have beside factor * golden: the mean of
+// actual - factor * golden over the rows. Empty where a column has fewer than 4 known elements.
+struct VectorBeside {
+  std::vector<double> mean;
+  int64_t rows = 0;  // the known elements of the column that has the fewest
+};
+VectorBeside vector_beside(const Assembled& tensor, double factor);
+// How well factor * golden + beside explains the tensor.
+Explained explained_by(const Assembled& tensor, double factor, const std::vector<double>& beside);
+
 // "dim 1", "the positions", "the experts".
 std::string dim_name(const Assembled& tensor, size_t dim);
 

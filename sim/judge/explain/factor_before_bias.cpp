@@ -9,36 +9,6 @@
 #include "sim/judge/explain/hypotheses.h"
 
 namespace shardproof::sim::judge {
-namespace {
-
-constexpr int64_t kFewestRowsOfBias = 4;
-
-// The mean of actual - factor * golden over the rows, for each column; empty with too few rows.
-std::vector<double> vector_beside(const Assembled& tensor, double factor) {
-  const auto columns = static_cast<size_t>(tensor.shape.back());
-  std::vector<double> mean(columns, 0);
-  std::vector<int64_t> rows(columns, 0);
-  for (size_t e = 0; e < tensor.actual.size(); ++e) {
-    if (!tensor.known[e]) continue;
-    mean[e % columns] += tensor.actual[e] - factor * tensor.golden[e];
-    ++rows[e % columns];
-  }
-  if (*std::min_element(rows.begin(), rows.end()) < kFewestRowsOfBias) return {};
-  for (size_t c = 0; c < columns; ++c) mean[c] /= static_cast<double>(rows[c]);
-  return mean;
-}
-
-Explained explained_by(const Assembled& tensor, double factor, const std::vector<double>& beside) {
-  Explained sums;
-  for (size_t e = 0; e < tensor.actual.size(); ++e) {
-    if (!tensor.known[e]) continue;
-    sums.add(tensor.actual[e], tensor.golden[e],
-             factor * tensor.golden[e] + beside[e % beside.size()], tensor.allowance);
-  }
-  return sums;
-}
-
-}  // namespace
 
 std::optional<Proposal> propose_factor_before_bias(const Assembled& tensor, const Mesh& mesh) {
   if (tensor.shape.size() < 2 || tensor.shape.back() < 2) return std::nullopt;
@@ -48,7 +18,7 @@ std::optional<Proposal> propose_factor_before_bias(const Assembled& tensor, cons
     for (const std::string& axis : axes) size *= mesh.size(axis);
     for (const bool is_sum : {true, false}) {
       const double factor = is_sum ? static_cast<double>(size) : 1 / static_cast<double>(size);
-      const std::vector<double> beside = vector_beside(tensor, factor);
+      const std::vector<double> beside = vector_beside(tensor, factor).mean;
       if (beside.empty()) return std::nullopt;
       const Explained sums = explained_by(tensor, factor, beside);
       const double description = kFreeNumber * static_cast<double>(beside.size()) +

@@ -15,36 +15,39 @@ namespace {
 
 constexpr int64_t kFewestRows = 4;
 
-std::vector<double> mean_difference(const Assembled& tensor, size_t columns, int64_t& rows) {
-  std::vector<double> sum(columns, 0);
-  std::vector<int64_t> count(columns, 0);
+}  // namespace
+
+VectorBeside vector_beside(const Assembled& tensor, double factor) {
+  const auto columns = static_cast<size_t>(tensor.shape.back());
+  std::vector<double> mean(columns, 0);
+  std::vector<int64_t> rows(columns, 0);
   for (size_t e = 0; e < tensor.actual.size(); ++e) {
     if (!tensor.known[e]) continue;
-    sum[e % columns] += tensor.actual[e] - tensor.golden[e];
-    ++count[e % columns];
+    mean[e % columns] += tensor.actual[e] - factor * tensor.golden[e];
+    ++rows[e % columns];
   }
-  rows = tensor.actual.empty() ? 0 : count[0];
-  for (size_t column = 0; column < columns; ++column) {
-    rows = std::min(rows, count[column]);
-    if (count[column] > 0) sum[column] /= static_cast<double>(count[column]);
-  }
-  return sum;
+  const int64_t fewest = *std::min_element(rows.begin(), rows.end());
+  if (fewest < kFewestRows) return {};
+  for (size_t c = 0; c < columns; ++c) mean[c] /= static_cast<double>(rows[c]);
+  return {mean, fewest};
 }
 
-}  // namespace
+Explained explained_by(const Assembled& tensor, double factor, const std::vector<double>& beside) {
+  Explained sums;
+  for (size_t e = 0; e < tensor.actual.size(); ++e) {
+    if (!tensor.known[e]) continue;
+    sums.add(tensor.actual[e], tensor.golden[e],
+             factor * tensor.golden[e] + beside[e % beside.size()], tensor.allowance);
+  }
+  return sums;
+}
 
 std::optional<Proposal> propose_offset(const Assembled& tensor, const Mesh& /*mesh*/) {
   if (tensor.shape.size() < 2 || tensor.shape.back() < 2) return std::nullopt;
   const auto columns = static_cast<size_t>(tensor.shape.back());
-  int64_t rows = 0;
-  const std::vector<double> offset = mean_difference(tensor, columns, rows);
-  if (rows < kFewestRows) return std::nullopt;
-  Explained sums;
-  for (size_t e = 0; e < tensor.actual.size(); ++e) {
-    if (!tensor.known[e]) continue;
-    sums.add(tensor.actual[e], tensor.golden[e], tensor.golden[e] + offset[e % columns],
-             tensor.allowance);
-  }
+  const auto [offset, rows] = vector_beside(tensor, 1);
+  if (offset.empty()) return std::nullopt;
+  const Explained sums = explained_by(tensor, 1, offset);
   const double choices = 30 * static_cast<double>(columns);  // a free number for each column
   const double size =
       std::sqrt(tensor.difference / static_cast<double>(rows) / static_cast<double>(columns));
