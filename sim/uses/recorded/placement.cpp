@@ -130,10 +130,9 @@ std::vector<int64_t> found_offset(const RecordedRun& run, const RecordedPiece& p
   }
   const Part part = matching_part(start->values, whole->value);
   if (part.count == 1) return part.offset;
-  throw Error({ErrorKind::kBadInput,
-               fmt::format("{}; {} parts of the start parameter equal the rank's", shapes,
-                           part.count == 0 ? "no" : std::to_string(part.count)),
-               fix});
+  throw_bad_input(fmt::format("{}; {} parts of the start parameter equal the rank's", shapes,
+                              part.count == 0 ? "no" : std::to_string(part.count)),
+                  fix);
 }
 
 // Whether nothing says which part of the reference's tensor the piece is.
