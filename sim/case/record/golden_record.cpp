@@ -112,6 +112,13 @@ double largest_beside(const Sizes& sizes, double scale) {
   return largest;
 }
 
+double beside_gradient(double beside, double largest_gradient) {
+  constexpr double kMostOfGradients = 1000;
+  constexpr double kRoundings = 128 * std::numeric_limits<double>::epsilon();
+  if (!(largest_gradient > kRoundings * beside)) return beside;
+  return std::min(beside, kMostOfGradients * largest_gradient);
+}
+
 double GoldenScales::add(const GoldenFacts& facts, const TensorView& value) {
   GoldenFacts known = facts;
   known.scale = largest_magnitude(value);
@@ -127,11 +134,18 @@ void GoldenScales::add(const GoldenFacts& facts, bool finite) {
   const bool counts = facts.scale <= kLargestCounted;
   if (counts) sizes_[{facts.phase, facts.step, false}].insert(facts.scale);
   if (counts || is_gradient(facts)) sizes_[{facts.phase, facts.step, true}].insert(facts.scale);
+  if (!is_gradient(facts)) return;
+  double& largest = largest_gradients_[{facts.phase, facts.step}];
+  largest = std::max(largest, facts.scale);
 }
 
 double GoldenScales::of_phase(const GoldenFacts& facts) const {
   const auto found = sizes_.find({facts.phase, facts.step, is_gradient(facts)});
-  return found == sizes_.end() ? 0 : largest_beside(found->second, facts.scale);
+  const double beside = found == sizes_.end() ? 0 : largest_beside(found->second, facts.scale);
+  const auto gradient = largest_gradients_.find({facts.phase, facts.step});
+  return is_gradient(facts) && gradient != largest_gradients_.end()
+             ? beside_gradient(beside, gradient->second)
+             : beside;
 }
 
 void put_tensor(IndexWriter& index, const GoldenFacts& facts, Dtype dtype, int64_t offset,

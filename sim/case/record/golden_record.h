@@ -74,6 +74,11 @@ struct GoldenTensor : GoldenFacts {
 using Sizes = std::set<double, std::greater<>>;
 double largest_beside(const Sizes& sizes, double scale);
 
+// The phase_scale of a gradient that stands beside tensors of this scale, parameters among them: at
+// most 1000 times the largest gradient of its phase and step, since all of them grow with the loss.
+// Where even that one is within the roundings of `beside`, all may be roundings: then `beside`.
+double beside_gradient(double beside, double largest_gradient);
+
 // The scales of the tensors of one record.
 class GoldenScales {
  public:
@@ -81,12 +86,13 @@ class GoldenScales {
   // gradient, loss or logprob is not finite.
   double add(const GoldenFacts& facts, const TensorView& value);
   void add(const GoldenFacts& facts, bool finite);  // of a known scale
-  // largest_beside() of its phase and step, when all are added.
+  // largest_beside() of its phase and step, when all are added; of gradients beside_gradient().
   double of_phase(const GoldenFacts& facts) const;
 
  private:
   // Of a phase and step; with gradients of any size, or without those above kLargestCounted.
   std::map<std::tuple<Phase, int64_t, bool>, Sizes> sizes_;
+  std::map<std::pair<Phase, int64_t>, double> largest_gradients_;
 };
 
 class IndexWriter;

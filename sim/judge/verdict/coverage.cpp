@@ -15,7 +15,7 @@ namespace {
 struct TensorAccount {
   Coverage elements;
   int64_t held = 0;  // elements of the golden, over all ranks
-  bool wrong = false, unresolved = false, undecided = false;
+  bool wrong = false, unresolved = false, undecided = false, of_roundings = false;
   std::string reason;  // the first one
   ObservationKind kind = ObservationKind::kUnknown;
   std::string name;
@@ -37,6 +37,8 @@ struct TensorAccount {
     held += row.count;
     wrong = wrong || row.is_wrong();
     undecided = undecided || row.outcome == Outcome::kNotJudged || row.outcome == Outcome::kAddend;
+    of_roundings = of_roundings || (row.outcome == Outcome::kMatch && row.golden_scale > 0 &&
+                                    row.golden_scale <= 2 * row.allowance);
     if (global_shape.empty()) global_shape = row.global_shape;
     if (row.outcome == Outcome::kUnresolved) {
       unresolved = true;
@@ -113,6 +115,7 @@ class Emptiness {
     if (is_gradient) {
       ++gradients_;
       gradients_not_zero_ += tensor.scale != 0;
+      gradients_of_roundings_ += tensor.of_roundings;
     }
     if (tensor.kind == ObservationKind::kLoss || is_gradient) trained_.add(tensor.scale);
     const bool is_scored =
@@ -123,6 +126,7 @@ class Emptiness {
     grounds.gradients = gradients_;
     grounds.trains = spec.is(ModelWorkload::kTrain);
     grounds.gradients_not_zero = gradients_not_zero_;
+    grounds.gradients_of_roundings = gradients_of_roundings_;
     grounds.scores_something = scored_.magnitude > 0;
     const Largest& all = trained_.seen ? trained_ : scored_;
     grounds.is_empty = is_model_workload(spec.workload) && all.seen && all.magnitude == 0;
@@ -138,7 +142,7 @@ class Emptiness {
     }
   };
   Largest trained_, scored_;
-  int64_t gradients_ = 0, gradients_not_zero_ = 0;
+  int64_t gradients_ = 0, gradients_not_zero_ = 0, gradients_of_roundings_ = 0;
 };
 
 std::string of_step(const UnjudgedTensor& tensor) {
@@ -206,7 +210,18 @@ std::string zeros_text(const Grounds& grounds) {
          ", so a match would show nothing of them";
 }
 
+std::string roundings_text(const Grounds& grounds) {
+  if (!grounds.judges_no_gradient()) return "";
+  return fmt::format(
+      "the {} of {} that are not 0 are as small as roundings of the tensors beside them, so a "
+      "match "
+      "would show nothing of them",
+      grounds.gradients_of_roundings, count_of(grounds.gradients, "gradient"));
+}
+
 std::string empty_text(const Grounds& grounds) {
+  const std::string roundings = roundings_text(grounds);
+  if (!roundings.empty()) return roundings + "; make the loss larger";
   if (!grounds.is_empty) return "";
   return (grounds.scored_tokens > 0 ? "" : "no token counts: ") + zeros_text(grounds) +
          "; let a token count "

@@ -33,8 +33,13 @@ struct Grounds {
   int64_t scored_tokens = -1;  // whose logprobs count in the loss or are scored; -1: not known
   int64_t gradients = 0;       // of parameters, over all steps
   int64_t gradients_not_zero = 0;
-  bool trains = false;            // the workload does
-  bool scores_something = false;  // a logprob or score is not 0
+  int64_t gradients_of_roundings = 0;  // of those: a match, which any value of its size would be
+  bool trains = false;                 // the workload does
+  bool scores_something = false;       // a logprob or score is not 0
+  // The gradients that are not 0 are all of roundings, and there are some.
+  bool judges_no_gradient() const {
+    return gradients_of_roundings > 0 && gradients_of_roundings == gradients_not_zero;
+  }
   bool is_empty = false;  // the loss and all gradients are 0, or without a loss all logprobs are
 };
 
@@ -58,6 +63,8 @@ std::string grounds_text(const Grounds& grounds);
 std::string empty_text(const Grounds& grounds);
 // The same without a fix, for runs that no scenario describes.
 std::string zeros_text(const Grounds& grounds);
+// That no gradient is larger than roundings; "" where one is.
+std::string roundings_text(const Grounds& grounds);
 // Why nothing was judged: the reason of the first unresolved tensor. "" if anything was.
 std::string nothing_judged_text(const Account& account);
 // "2 of 412 tensors were not judged; the first: 96 elements of grad.w of step 1, because ..".

@@ -298,7 +298,8 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
   if (explain_stale_number(reference, found)) return;
   const judge::ResultRow& worst = found.worst;
   const std::string settings =
-      is_stepped(worst.kind)
+      worst.kind == ObservationKind::kClipFactor ? other_clip(run, reference)
+      : is_stepped(worst.kind)
           ? other_settings(run, reference, parameter_of(worst.kind, worst.name), found.step)
           : "";
   if (!settings.empty()) {

@@ -58,6 +58,9 @@ std::string absent_gradients(const RecordedRun& run, const Reference& reference,
 std::string clue_of_norm(const RecordedRun& run, const Reference& reference,
                          const judge::Divergence& found);
 
+// That the clips of the runs have other limits, by run.json; "" for none.
+std::string other_clip(const RecordedRun& run, const Reference& reference);
+
 // Which settings of the parameter's optimizer, and its rate in the step, differ from the golden's
 // by run.json; "" for none, and where one of the two does not say.
 std::string other_settings(const RecordedRun& run, const Reference& reference,

@@ -156,12 +156,17 @@ void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
   judge::conclude(result);
   const judge::Grounds& grounds = result.account.grounds;
   std::string zeros;
+  std::string_view fix =
+      "; record steps in which tokens count, and call rec.gradients() before they are set to zero";
   if (!run.is_file && !grounds.scores_something) {
     zeros = judge::zeros_text(grounds);
     if (zeros.empty() && grounds.gradients > 0 && grounds.gradients_not_zero == 0) {
       zeros = fmt::format("all {} gradients are 0, so a match would show nothing of them",
                           grounds.gradients);
     }
+    const std::string roundings = judge::roundings_text(grounds);
+    if (zeros.empty()) zeros = roundings;
+    if (!roundings.empty()) fix = "; make the loss larger";
     const bool trains = run.steps > 0 && !run.settings.empty();
     if (zeros.empty() && trains && !has_gradients(run) && !has_moved(run)) {
       zeros = "no step has a gradient and no parameter moves, although an optimizer is recorded";
@@ -178,9 +183,7 @@ void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
   } else if (result.verdict == Verdict::kMatch && !zeros.empty()) {
     result.verdict = Verdict::kBadInput;
     result.kind = ResultKind::kBadInput;
-    result.message = zeros +
-                     "; record steps in which tokens count, and call rec.gradients() before they "
-                     "are set to zero";
+    result.message = zeros.append(fix);
   }
   result.as_expected = result.verdict == Verdict::kMatch;
 }

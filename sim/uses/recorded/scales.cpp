@@ -34,10 +34,12 @@ AllSizes all_sizes(const std::vector<GoldenTensor>& tensors) {
 double phase_scale_in(AllSizes& all, const GoldenTensor& golden) {
   const ObservationKind kind = beside(golden.kind);
   const Sizes& sizes = all[{golden.phase, golden.step, kind}];
-  if (kind == ObservationKind::kOutput)
-    return std::max(golden.scale, largest_beside(sizes, golden.scale));
   const Sizes& gradients = all[{golden.phase, golden.step, ObservationKind::kGradient}];
   const double gradient = gradients.empty() ? 0 : *gradients.begin();
+  if (kind == ObservationKind::kOutput) {
+    const double scale = std::max(golden.scale, largest_beside(sizes, golden.scale));
+    return golden.kind == ObservationKind::kGradient ? beside_gradient(scale, gradient) : scale;
+  }
   return std::max({golden.scale, sizes.empty() ? 0 : *sizes.begin(),
                    kind == ObservationKind::kExpAvgSq ? gradient * gradient : gradient});
 }
