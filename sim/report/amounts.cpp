@@ -44,7 +44,8 @@ std::string difference_of(const at::Tensor& a, const at::Tensor& b) {
                        dtype_name(b.scalar_type()));
   }
   const at::Tensor x = a.contiguous(), y = b.contiguous();
-  if (std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0) return "";
+  if (x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0)
+    return "";
   const Amount amount = amount_of(x.to(at::kDouble), y.to(at::kDouble));
   return amount.differing > 0 ? amount_text(amount) : "bits that no float64 shows";
 }

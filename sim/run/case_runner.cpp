@@ -196,12 +196,13 @@ void CaseRunner::finish(const std::shared_ptr<RunningCase>& running,
   if (running->golden && (amplified || open)) {
     running->members = amplified ? kMeasured : kDue;
     running->leaves_world_whole = leaves_world_whole(result);
-    running->first = std::move(result);
+    if (!running->first) running->first = std::move(result);
     pool_.post([this, running] { get_golden(running); });  // when the world is idle again
     return;
   }
   const bool wrong_at_first = running->first && running->first->verdict == Verdict::kMismatch;
-  const bool right_now = result.verdict == Verdict::kMatch || result.verdict == Verdict::kRefused;
+  const bool right_now = result.verdict == Verdict::kMatch || result.verdict == Verdict::kRefused ||
+                         result.verdict == Verdict::kBadInput;
   if (wrong_at_first && right_now && !judge::explains(result, *running->first)) {
     result = std::move(*running->first);
     judge::does_not_recur(result);

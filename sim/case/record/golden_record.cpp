@@ -113,7 +113,7 @@ double largest_beside(const Sizes& sizes, double scale) {
 }
 
 double beside_gradient(double beside, double largest_gradient) {
-  constexpr double kMostOfGradients = 1000;
+  constexpr double kMostOfGradients = 1e7;  // a gradient may be the small rest of p - 1
   constexpr double kRoundings = 128 * std::numeric_limits<double>::epsilon();
   if (!(largest_gradient > kRoundings * beside)) return beside;
   return std::min(beside, kMostOfGradients * largest_gradient);

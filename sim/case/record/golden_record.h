@@ -75,7 +75,7 @@ using Sizes = std::set<double, std::greater<>>;
 double largest_beside(const Sizes& sizes, double scale);
 
 // The phase_scale of a gradient that stands beside tensors of this scale, parameters among them: at
-// most 1000 times the largest gradient of its phase and step, since all of them grow with the loss.
+// most 1e7 times the largest gradient of its phase and step, since all of them grow with the loss.
 // Where even that one is within the roundings of `beside`, all may be roundings: then `beside`.
 double beside_gradient(double beside, double largest_gradient);
 

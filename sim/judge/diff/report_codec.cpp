@@ -17,8 +17,8 @@
 namespace shardproof::sim::judge {
 namespace {
 
-constexpr int64_t kVersion = 11;
-constexpr size_t kShortFields = 22, kLongFields = 16;
+constexpr int64_t kVersion = 12;
+constexpr size_t kShortFields = 23, kLongFields = 15;
 
 bool is_short(const ResultRow& row) {
   return row.outcome == Outcome::kMatch && row.count > 0 && !row.partial && row.evidence.empty() &&
@@ -95,14 +95,14 @@ void row_fields(Codec& codec, Tables& tables, Row& row) {
   codec.one_of(row.outcome, Outcome::kMissing, "outcome");
   codec.flags(row.partial, row.compares_replicas, row.rounding_only);
   codec(row.count, row.judged, row.padding, row.undrawn);
-  codec(row.worst_ratio, row.worst_error, row.golden_scale);
+  codec(row.worst_ratio, row.worst_error, row.allowance, row.golden_scale);
   tables.texts.field(codec, row.dtype);
   tables.texts.field(codec, row.layout);
   tables.lists.field(codec, row.replicas);
   codec(row.digest, row.calls_before, row.tokens);
   if (codec.array(row.coverage_of_all == 0 ? 0 : 2) == 2) codec(row.covered, row.coverage_of_all);
   if (count == kShortFields) return;
-  codec(row.reason, row.bad_count, row.golden_value, row.actual_value, row.allowance);
+  codec(row.reason, row.bad_count, row.golden_value, row.actual_value);
   codec(row.worst_global_index, row.worst_local_index, row.global_shape, row.local_shape);
   codec(row.factor, row.factor_residual, row.problem, row.partial_axes, row.site);
   codec.each(row.evidence, [&](auto& found) { evidence_fields(codec, found); });

@@ -45,8 +45,8 @@ bool explains(const CaseResult& later, const CaseResult& first) {
       if (found == rows.end()) return false;
       const ResultRow& again = *found->second;
       const bool same_bytes = row.digest != 0 && again.digest == row.digest;
-      const bool is_sum_or_problem = row.partial || !row.problem.empty();
-      const bool within = is_sum_or_problem ? !repeats : row.worst_error <= again.allowance;
+      const bool within =
+          row.problem.empty() && (row.partial ? !repeats : row.worst_error <= again.allowance);
       if (!same_bytes && !within) return false;
     }
   }
@@ -55,8 +55,8 @@ bool explains(const CaseResult& later, const CaseResult& first) {
 
 void does_not_recur(CaseResult& first) {
   const std::string found =
-      "a second run of the case, whose golden had more members, computed other values here, which "
-      "are right: a race, memory that nothing has written, or an input that changed meanwhile";
+      "a second run of the case, whose golden had more members, computed other values here: a "
+      "race, memory that nothing has written, or an input that changed meanwhile";
   if (first.divergence) {
     std::string& likely = first.divergence->likely;
     likely = likely.empty() ? found : found + "; without that, " + likely;

@@ -40,6 +40,7 @@ CaseResult match(double allowance, uint64_t digest) {
     report.rows[0].allowance = allowance;
     report.rows[0].digest = digest;
   }
+  for (RankReport& report : result.reports) report = decode_rank_report(encode(report));
   return result;
 }
 
