@@ -7,6 +7,8 @@
 #include <chrono>
 #include <filesystem>
 
+#include "base/error.h"
+#include "base/weight_files.h"
 #include "sim/case/policy_stages.h"
 #include "sim/case/row.h"
 
@@ -26,17 +28,15 @@ std::string file_identity(const std::filesystem::path& path) {
   return fmt::format("{}:{}:{}", path.string(), bytes, modified_ns);
 }
 
-// Identities of the files of a folder that hold weights, or may name those that do.
+// Identities of the files that hold the weights of a folder; none where no model is there, which
+// whoever reads it says.
 std::vector<std::string> weights_identity(const std::string& folder) {
   std::vector<std::string> identities;
   if (folder.empty()) return identities;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    const bool holds = name.starts_with("model") || name.ends_with(".safetensors");
-    if (holds) identities.push_back(file_identity(entry.path()));
+  try {
+    for (const std::string& path : weight_files(folder)) identities.push_back(file_identity(path));
+  } catch (const Error&) {
   }
-  std::sort(identities.begin(), identities.end());
   return identities;
 }
 

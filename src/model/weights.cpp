@@ -4,12 +4,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <filesystem>
-#include <set>
-
 #include "base/count_of.h"
 #include "base/error.h"
-#include "base/read_text.h"
+#include "base/weight_files.h"
 #include "model/config_experts.h"
 #include "model/expert_weights.h"
 #include "tensor/safetensors.h"
@@ -17,39 +14,7 @@
 namespace shardproof {
 namespace {
 
-namespace fs = std::filesystem;
 using Shapes = std::map<std::string, std::vector<int64_t>>;
-
-// The files that hold the weights: the single one, or those that the index names.
-std::set<std::string> weight_files(const std::string& folder) {
-  const fs::path single = fs::path(folder) / "model.safetensors";
-  const fs::path index_path = fs::path(folder) / "model.safetensors.index.json";
-  if (fs::exists(single)) return {single.string()};
-  if (!fs::exists(index_path)) {
-    throw_bad_input(
-        fmt::format("'{}' holds neither model.safetensors nor model.safetensors.index.json",
-                    folder),
-        "save the model there with save_pretrained");
-  }
-  const nlohmann::json index = read_json_object(index_path.string());
-  const auto map = index.find("weight_map");
-  if (map == index.end() || !map->is_object()) {
-    throw_bad_input(fmt::format("'{}' is not an index with a weight_map", index_path.string()),
-                    "save the model again");
-  }
-  std::set<std::string> files;
-  for (const auto& [name, file] : map->items()) {
-    const bool plain = file.is_string() && fs::path(file.get<std::string>()).filename() ==
-                                               fs::path(file.get<std::string>());
-    if (!plain) {
-      throw_bad_input(
-          fmt::format("'{}': '{}' names no file of the folder", index_path.string(), name),
-          "save the model again");
-    }
-    files.insert((fs::path(folder) / file.get<std::string>()).string());
-  }
-  return files;
-}
 
 // Rotary frequencies (of old checkpoints), which the config gives, and vision parts of a model.
 bool ignorable(const std::string& name) {

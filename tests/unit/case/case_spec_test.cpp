@@ -43,9 +43,11 @@ TEST_CASE("Weights and batch files count by size and time of change", "[scenario
   CHECK(changed != key);
   folder.write("batch.safetensors", "longer too");
   CHECK(golden_key(spec) != changed);
-  folder.write("part-00001.safetensors", "one");  // as an index may name it
+  folder.remove("model.safetensors");
+  folder.write("model.safetensors.index.json", R"({"weight_map": {"w": "part-1"}})");
+  folder.write("part-1", "one");
   const std::string sharded = golden_key(spec);
-  folder.write("part-00001.safetensors", "longer");
+  folder.write("part-1", "longer");
   CHECK(golden_key(spec) != sharded);
 }
 
