@@ -66,8 +66,6 @@ struct ParameterGroup {
   std::map<std::string, std::string> settings = {};  // what run.json says of it, as JSON
 };
 
-inline constexpr const char* kMaxNorm = "max_norm";  // a key of settings, not of a group's
-
 struct RecordedRun {
   std::string folder;
   Mesh mesh;

@@ -373,6 +373,7 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
   out.knows_optimizer = run.knows_optimizer;
   out.groups = run.groups;
   out.settings = run.settings;
+  out.max_norm = run.optimizer.max_norm;
   out.matrices = run.matrices;
   add_phase_scales(out);
   return out;

@@ -21,6 +21,7 @@ struct Reference {
   bool knows_optimizer = false;      // RecordedRun::knows_optimizer
   std::vector<ParameterGroup> groups = {};           // RecordedRun::groups
   std::map<std::string, std::string> settings = {};  // RecordedRun::settings
+  double max_norm = 0;                               // of RecordedRun::optimizer
   std::map<std::string, MatrixRule> matrices = {};   // RecordedRun::matrices
   std::set<std::string> left_out;  // names of forward tensors that its pieces do not make whole
   // The run's repeats in the precision of the judged run. From them the record has its scatters.

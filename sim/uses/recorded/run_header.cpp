@@ -114,7 +114,6 @@ void read_optimizer(const Fields& fields, RecordedRun& run) {
   given.expect_only(rule_keys({"max_norm", "groups"}));
   read_rule(given, run.steps, run);
   given.number("max_norm", run.optimizer.max_norm);
-  if (given.has("max_norm")) run.settings[kMaxNorm] = fmt::format("{}", run.optimizer.max_norm);
   if (!given.has("groups")) return;
   for (const json& one : given.list("groups")) {
     const Fields group(given.where() + ": groups", one);

@@ -138,7 +138,7 @@ std::string other_settings(const RecordedRun& run, const Reference& reference,
   std::vector<std::string> texts;
   for (const auto& [key, value] : here) {
     const auto other = there.find(key);
-    if (key == kMaxNorm || other == there.end() || is_same_setting(other->second, value)) continue;
+    if (other == there.end() || is_same_setting(other->second, value)) continue;
     texts.push_back(fmt::format("{} is {}, the golden's {}", key, value, other->second));
   }
   if (const std::string rate = other_rate(run, reference, parameter, step); !rate.empty()) {
@@ -149,11 +149,9 @@ std::string other_settings(const RecordedRun& run, const Reference& reference,
 }
 
 std::string other_clip(const RecordedRun& run, const Reference& reference) {
-  const auto here = run.settings.find(kMaxNorm), there = reference.settings.find(kMaxNorm);
-  if (here == run.settings.end() || there == reference.settings.end()) return "";
-  if (is_same_setting(here->second, there->second)) return "";
-  return fmt::format("max_norm of the last clip is {}, the golden's {} (run.json)", here->second,
-                     there->second);
+  const double here = run.optimizer.max_norm, due = reference.max_norm;  // 0: not recorded
+  if (here == 0 || due == 0 || std::fabs(here - due) <= kSameRate * due) return "";
+  return fmt::format("max_norm of the last clip is {}, the golden's {} (run.json)", here, due);
 }
 
 std::string settings_that_nothing_judged(const RecordedRun& run, const Reference& reference,
