@@ -211,18 +211,16 @@ std::string zeros_text(const Grounds& grounds) {
 }
 
 std::string roundings_text(const Grounds& grounds) {
-  if (!grounds.judges_no_gradient()) return "";
+  const int64_t count = grounds.gradients_of_roundings;
+  if (count == 0 || count < grounds.gradients_not_zero) return "";
   return fmt::format(
       "the {} of {} that are not 0 are as small as roundings of the tensors beside them, so a "
-      "match "
-      "would show nothing of them",
-      grounds.gradients_of_roundings, count_of(grounds.gradients, "gradient"));
+      "match would show nothing of them; make the loss larger",
+      count, count_of(grounds.gradients, "gradient"));
 }
 
 std::string empty_text(const Grounds& grounds) {
-  const std::string roundings = roundings_text(grounds);
-  if (!roundings.empty()) return roundings + "; make the loss larger";
-  if (!grounds.is_empty) return "";
+  if (!grounds.is_empty) return roundings_text(grounds);
   return (grounds.scored_tokens > 0 ? "" : "no token counts: ") + zeros_text(grounds) +
          "; let a token count "
          "(data.token_mask_probability, data.dropped_samples, data.lengths above 1; in a batch "

@@ -36,10 +36,6 @@ struct Grounds {
   int64_t gradients_of_roundings = 0;  // of those: a match, which any value of its size would be
   bool trains = false;                 // the workload does
   bool scores_something = false;       // a logprob or score is not 0
-  // The gradients that are not 0 are all of roundings, and there are some.
-  bool judges_no_gradient() const {
-    return gradients_of_roundings > 0 && gradients_of_roundings == gradients_not_zero;
-  }
   bool is_empty = false;  // the loss and all gradients are 0, or without a loss all logprobs are
 };
 
@@ -63,7 +59,7 @@ std::string grounds_text(const Grounds& grounds);
 std::string empty_text(const Grounds& grounds);
 // The same without a fix, for runs that no scenario describes.
 std::string zeros_text(const Grounds& grounds);
-// That no gradient is larger than roundings; "" where one is.
+// That no gradient is larger than roundings, with the fix; "" where one is.
 std::string roundings_text(const Grounds& grounds);
 // Why nothing was judged: the reason of the first unresolved tensor. "" if anything was.
 std::string nothing_judged_text(const Account& account);

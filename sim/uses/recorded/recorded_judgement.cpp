@@ -155,22 +155,21 @@ void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
   if (result.divergence) explain_start(run, *result.divergence);
   judge::conclude(result);
   const judge::Grounds& grounds = result.account.grounds;
-  std::string zeros;
-  std::string_view fix =
-      "; record steps in which tokens count, and call rec.gradients() before they are set to zero";
+  std::string nothing;  // why a match would show nothing
   if (!run.is_file && !grounds.scores_something) {
-    zeros = judge::zeros_text(grounds);
-    if (zeros.empty() && grounds.gradients > 0 && grounds.gradients_not_zero == 0) {
-      zeros = fmt::format("all {} gradients are 0, so a match would show nothing of them",
-                          grounds.gradients);
+    nothing = judge::zeros_text(grounds);
+    if (nothing.empty() && grounds.gradients > 0 && grounds.gradients_not_zero == 0) {
+      nothing = fmt::format("all {} gradients are 0, so a match would show nothing of them",
+                            grounds.gradients);
     }
-    const std::string roundings = judge::roundings_text(grounds);
-    if (zeros.empty()) zeros = roundings;
-    if (!roundings.empty()) fix = "; make the loss larger";
     const bool trains = run.steps > 0 && !run.settings.empty();
-    if (zeros.empty() && trains && !has_gradients(run) && !has_moved(run)) {
-      zeros = "no step has a gradient and no parameter moves, although an optimizer is recorded";
+    if (nothing.empty() && trains && !has_gradients(run) && !has_moved(run)) {
+      nothing = "no step has a gradient and no parameter moves, although an optimizer is recorded";
     }
+    nothing = nothing.empty() ? judge::roundings_text(grounds)
+                              : nothing +
+                                    "; record steps in which tokens count, and call "
+                                    "rec.gradients() before they are set to zero";
   }
   if (result.verdict == Verdict::kMatch && !judged_anything(run, result)) {
     result.verdict = Verdict::kRefused;
@@ -180,10 +179,10 @@ void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
         "no value could be judged: " +
         (unresolved.empty() ? std::string("the runs have no tensors") : unresolved.front().reason) +
         "; copies on several ranks are equal";
-  } else if (result.verdict == Verdict::kMatch && !zeros.empty()) {
+  } else if (result.verdict == Verdict::kMatch && !nothing.empty()) {
     result.verdict = Verdict::kBadInput;
     result.kind = ResultKind::kBadInput;
-    result.message = zeros.append(fix);
+    result.message = nothing;
   }
   result.as_expected = result.verdict == Verdict::kMatch;
 }
