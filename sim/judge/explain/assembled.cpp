@@ -96,6 +96,32 @@ std::optional<Assembled> assemble(const std::vector<const Piece*>& pieces) {
   return out;
 }
 
+VectorBeside vector_beside(const Assembled& tensor, double factor) {
+  const auto columns = static_cast<size_t>(tensor.shape.back());
+  std::vector<double> mean(columns, 0);
+  std::vector<int64_t> rows(columns, 0);
+  for (size_t e = 0; e < tensor.actual.size(); ++e) {
+    if (!tensor.known[e]) continue;
+    mean[e % columns] += tensor.actual[e] - factor * tensor.golden[e];
+    ++rows[e % columns];
+  }
+  constexpr int64_t kFewestRows = 4;
+  const int64_t fewest = *std::min_element(rows.begin(), rows.end());
+  if (fewest < kFewestRows) return {};
+  for (size_t c = 0; c < columns; ++c) mean[c] /= static_cast<double>(rows[c]);
+  return {mean, fewest};
+}
+
+Explained explained_by(const Assembled& tensor, double factor, const std::vector<double>& beside) {
+  Explained sums;
+  for (size_t e = 0; e < tensor.actual.size(); ++e) {
+    if (!tensor.known[e]) continue;
+    sums.add(tensor.actual[e], tensor.golden[e],
+             factor * tensor.golden[e] + beside[e % beside.size()], tensor.allowance);
+  }
+  return sums;
+}
+
 std::string dim_name(const Assembled& tensor, size_t dim) {
   if (tensor.token_dims && dim == 0) return "the samples";
   if (tensor.token_dims && dim == 1) return "the positions";

@@ -250,12 +250,9 @@ std::optional<Meaning> loss_scale_meaning(const Symptoms& symptoms, const Rows& 
                  "the loss scale grew or fell at another step than it should"};
 }
 
-// A wrong count of this factor is its only meaning: below float64, where roundings hide the
-// quotient, and where the size of an axis would pass for it. No loss is divided by a number of
-// dropped routes.
-std::optional<Meaning> count_meaning(const Symptoms& symptoms, double factor, double near,
-                                     bool is_size) {
-  if (symptoms.precision == Precision::kFloat64 && !is_size) return std::nullopt;
+// A wrong count of this factor is its only meaning. No loss is divided by a number of dropped
+// routes.
+std::optional<Meaning> count_meaning(const Symptoms& symptoms, double factor, double near) {
   for (const WrongCount& count : symptoms.wrong_counts) {
     if (!(count.actual > 0) || count.name == "metric.dropped_routes") continue;
     const double due = count.golden / count.actual;
@@ -334,8 +331,10 @@ std::optional<Proposal> propose_factor(const Difference& difference) {
   if (found.share < 0) return std::nullopt;
   std::optional<Meaning> meaning = loss_scale_meaning(symptoms, wrong, found.factor, near);
   const std::optional<Meaning> of_size = all_meanings_of(found.factor, near, meanings);
-  const bool is_size = of_size && !is_before_backward(symptoms);
-  if (!meaning) meaning = count_meaning(symptoms, found.factor, near, is_size);
+  // In float64 counts_of() finds the quotient, unless the size of an axis passes for it.
+  const bool asks_counts =
+      symptoms.precision != Precision::kFloat64 || (of_size && !is_before_backward(symptoms));
+  if (!meaning && asks_counts) meaning = count_meaning(symptoms, found.factor, near);
   if (!meaning) meaning = of_size;
   if (!meaning) meaning = scale_meaning(symptoms, found.factor, near);
   if (meaning && found.exact && !is_meant(difference, found.factor, *meaning)) meaning.reset();

@@ -11,37 +11,6 @@
 
 namespace shardproof::sim::judge {
 
-namespace {
-
-constexpr int64_t kFewestRows = 4;
-
-}  // namespace
-
-VectorBeside vector_beside(const Assembled& tensor, double factor) {
-  const auto columns = static_cast<size_t>(tensor.shape.back());
-  std::vector<double> mean(columns, 0);
-  std::vector<int64_t> rows(columns, 0);
-  for (size_t e = 0; e < tensor.actual.size(); ++e) {
-    if (!tensor.known[e]) continue;
-    mean[e % columns] += tensor.actual[e] - factor * tensor.golden[e];
-    ++rows[e % columns];
-  }
-  const int64_t fewest = *std::min_element(rows.begin(), rows.end());
-  if (fewest < kFewestRows) return {};
-  for (size_t c = 0; c < columns; ++c) mean[c] /= static_cast<double>(rows[c]);
-  return {mean, fewest};
-}
-
-Explained explained_by(const Assembled& tensor, double factor, const std::vector<double>& beside) {
-  Explained sums;
-  for (size_t e = 0; e < tensor.actual.size(); ++e) {
-    if (!tensor.known[e]) continue;
-    sums.add(tensor.actual[e], tensor.golden[e],
-             factor * tensor.golden[e] + beside[e % beside.size()], tensor.allowance);
-  }
-  return sums;
-}
-
 std::optional<Proposal> propose_offset(const Assembled& tensor, const Mesh& /*mesh*/) {
   if (tensor.shape.size() < 2 || tensor.shape.back() < 2) return std::nullopt;
   const auto columns = static_cast<size_t>(tensor.shape.back());
