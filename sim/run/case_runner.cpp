@@ -98,7 +98,7 @@ struct CaseRunner::RunningCase {
   std::shared_ptr<const GoldenStore::Golden> golden = nullptr;  // keeps its descriptor open
   bool leaves_world_whole = false;
   GoldenStore::Members members = GoldenStore::Members::kFew;
-  std::optional<judge::CaseResult> first = std::nullopt;  // of a case that runs again
+  std::optional<judge::CaseResult> first = std::nullopt;  // the mismatch of a case that runs again
   // Tried after a wrong gradient that nothing else explains.
   std::optional<std::vector<judge::MicrobatchGolden>> microbatches = std::nullopt;
 
@@ -196,14 +196,13 @@ void CaseRunner::finish(const std::shared_ptr<RunningCase>& running,
   if (running->golden && (amplified || open)) {
     running->members = amplified ? kMeasured : kDue;
     running->leaves_world_whole = leaves_world_whole(result);
-    if (!running->first) running->first = std::move(result);
+    if (result.verdict == Verdict::kMismatch) running->first = std::move(result);
     pool_.post([this, running] { get_golden(running); });  // when the world is idle again
     return;
   }
-  const bool wrong_at_first = running->first && running->first->verdict == Verdict::kMismatch;
   const bool right_now = result.verdict == Verdict::kMatch || result.verdict == Verdict::kRefused ||
                          result.verdict == Verdict::kBadInput;
-  if (wrong_at_first && right_now && !judge::explains(result, *running->first)) {
+  if (running->first && right_now && !judge::explains(result, *running->first)) {
     result = std::move(*running->first);
     judge::does_not_recur(result);
   }

@@ -134,12 +134,13 @@ void GoldenCache::trim() const {
   std::error_code gone;
   const auto yesterday = fs::file_time_type::clock::now() - std::chrono::hours(24);
   for (const auto& file : fs::directory_iterator(folder_, gone)) {
-    const bool is_left =
-        file.path().extension() == ".tmp" && file.last_write_time(gone) < yesterday;
-    if (is_left) fs::remove(file.path(), gone);  // by a run that was killed
+    const auto changed = file.last_write_time(gone);
+    const bool is_old = !gone && changed < yesterday;
+    if (is_old && file.path().extension() == ".tmp")
+      fs::remove(file.path(), gone);  // of a killed run
     if (file.path().extension() != ".golden") continue;
     const auto bytes = static_cast<int64_t>(file.file_size(gone));
-    entries.push_back({file.path(), file.last_write_time(gone), bytes});
+    entries.push_back({file.path(), changed, bytes});
     total += bytes;
   }
   std::sort(entries.begin(), entries.end(),

@@ -1,8 +1,7 @@
 #include "sim/judge/verdict/recurrence.h"
 
 #include <catch2/catch.hpp>
-
-#include "tests/unit/judge/judged_world.h"
+#include <limits>
 
 using namespace shardproof;
 using namespace shardproof::sim;
@@ -13,7 +12,6 @@ namespace {
 // A run of two ranks in which rank 1 holds a wrong gradient of this error.
 CaseResult mismatch(double error) {
   CaseResult result;
-  result.spec = spec_of(2, 1, Precision::kFloat32);
   result.verdict = Verdict::kMismatch;
   result.kind = ResultKind::kValues;
   for (int64_t rank = 0; rank < 2; ++rank) {
