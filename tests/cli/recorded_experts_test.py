@@ -15,11 +15,11 @@ EP2 = (("dp", 1), ("ep", 2))
 EP4_OVER_ALL = (("dp", 2), ("tp", 2)), [{"axis": "ep", "stride": 1, "size": 4}]
 
 
-def expert(kind, number):
-    return values_of(f"{kind} expert {number}", SHAPE)
+def expert(kind, number, shape=SHAPE):
+    return values_of(f"{kind} expert {number}", shape)
 
 
-def recorded(mesh=(), parts=(), is_stacked=True, change=None, others=None, loss=1.25):
+def recorded(mesh=(), parts=(), is_stacked=True, change=None, others=None, loss=1.25, name="up", shape=SHAPE):
     """`change(kind, rank, number)` may return other values of an expert, `others(kind, name, values)` of other tensors."""
     run = Run(mesh, optimizer=ADAM)
     if parts:
@@ -30,17 +30,17 @@ def recorded(mesh=(), parts=(), is_stacked=True, change=None, others=None, loss=
         first = rank % ranks_of_ep * held
 
         def put(kind, step):
-            for name, shape in (NORM, HEAD):
-                values = values_of(f"{kind} {name}", shape)
-                run.add(rank, kind, name, (others and others(kind, name, values)) or values, shape, step)
+            for other, size in (NORM, HEAD):
+                values = values_of(f"{kind} {other}", size)
+                run.add(rank, kind, other, (others and others(kind, other, values)) or values, size, step)
             numbers = range(first, first + held)
-            values = {number: (change and change(kind, rank, number)) or expert(kind, number) for number in numbers}
+            values = {number: (change and change(kind, rank, number)) or expert(kind, number, shape) for number in numbers}
             if is_stacked:
-                run.add(rank, kind, "layers.0.mlp.experts.up", sum((values[number] for number in numbers), []), (held, *SHAPE),
-                        step, global_shape=[EXPERTS, *SHAPE], offset=[first, 0, 0])
+                run.add(rank, kind, f"layers.0.mlp.experts.{name}", sum((values[number] for number in numbers), []),
+                        (held, *shape), step, global_shape=[EXPERTS, *shape], offset=[first] + [0] * len(shape))
                 return
             for number in numbers:
-                run.add(rank, kind, f"layers.0.mlp.experts.{number}.up", values[number], SHAPE, step)
+                run.add(rank, kind, f"layers.0.mlp.experts.{number}.{name}", values[number], shape, step)
         put("param", 0)
         run.add(rank, "scalar", "loss", [loss], ())
         put("grad", 1)
@@ -135,6 +135,21 @@ class ExpertsTest(JudgedTest):
         self.expect(["the gradients of expert 3 of layers.0.mlp are zero on rank 1 only",
                      "nothing that these experts compute counts"], EP2, change=self.far((3,), 0.01, zero=True),
                     others=self.noisy(0.01), loss=1.2500001)
+
+    def test_biases_of_experts_are_not_rows_of_tokens(self):
+        """Rows of a stacked bias are experts, neither positions nor tokens."""
+        biases = {"name": "up_bias", "shape": (5,)}
+
+        def lost(kind, rank, number):
+            return [0.0] * 5 if (kind, rank) == ("grad", 1) else None
+        text = self.judged_pair(recorded(**biases), recorded(EP2, change=lost, loss=1.2500001, **biases)).stdout
+        self.assertIn("the gradients of experts 2, 3 of layers.0.mlp are zero on rank 1 only", text)
+        self.assertNotIn("positions", text)
+
+        def swapped(kind, rank, number):
+            return expert(kind, {2: 3, 3: 2}[number], (5,)) if rank == 1 else None
+        text = self.judged_pair(recorded(**biases), recorded(EP2, change=swapped, **biases)).stdout
+        self.assertIn("expert 2 holds the golden's expert 3, expert 3 holds the golden's expert 2", text)
 
     def test_a_wrong_loss_whose_gradients_are_all_wrong(self):
         self.expect(["tensor    loss"], EP2, change=self.far(range(4)), others=self.noisy(1.0), loss=1.5,

@@ -15,7 +15,8 @@
 namespace shardproof::sim::judge {
 namespace {
 
-constexpr const char* kThroughFloat32 = "computed or stored in float32 somewhere on the way";
+constexpr const char* kThroughFloat32 =
+    "computed or stored in float32 somewhere on the way, or from a value that is off by as little";
 constexpr int64_t kFewestOfShare = 8;  // elements; roundings of fewer may look like one share
 constexpr double kLeastOfFloat32 = 0x1p-28, kMostOfFloat32 = 1e-6;  // of a tensor's size
 constexpr double kLargestRounding = 20;   // in allowances; a lower precision rounds by less

@@ -128,8 +128,8 @@ std::string clue_of_batch_parts(const std::vector<Gradient>& gradients, const Me
                                 const std::vector<int64_t>& wrong);
 
 // Experts are rows of a stacked
-// tensor, [.., experts, rows, columns] with "experts" in its name, or tensors of their own, whose
-// names have a number after "experts.".
+// tensor, [.., experts, rows, columns] or of biases [.., experts, rows] with "experts" in its name,
+// or tensors of their own, whose names have a number after "experts.".
 //
 // Where the wrong tensor is of experts: says in found.pattern which of them hold the reference's
 // values of other experts, and in found.likely why, and returns true; else appends to the pattern

@@ -39,12 +39,15 @@ std::string family_of(const std::string& name) {
   return number ? name.substr(0, number->first) + name.substr(number->second) : name;
 }
 
-bool is_stacked(const RecordedPiece& piece) {
-  const size_t dims = piece.global_shape.size();
-  if (dims < 3 || piece.place.kind != Place::Kind::kBox) return false;
-  if (piece.name.find("experts") == piece.name.npos) return false;
-  return std::all_of(piece.shape.begin(), piece.shape.end() - 3,
-                     [](int64_t size) { return size == 1; });
+// The dim of the experts in a stacked weight or bias; unset for others.
+std::optional<size_t> expert_dim(const RecordedPiece& piece) {
+  const size_t dims = piece.global_shape.size(), of_one = piece.name.ends_with("bias") ? 1 : 2;
+  if (dims <= of_one || piece.place.kind != Place::Kind::kBox) return std::nullopt;
+  if (piece.name.find("experts") == piece.name.npos) return std::nullopt;
+  const size_t dim = dims - of_one - 1;
+  const bool is_alone = std::all_of(piece.shape.begin(), piece.shape.begin() + dim,
+                                    [](int64_t size) { return size == 1; });
+  return is_alone ? std::optional(dim) : std::nullopt;
 }
 
 // A rank's values of one expert, or of a part of it.
@@ -77,13 +80,12 @@ std::vector<Block> blocks_of(const std::vector<Gradient>& pieces, const Referenc
       const std::string digits = piece.name.substr(number->first, number->second - number->first);
       blocks.push_back({&one, std::stoll(digits), reference ? count_experts(*reference, piece) : 0,
                         0, one.actual.size()});
-    } else if (is_stacked(piece)) {
-      const size_t dim = piece.shape.size() - 3;
-      const auto held = static_cast<size_t>(piece.shape[dim]);
+    } else if (const auto dim = expert_dim(piece)) {
+      const auto held = static_cast<size_t>(piece.shape[*dim]);
       for (size_t i = 0; i < held; ++i) {
         const size_t size = one.actual.size() / held;
-        blocks.push_back({&one, piece.place.offset[dim] + static_cast<int64_t>(i),
-                          piece.global_shape[dim], i * size, size});
+        blocks.push_back({&one, piece.place.offset[*dim] + static_cast<int64_t>(i),
+                          piece.global_shape[*dim], i * size, size});
       }
     }
   }
@@ -109,7 +111,7 @@ std::vector<double> values_of(const Reference& reference, const Block& block, in
     place.name.replace(number->first, number->second - number->first, std::to_string(expert));
     golden = reference.record.find(place.phase, place.step, place.name);
   } else {
-    const size_t dim = place.shape.size() - 3;
+    const size_t dim = expert_dim(place).value();
     place.shape[dim] = 1;
     place.place.offset[dim] = expert;
   }

@@ -58,7 +58,7 @@ std::string began_anew(const WrongPart& part, const GoldenTensor* gradient, int6
   if (!is_first && !(of_square > 0 && of_square <= 1 + kMultiple)) return "";
   return fmt::format(
       "it is {:.6g} x the {} of step {} alone, as after a first step: the optimizer began from "
-      "empty states there, which were lost, or made anew",
+      "empty states there, which were lost or made anew, or it made no step before",
       is_first ? of_gradient : of_square, is_first ? "gradient" : "square of the gradient", step);
 }
 
