@@ -52,7 +52,9 @@ void add_selection(CLI::App& app, RunArguments& run) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(one_of(known_backends()));
-  app.add_option("--filter", run.filters, "Only cases whose name holds this, or that have this tag")
+  app.add_option(
+         "--filter", run.filters,
+         "Only cases whose name holds this, or that have this tag; if repeated, all of them")
       ->allow_extra_args(false)
       ->take_all();
   app.add_option("--only", run.only, "Only the case of exactly this name");

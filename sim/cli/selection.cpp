@@ -34,9 +34,10 @@ bool has(const std::vector<std::string>& list, const std::string& item) {
 std::vector<Backend> wanted_backends(const RunArguments& arguments) {
   const auto device = enum_of<DeviceKind>(arguments.world.device);
   std::vector<Backend> backends;
-  for (const std::string& backend : arguments.backends) {
-    backends.push_back(enum_of<Backend>(backend));
-    require_can_run(backends.back(), device);
+  for (const std::string& name : arguments.backends) {
+    const auto backend = enum_of<Backend>(name);
+    require_can_run(backend, device);
+    if (std::ranges::count(backends, backend) == 0) backends.push_back(backend);
   }
   if (backends.empty()) backends = runnable_backends(device);
   if (backends.empty()) {

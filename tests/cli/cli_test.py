@@ -490,6 +490,10 @@ matrix:
         self.call("run", "--rerun-failed", self.path("a"), "--out", self.path("b"), status=3)
         self.assertEqual(["emulated"], [case["backend"] for case in self.results(self.path("b"))["cases"]])
 
+    def test_a_backend_that_is_named_twice_runs_once(self):
+        self.call("run", self.write("run.yaml", ONE), "--backend", "emulated,emulated", "--out", self.path("run"))
+        self.assertEqual(["emulated"], [case["backend"] for case in self.results(self.path("run"))["cases"]])
+
     def test_stages_that_all_fail_have_shown_nothing(self):
         self.run_emulated(ONE + """
 workload: policy
