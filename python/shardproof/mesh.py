@@ -14,8 +14,9 @@ from .error import Error
 # Names that programs commonly give to the axes over which the batch is cut.
 BATCH_AXES = ("dp", "dp_replicate", "dp_shard", "edp", "ddp", "fsdp", "hsdp", "data", "data_parallel", "batch",
               "replicate", "shard")
+STAGE_AXES = ("pp", "pipeline")
 # Names of the axes over which it is not cut.
-OTHER_AXES = ("cp", "ep", "etp", "pp", "sp", "tp", "ulysses", "context", "expert", "pipeline", "sequence", "tensor")
+OTHER_AXES = (*STAGE_AXES, "cp", "ep", "etp", "sp", "tp", "ulysses", "context", "expert", "sequence", "tensor")
 # Names that a script may use although its run has no such axis, because the axis has size 1 there.
 COMMON_AXES = (*BATCH_AXES, *OTHER_AXES)
 

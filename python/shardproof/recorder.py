@@ -9,12 +9,13 @@ from pathlib import Path
 
 import torch
 
-from . import __version__, lift, names, optimizers, run_folder
+from . import __version__, lift, micro_batches, names, optimizers, run_folder
 from .clipping import Clipping
 from .error import Error
 from .global_batch import Rows, current
 from .matrices import Muon
 from .matrices import fields as fields_of_matrices
+from .mesh import STAGE_AXES
 from .noise import Noise, folder_of
 from .noise import check as check_repeat
 from .order import ComputationOrder
@@ -133,6 +134,7 @@ class Recorder:
         self._came_again: set[int] = set()  # of slots that got gradients after their optimizer's step
         self._counts: dict = {}       # how often a name was recorded in this step
         self._placed: dict = {}       # how many rows of a batch were recorded in this step, by batch and name
+        self._batches: dict = {}      # the rows of which modules gave outputs, by step and name
         self._ends: list = []
         current.mesh = self.mesh
         if self.mesh.rank == 0:
@@ -290,6 +292,7 @@ class Recorder:
         self._end_watching()
         if not self._finished:
             raise Error("No optimizer step was seen", "Give record the optimizer that steps, or call rec.stepped()")
+        self._place_micro_batches()
         self._files.write()
         if self.mesh.rank == 0:
             run_folder.write_header(self._out, self._header())
@@ -385,9 +388,20 @@ class Recorder:
         return hook
 
     def _add_output(self, name: str, tensor: torch.Tensor) -> None:
+        self._batches.setdefault((self._step(), name), set()).add(current.rows)
         for piece in self._pieces_of(name, tensor, "act", None, None):
             self._files.add("act", name, self._step(), piece, self._microbatch("act", name, piece),
                             self._next("outputs"))
+
+    def _place_micro_batches(self) -> None:
+        outputs: dict = {key: [] for key in self._batches}
+        for line in self._files.lines("act"):
+            if (line.step, line.name) in outputs:
+                outputs[line.step, line.name].append(line)
+        for key, lines in outputs.items():
+            rows, *others = self._batches[key]
+            if rows is not None and not others:
+                micro_batches.place(lines, rows, self._is_cut_into_rows_alone(rows))
 
     def _add_hash(self, name: str, tensor: torch.Tensor) -> None:
         rows = current.rows and current.rows.start
@@ -467,9 +481,12 @@ class Recorder:
 
     def _is_whole_in_batch(self, tensor: torch.Tensor, rows: Rows) -> bool:
         """Whether a plain tensor has this rank's rows, on a mesh where no axis could cut its other dims."""
-        cutting = (*self.mesh.batch_axes, *rows.axes)
-        only_batch_axes = all(size == 1 or name in cutting for name, size in self.mesh.axes)
-        return only_batch_axes and tensor.shape[:1] == (rows.count,)
+        return self._is_cut_into_rows_alone(rows) and tensor.shape[:1] == (rows.count,)
+
+    def _is_cut_into_rows_alone(self, rows: Rows) -> bool:
+        """Whether no axis of the mesh could cut what a module gives but into rows of the batch: stages hold other modules."""
+        uncut = (*self.mesh.batch_axes, *rows.axes, *STAGE_AXES)
+        return all(size == 1 or name in uncut for name, size in self.mesh.axes)
 
     def _microbatch(self, kind: str, name: str, piece: Piece) -> int:
         """How many pieces of the same place were recorded of a name in this step."""

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -99,6 +99,10 @@ class RankFiles:
         tensor = piece.tensor
         self._lines.append(Line(kind, name, step, microbatch, order, tensor.dtype, tensor.shape, piece.global_shape,
                                 piece.offset, piece.flat, piece.partial, piece.source, None, rows, digest(tensor)))
+
+    def lines(self, kind: str) -> Iterator["Line"]:
+        """Those of a kind, in the order recorded. Their place may still be changed."""
+        return (line for line in self._lines if line.kind == kind)
 
     def write(self) -> None:
         stem = self._folder / f"rank{self._rank}"

@@ -306,7 +306,7 @@ class RecorderTest(judging.RunsTest):
     def test_a_gradient_accumulated_over_microbatches_is_recorded_once(self):
         halves = [tuple(one.split(2)[n] for one in models.global_batch(0)) for n in range(2)]
         expected = gradients_by_hand(self.model, 0)
-        shardproof.batch(*models.global_batch(0))
+        logits = self.model(models.global_batch(0)[0]).detach()
         with self.record(activations="head") as rec:
             shardproof.batch(*models.global_batch(0))
             for tokens, targets in halves:
@@ -317,10 +317,10 @@ class RecorderTest(judging.RunsTest):
         for name, gradient in expected.items():
             self.assertEqual(len(runs.pieces(self.out, kind="grad", name=name)), 1)
             torch.testing.assert_close(runs.whole(self.out, kind="grad", name=name), gradient, rtol=0, atol=1e-12)
-        rows = [(line["offset"], line["shape"], line["microbatch"]) for _, line, _ in
-                runs.pieces(self.out, kind="logprobs")]
-        self.assertEqual(rows, [([0, 0], [2, 5], 0), ([2, 0], [2, 5], 0)])
-        self.assertEqual([line["microbatch"] for _, line, _ in runs.pieces(self.out, kind="act")], [0, 1])
+        for kind, more in (("logprobs", []), ("act", [12])):
+            rows = [(line["offset"], line["shape"], line["microbatch"]) for _, line, _ in runs.pieces(self.out, kind=kind)]
+            self.assertEqual(rows, [([first, 0] + [0] * len(more), [2, 5] + more, 0) for first in (0, 2)])
+        torch.testing.assert_close(runs.whole(self.out, kind="act", name="head"), logits, rtol=0, atol=1e-12)
 
     def test_what_is_written_fits_the_schema(self):
         with self.record(activations="layers.*", only=["layers.*"], steps=1) as rec:
