@@ -109,7 +109,7 @@ def train(options):
     parameters = [parameter for part in pipeline.parts for parameter in part.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=1e-2)
     if options.golden: shardproof.load(pipeline.parts, options.golden, mesh={"pp": ranks})     # shardproof
-    with shardproof.record(pipeline.parts, optimizer, out=options.out, mesh={"pp": ranks}) as rec:  # shardproof
+    with shardproof.record(pipeline.parts, optimizer, out=options.out, mesh={"pp": ranks}, activations="*") as rec:  # shardproof
         for step in range(options.steps):
             tokens, targets = shardproof.batch(*global_batch(step))                            # shardproof
             loss = pipeline.step(tokens, targets)

@@ -16,6 +16,7 @@ from .global_batch import Rows, current
 from .matrices import Muon
 from .matrices import fields as fields_of_matrices
 from .mesh import STAGE_AXES
+from .micro_batches import Pass
 from .noise import Noise, folder_of
 from .noise import check as check_repeat
 from .order import ComputationOrder
@@ -134,7 +135,7 @@ class Recorder:
         self._came_again: set[int] = set()  # of slots that got gradients after their optimizer's step
         self._counts: dict = {}       # how often a name was recorded in this step
         self._placed: dict = {}       # how many rows of a batch were recorded in this step, by batch and name
-        self._batches: dict = {}      # the rows of which modules gave outputs, by step and name
+        self._passes: dict = {}       # of modules whose outputs are recorded, by step and name
         self._ends: list = []
         current.mesh = self.mesh
         if self.mesh.rank == 0:
@@ -388,20 +389,20 @@ class Recorder:
         return hook
 
     def _add_output(self, name: str, tensor: torch.Tensor) -> None:
-        self._batches.setdefault((self._step(), name), set()).add(current.rows)
+        rows = current.rows
+        self._passes.setdefault((self._step(), name), []).append(
+            Pass(rows, rows is not None and self._is_cut_into_rows_alone(rows), torch.is_grad_enabled()))
         for piece in self._pieces_of(name, tensor, "act", None, None):
             self._files.add("act", name, self._step(), piece, self._microbatch("act", name, piece),
                             self._next("outputs"))
 
     def _place_micro_batches(self) -> None:
-        outputs: dict = {key: [] for key in self._batches}
+        outputs: dict = {key: [] for key in self._passes}
         for line in self._files.lines("act"):
             if (line.step, line.name) in outputs:
                 outputs[line.step, line.name].append(line)
         for key, lines in outputs.items():
-            rows, *others = self._batches[key]
-            if rows is not None and not others:
-                micro_batches.place(lines, rows, self._is_cut_into_rows_alone(rows))
+            self._files.remove(micro_batches.place(lines, self._passes[key]))
 
     def _add_hash(self, name: str, tensor: torch.Tensor) -> None:
         rows = current.rows and current.rows.start

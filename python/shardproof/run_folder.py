@@ -87,9 +87,15 @@ class RankFiles:
         begin = len(self._lines)
         while begin > 0 and self._lines[begin - 1].step == step:
             begin -= 1
-        of_step = [(line, line.kind == kind and line.name in names) for line in self._lines[begin:]]
-        self._lines[begin:] = [line for line, is_gone in of_step if not is_gone]
-        for line in (line for line, is_gone in of_step if is_gone):
+        self.remove([line for line in self._lines[begin:] if line.kind == kind and line.name in names], begin)
+
+    def remove(self, lines: Sequence["Line"], begin: int = 0) -> None:
+        """Forgets these lines with values, of which none is before the place `begin`."""
+        gone = set(map(id, lines))
+        if not gone:
+            return
+        self._lines[begin:] = [line for line in self._lines[begin:] if id(line) not in gone]
+        for line in lines:
             self.bytes -= safetensors_file.size_in_bytes(self._tensors[line.key])
             self._tensors[line.key] = None
 

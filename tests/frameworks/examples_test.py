@@ -14,6 +14,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "python"), str(Path(__file__).parent)]
@@ -114,8 +115,23 @@ class ExamplesTest(judging.Judged):
                         self.submod.zero_grad()
                     return super().backward_one_chunk(*given, **options)
             train.PipelineStage = LastAlone
+
+        def third_microbatch_without_mask(train):
+            class Unmasked(train.Layer):
+                passes = 0
+
+                def forward(self, x):
+                    self.passes += torch.is_grad_enabled()  # a pass before them finds out the shapes
+                    if train.dist.get_rank() == 0 or self.passes != 3:
+                        return super().forward(x)
+                    with mock.patch.object(train.F, "scaled_dot_product_attention", lambda q, k, v, is_causal: attend(q, k, v)):
+                        return super().forward(x)
+            attend, train.Layer = train.F.scaled_dot_product_attention, Unmasked
         self.in_stages("1f1b", unscaled, status=1, texts=["grad.head.bias", "every element is 4.00 x golden"])
         self.in_stages("1f1b", last_microbatch_alone, status=1, texts=["grad.layers.3.", "on rank 0 (pp 0)", "a part of the batch does not count, such as a microbatch"])
+        self.in_stages("1f1b", third_microbatch_without_mask, status=1,
+                       texts=["layers.4.out.output   [8, 12, 32]   of step 1   part [4:6, 0:12, 0:32]", "on rank 1 (pp 1)",
+                              "so is layers.4.qkv.output before it"])
 
     def test_muon_and_a_resume_at_another_number_of_ranks(self):
         """The commands of its README, with each bug and without one."""

@@ -14,16 +14,20 @@ from torch import nn
 import shardproof
 from shardproof import micro_batches
 from shardproof.global_batch import Rows
+from shardproof.micro_batches import Pass
 from shardproof.run_folder import Line
 
+ROWS = Rows(4, 4, 8)
 
-def placed(passes, rows=Rows(4, 4, 8), is_whole=True):
-    """(offset, global shape) of lines, each given as (pass, shape), (.., global shape) or (.., offset), after their placing."""
-    lines = [Line("act", "layer", 1, number, None, torch.float64, shape, *(more or (shape, None))[:1],
-                  *(more[1:] or (None,)), None, None, "plain", 0) for number, shape, *more in passes]
+
+def placed(pieces, is_whole=True, passes=None):
+    """(offset, global shape) of pieces, each given as (pass, shape) or (.., global shape, offset), after their placing; None
+    if all have the place that they had."""
+    lines = [Line("act", "layer", 1, number, None, torch.float64, shape, *(place or (shape, None)), None, None, "plain", 0)
+             for number, shape, *place in pieces]
     before = [dataclasses.replace(line) for line in lines]
-    micro_batches.place(lines, rows, is_whole)
-    return None if lines == before else [(line.offset, line.global_shape) for line in lines]
+    left_over = micro_batches.place(lines, passes or [Pass(ROWS, is_whole, True)] * 2)
+    return None if lines == before else [(line.offset, line.global_shape) for line in lines if line not in left_over]
 
 
 class PlaceTest(unittest.TestCase):
@@ -38,23 +42,33 @@ class PlaceTest(unittest.TestCase):
 
     def test_positions_on_several_ranks(self):
         """Each pass has two stretches of positions of a zigzag."""
-        passes = [(number, (2, 3), (2, 12), (0, first)) for number in (0, 1) for first in (3, 6)]
-        self.assertEqual(placed(passes, is_whole=False),
+        pieces = [(number, (2, 3), (2, 12), (0, first)) for number in (0, 1) for first in (3, 6)]
+        self.assertEqual(placed(pieces, is_whole=False),
                          [([row, first], [8, 12]) for row in (4, 6) for first in (3, 6)])
 
     def test_rows_that_a_layout_cuts(self):
-        passes = [(number, (2, 3), (4, 3), (2, 0)) for number in (0, 1)]
-        self.assertEqual(placed(passes, is_whole=False), [([4, 0], [8, 3]), ([6, 0], [8, 3])])
+        pieces = [(number, (2, 3), (4, 3), (2, 0)) for number in (0, 1)]
+        self.assertEqual(placed(pieces, is_whole=False), [([4, 0], [8, 3]), ([6, 0], [8, 3])])
+
+    def test_passes_without_gradients_count_apart(self):
+        halves = [([4, 0], [8, 3]), ([6, 0], [8, 3])]
+        shapes, scores, trained = Pass(None, False, False), Pass(ROWS, True, False), Pass(ROWS, True, True)
+        self.assertEqual(placed([(number, (2, 3)) for number in range(3)], passes=[shapes, trained, trained]), halves)
+        self.assertEqual(placed([(number, (2, 3)) for number in range(4)], passes=[scores, scores, trained, trained]),
+                         [*halves, *halves])
+        self.assertEqual(placed([(number, (2, 3)) for number in range(2)], passes=[scores, scores]), halves)
 
     def test_what_has_no_sure_place_is_left(self):
-        for passes in ([(0, (4, 3))],                              # one pass
+        for pieces in ([(0, (4, 3))],                              # one pass
                        [(0, (4, 3)), (1, (4, 3))],                 # two models, or two passes over the same rows
                        [(0, (2, 3)), (1, (1, 3))],                 # rows are lacking
                        [(0, (2, 2, 3)), (1, (2, 2, 3))],           # either dim
                        [(0, (2, 3)), (1, (2, 4))],                 # lengths of their own
                        [(0, ()), (1, ())]):
-            self.assertIsNone(placed(passes), passes)
-        self.assertIsNone(placed([(0, (2, 3)), (1, (2, 3))], is_whole=False))
+            self.assertIsNone(placed(pieces), pieces)
+        halves = [(0, (2, 3)), (1, (2, 3))]
+        self.assertIsNone(placed(halves, is_whole=False))
+        self.assertIsNone(placed(halves, passes=[Pass(Rows(first, 2, 8), True, True) for first in (4, 6)]))
 
 
 class Stage(nn.Module):
