@@ -49,6 +49,7 @@ OptionRows<CaseSpec> general_rows() {
       member<&Spec::idle_keys>(ignores),
       member<&Spec::dump_file>(ignores),
       member<&Spec::save_folder>(ignores),
+      member<&Spec::scratch_folder>(ignores),
       row<&Spec::save_file_bytes>("", "Largest file of --save, in bytes", Range{1, 1e18}, ignores,
                                   Flag{"--save-file-bytes", kCheck, kNever}),
   };

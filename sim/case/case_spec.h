@@ -249,6 +249,7 @@ struct CaseSpec {
   std::string dump_file;
   // Where the run writes its model as a Hugging Face folder; "": nowhere.
   std::string save_folder = {};
+  std::string scratch_folder = {};  // of the ranks of a policy while the case runs; "": in TMPDIR
   int64_t save_file_bytes = int64_t{5} << 30;  // of one file of that model
   std::vector<std::string> backends;           // backends of the scenario; empty: any
 };

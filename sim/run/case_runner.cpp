@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <system_error>
 
 #include "base/elapsed.h"
 #include "base/error.h"
+#include "base/temporary_folder.h"
 #include "sim/case/names.h"
 #include "sim/judge/verdict/microbatches.h"
 #include "sim/judge/verdict/recurrence.h"
@@ -83,6 +86,16 @@ void check_copies(const CaseSpec& spec) {
 
 // The bytes that a golden may take beside running cases.
 constexpr double kMostPrepared = 128 << 20;
+
+// Null where none can be made: the ranks say why.
+std::shared_ptr<const TemporaryFolder> scratch_folder() {
+  try {
+    const auto place = std::filesystem::temp_directory_path();
+    return std::make_shared<const TemporaryFolder>((place / "shardproof-case-").string());
+  } catch (const std::system_error&) {
+    return nullptr;
+  }
+}
 
 GoldenStore::Members first_members(const CaseSpec& spec) {
   return expects_errors(spec) ? GoldenStore::Members::kDue : GoldenStore::Members::kFew;
@@ -163,7 +176,13 @@ void CaseRunner::get_golden(const std::shared_ptr<RunningCase>& running) {
 
 void CaseRunner::start_world(const std::shared_ptr<RunningCase>& running,
                              const GoldenStore::Golden& golden) {
-  pool_.start_case(running->spec, golden.fd.get(), fresh_, [this, running](world::WorldRun run) {
+  CaseSpec spec = running->spec;
+  std::shared_ptr<const TemporaryFolder> scratch;  // of ranks that may die before they remove it
+  if (spec.is(ModelWorkload::kPolicy)) {
+    scratch = scratch_folder();
+    spec.scratch_folder = scratch ? scratch->path() : "";
+  }
+  pool_.start_case(spec, golden.fd.get(), fresh_, [this, running, scratch](world::WorldRun run) {
     finish(running, run.endings);
     return running->leaves_world_whole;
   });

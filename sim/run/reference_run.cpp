@@ -4,10 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -82,24 +81,19 @@ world::TaskOutcome guarded(const std::string& who, const Work& work) {
 PiecesFolder::PiecesFolder(double bytes, bool has_limits) {
   const std::string place = place_of_pieces(bytes);
   if (has_limits) check_room("the reference's pieces,", place, bytes);
-  std::string name = place + "/shardproof-reference-XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) {
+  try {
+    folder_.emplace(place + "/shardproof-reference-");
+  } catch (const std::system_error& error) {
     throw_bad_input(fmt::format("cannot make a folder in '{}' for the reference: {}", place,
-                                std::strerror(errno)),
+                                error.code().message()),
                     "set TMPDIR to a folder that can be written to");
   }
-  path_ = name;
-}
-
-PiecesFolder::~PiecesFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
 }
 
 int64_t PiecesFolder::bytes() const {
   int64_t sum = 0;
   std::error_code ignored;
-  for (const auto& entry : fs::recursive_directory_iterator(path_, ignored)) {
+  for (const auto& entry : fs::recursive_directory_iterator(path(), ignored)) {
     if (!entry.is_regular_file(ignored)) continue;
     sum += static_cast<int64_t>(entry.file_size(ignored));
   }

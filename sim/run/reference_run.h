@@ -1,10 +1,12 @@
 // The reference layout of a case: a run of its ranks, whose pieces lie in a folder of their own.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/owned_fd.h"
+#include "base/temporary_folder.h"
 #include "sim/case/case_spec.h"
 #include "sim/case/record/reference_pieces.h"
 #include "sim/world/launch/world_run.h"
@@ -18,14 +20,11 @@ class PiecesFolder {
  public:
   // Throws Error(kBadInput) when it cannot be made, or, where limits count, `bytes` do not fit.
   PiecesFolder(double bytes, bool has_limits);
-  ~PiecesFolder();
-  PiecesFolder(const PiecesFolder&) = delete;
-  PiecesFolder& operator=(const PiecesFolder&) = delete;
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return folder_->path(); }
   int64_t bytes() const;  // of all pieces
 
  private:
-  std::string path_;
+  std::optional<TemporaryFolder> folder_;
 };
 
 // The most that the reference's tensors take on disk.

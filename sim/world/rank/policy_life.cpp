@@ -1,13 +1,15 @@
 #include "sim/world/rank/policy_life.h"
 
 #include <ATen/ATen.h>
-#include <stdlib.h>
 
 #include <cstring>
 #include <filesystem>
+#include <optional>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/seed.h"
+#include "base/temporary_folder.h"
 #include "model/precision.h"
 #include "model/weights.h"
 #include "parallel/hf/save_weights.h"
@@ -71,22 +73,28 @@ struct PolicyLife::Place {
   PolicyWorker worker;
 };
 
-// A folder for checkpoints that all ranks use; rank 0 deletes it.
+// A folder for checkpoints that all ranks use, below one that control removes after the case, or
+// else in TMPDIR; rank 0 deletes it.
 class PolicyLife::SharedFolder {
  public:
-  SharedFolder(MeshComm& comm, at::Device device) : owner_(comm.rank() == 0) {
+  SharedFolder(MeshComm& comm, at::Device device, const std::string& above) {
     at::Tensor bytes = at::zeros({kLongestPath}, at::kByte);
-    if (owner_) {
-      std::string pattern =
-          (std::filesystem::temp_directory_path() / "shardproof_policy_XXXXXX").string();
-      SHARDPROOF_ASSERT(pattern.size() < kLongestPath, "a path fits what is sent of it");
-      if (::mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+    namespace fs = std::filesystem;
+    const fs::path place = above.empty() ? fs::temp_directory_path() : fs::path(above);
+    if (comm.rank() == 0) {
+      try {
+        own_.emplace((place / "shardproof-policy-").string());
+        path_ = own_->path();
+      } catch (const std::system_error&) {
+        // All ranks say so.
+      }
+      SHARDPROOF_ASSERT(path_.size() < kLongestPath, "a path fits what is sent of it");
       std::memcpy(bytes.data_ptr(), path_.data(), path_.size());
     }
     bytes = comm.world().broadcast(bytes.to(device), 0, "checkpoint folder").cpu();
     path_ = std::string(static_cast<const char*>(bytes.const_data_ptr()));
     if (!path_.empty()) return;
-    if (!owner_) {
+    if (comm.rank() != 0) {
       throw Error({.kind = ErrorKind::kFailed,
                    .what = "rank 0 sent no name of a folder for checkpoints",
                    .fix = "its own error says why; without one, the broadcast 'checkpoint folder' "
@@ -94,21 +102,14 @@ class PolicyLife::SharedFolder {
                    .code = "threw"});
     }
     throw Error({.kind = ErrorKind::kFailed,
-                 .what = "rank 0 cannot make a folder for checkpoints under " +
-                         std::filesystem::temp_directory_path().string(),
+                 .what = "rank 0 cannot make a folder for checkpoints under " + place.string(),
                  .fix = "set TMPDIR to a folder that can be written and that all ranks see",
                  .code = "threw"});
   }
-  ~SharedFolder() {
-    std::error_code ignored;
-    if (owner_ && !path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  SharedFolder(const SharedFolder&) = delete;
-  SharedFolder& operator=(const SharedFolder&) = delete;
   const std::string& path() const { return path_; }
 
  private:
-  bool owner_;
+  std::optional<TemporaryFolder> own_;
   std::string path_;
 };
 
@@ -178,7 +179,8 @@ void PolicyLife::live() {
   begin_life();
   batch_ = batch_as_read(spec_, inputs_.batch, place_->setup);
   folder_.reset();
-  folder_ = std::make_unique<SharedFolder>(place_->comm, place_->setup.device);
+  folder_ =
+      std::make_unique<SharedFolder>(place_->comm, place_->setup.device, spec_.scratch_folder);
   for (const StageSpec& stage : spec_.stages) run_stage(stage);
   place_->worker.settle();
   // No rank may delete the folder while another reads it.
