@@ -18,16 +18,18 @@ struct ScheduleRuns::Job {
   judge::ScheduleComparison comparison = {};
   std::optional<judge::CaseResult> kept = {};  // the first, or that which is not as expected
   double seconds = 0;
+  int64_t unfinished = 0;  // runs that tell nothing of other schedules
   bool ends = false;
 };
 
 namespace {
 
 // `stopped`: what ended the search before its end; "": nothing.
-std::string counted(const ScheduleSearch& search, const std::string& stopped) {
-  const std::string text = fmt::format("{} explored in {}", count_of(search.explored(), "schedule"),
-                                       count_of(search.explored() + search.redundant(), "run"));
-  if (search.complete()) return text + ": all that can differ";
+std::string counted(const ScheduleSearch& search, int64_t unfinished, const std::string& stopped) {
+  const int64_t explored = search.explored() + unfinished;
+  const std::string text = fmt::format("{} explored in {}", count_of(explored, "schedule"),
+                                       count_of(explored + search.redundant(), "run"));
+  if (search.complete() && unfinished == 0) return text + ": all that can differ";
   if (!stopped.empty()) return text + ": NOT ALL that can differ, " + stopped;
   return text + ": NOT ALL that can differ, as some part from the first one at too many calls";
 }
@@ -60,7 +62,7 @@ void ScheduleRuns::go_on(const std::shared_ptr<Job>& job) {
     return;
   }
   judge::CaseResult result = std::move(*job->kept);
-  const std::string text = counted(job->search, stopped);
+  const std::string text = counted(job->search, job->unfinished, stopped);
   result.message = result.message.empty() ? text : result.message + "; " + text;
   result.seconds = job->seconds;
   job->done(std::move(result));
@@ -77,6 +79,8 @@ void ScheduleRuns::take(const std::shared_ptr<Job>& job, int64_t schedule,
   if (finished) {
     job->search.add(schedule, trace_from_text(result.endings.front().message));
     result.endings.front().message.clear();
+  } else {
+    ++job->unfinished;
   }
   // One that the ranks refuse, or that fails as it is to, has one way to do so.
   job->ends = !finished || !result.as_expected;
