@@ -9,6 +9,8 @@
 #include <set>
 #include <tuple>
 
+#include "base/count_of.h"
+
 namespace shardproof::sim::validate {
 namespace {
 
@@ -218,8 +220,9 @@ std::vector<ValidationFinding> findings_of_endings(const std::vector<RankEnding>
     finding.message = fmt::format("{} {}: {}", hosts.text(first.rank), first.kind,
                                   first.message.substr(0, first.message.find('\n')));
     if (those.size() > 1) {
-      finding.message += fmt::format(" (and {} more ranks, on {})", those.size() - 1,
-                                     fmt::join(finding.hosts, ", "));
+      finding.message +=
+          fmt::format(" (and {}, on {})", count_of(std::ssize(those) - 1, "more rank"),
+                      fmt::join(finding.hosts, ", "));
     }
     if (!first.last_call.empty()) {
       finding.message += fmt::format("; its last call was {}", first.last_call);

@@ -61,25 +61,45 @@ std::vector<OddFact> odd_facts(const std::vector<Facts>& facts) {
 
 std::vector<ValidationFinding> clocks_off(const std::vector<ClockOffset>& by_rank,
                                           const Hosts& hosts, double limit_s) {
+  std::vector<ClockOffset> clocks;  // of each host, by its rank whose time is known best
   std::vector<double> offsets;
-  for (const ClockOffset& one : by_rank) offsets.push_back(one.seconds);
-  const double usual = median(offsets);
+  for (int64_t host = 0; host < hosts.count(); ++host) {
+    const std::vector<int64_t> ranks = hosts.ranks_of(host);
+    const auto uncertainty = [&](int64_t rank) { return by_rank[rank].uncertainty; };
+    clocks.push_back(by_rank[*std::ranges::min_element(ranks, {}, uncertainty)]);
+    offsets.push_back(clocks.back().seconds);
+  }
   std::vector<ValidationFinding> findings;
-  std::set<int64_t> named;
-  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-    const double off = by_rank[rank].seconds - usual;
-    const int64_t host = hosts.of(static_cast<int64_t>(rank));
-    if (!(std::abs(off) - by_rank[rank].uncertainty > limit_s)) continue;
-    if (!named.insert(host).second) continue;
-    findings.push_back(
-        {.stage = Stage::kEnvironment,
-         .kind = FindingKind::kClock,
-         .hosts = {hosts.name(host)},
-         .ranks = hosts.ranks_of(host),
-         .message = fmt::format("the clock of {} is {:.3f} s {} the median (uncertainty "
-                                "{:.3f} s, limit {:g} s)",
-                                hosts.called(host), std::abs(off), off > 0 ? "ahead of" : "behind",
-                                by_rank[rank].uncertainty, limit_s)});
+  const auto add = [&](std::vector<int64_t> of, const std::string& what, double uncertainty) {
+    ValidationFinding finding{.stage = Stage::kEnvironment, .kind = FindingKind::kClock};
+    for (const int64_t host : of) {
+      finding.hosts.push_back(hosts.name(host));
+      const std::vector<int64_t> ranks = hosts.ranks_of(host);
+      finding.ranks.insert(finding.ranks.end(), ranks.begin(), ranks.end());
+    }
+    finding.message =
+        fmt::format("{} (uncertainty {:.3f} s, limit {:g} s)", what, uncertainty, limit_s);
+    findings.push_back(std::move(finding));
+  };
+  if (hosts.count() == 2) {  // neither is the usual one
+    const double apart = std::abs(offsets[0] - offsets[1]);
+    const double uncertainty = clocks[0].uncertainty + clocks[1].uncertainty;
+    if (apart - uncertainty > limit_s) {
+      add({0, 1},
+          fmt::format("the clocks of {} and {} are {:.3f} s apart", hosts.called(0),
+                      hosts.called(1), apart),
+          uncertainty);
+    }
+    return findings;
+  }
+  const double usual = median(offsets);
+  for (int64_t host = 0; host < hosts.count(); ++host) {
+    const double off = offsets[host] - usual, uncertainty = clocks[host].uncertainty;
+    if (!(std::abs(off) - uncertainty > limit_s)) continue;
+    add({host},
+        fmt::format("the clock of {} is {:.3f} s {} the median of the hosts", hosts.called(host),
+                    std::abs(off), off > 0 ? "ahead of" : "behind"),
+        uncertainty);
   }
   return findings;
 }

@@ -217,7 +217,7 @@ Suite parse_suite(const std::string& file, const std::string& text) {
   map.integer("seed", suite.seed, 0, int64_t{1} << 52);
   map.several("stages", suite.stages);
   map.integer("rounds", suite.rounds, 1, kMany);
-  map.integers("sizes", suite.sizes, 1, 1 << 24);
+  map.integers("sizes", suite.sizes, 1, 1 << 17);  // kMostElements of exchange.cpp
   map.several("ops", suite.ops);
   map.several("dtypes", suite.dtypes);
   read_mesh(map, file, suite);

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "base/count_of.h"
 #include "base/elapsed.h"
 #include "base/error.h"
 #include "sim/judge/verdict/verdict.h"
@@ -222,8 +223,8 @@ class Validation {
     found_.insert(found_.end(), off.begin(), off.end());
     result_.environment = environment_json(facts_, result_.hosts, clocks);
     const size_t odd = odd_facts(facts_).size();
-    stage.note = fmt::format("{} host{}", facts_.size(), facts_.size() == 1 ? "" : "s");
-    if (odd > 0) stage.note += fmt::format(", {} odd facts", odd);
+    stage.note = count_of(std::ssize(facts_), "host");
+    if (odd > 0) stage.note += ", " + count_of(static_cast<int64_t>(odd), "odd fact");
   }
 
   void exchange(StageResult& stage) {

@@ -270,6 +270,16 @@ TEST_CASE("a clock is off beyond the limit and the uncertainty of its time", "[v
   off = clocks_off(clocks, hosts, 1);
   REQUIRE(off.size() == 1);
   CHECK(off[0].hosts == std::vector<std::string>{"host0"});
+  // A host counts once, however many ranks it has.
+  clocks = {{0, 0}, {0, 0.01}, {0, 0.01}, {-9, 0.01}, {-9, 0.01}};
+  off = clocks_off(clocks, {.names = {"a", "b", "c"}, .of_rank = {0, 0, 0, 1, 2}}, 1);
+  REQUIRE(off.size() == 1);
+  CHECK(off[0].hosts == std::vector<std::string>{"a"});
+  // Of two neither is the usual one.
+  off = clocks_off({{0, 0}, {-9, 0.01}}, hosts_of_ranks(2, 1), 1);
+  REQUIRE(off.size() == 1);
+  CHECK(off[0].hosts == std::vector<std::string>{"host0", "host1"});
+  CHECK(off[0].ranks == std::vector<int64_t>{0, 1});
 }
 
 TEST_CASE("this machine has facts", "[validate]") {
