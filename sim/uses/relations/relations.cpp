@@ -97,6 +97,8 @@ std::vector<CaseSpec> with_relations(const std::vector<CaseSpec>& cases) {
       if (!reason.empty()) continue;
       related.push_back(spec);
       related.back().name = with_label(spec.name, relation.name);
+      related.back().reference = {};  // its values are compared with those of the changed case
+      related.back().sample_rows = 0;
     }
     if (related.size() > before) continue;
     related.push_back(spec);
