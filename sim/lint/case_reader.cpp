@@ -27,7 +27,10 @@ namespace {
 CaseSpec read_replay(const std::string& path) {
   const nlohmann::json parsed = read_json_object(path);
   try {
-    return case_spec_from_json(parsed.contains("spec") ? parsed["spec"] : parsed);
+    CaseSpec spec = case_spec_from_json(parsed.contains("spec") ? parsed["spec"] : parsed);
+    spec.file = path;  // its scenario may have changed, or ran with options of the command
+    spec.line = 0;
+    return spec;
   } catch (const nlohmann::json::exception& error) {
     throw_bad_input(fmt::format("{} is not an expanded case ({})", path, json_problem(error)),
                     "name a scenario, or a file that a run left in its replay folder");
@@ -61,6 +64,8 @@ class Reader {
           spec.world.backend = backend;
         else if (spec.world.backend != backend)
           return;
+        require_unique(spec);
+        require_right(spec);
         cases.push_back(std::move(spec));
         return;
       }

@@ -50,7 +50,8 @@ std::string shell_word(const std::string& word) {
 
 std::string replay_command(const CaseSpec& spec) {
   if (spec.file.empty()) return "";
-  const bool scenario = spec.file.ends_with(".yaml") || spec.file.ends_with(".yml");
+  const bool scenario =
+      spec.file.ends_with(".yaml") || spec.file.ends_with(".yml") || spec.file.ends_with(".json");
   std::string command = "shardproof ";
   command += scenario
                  ? fmt::format("run {} --only {}", shell_word(spec.file), shell_word(spec.name))
