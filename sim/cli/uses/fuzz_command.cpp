@@ -71,7 +71,21 @@ void restrict_by(explore::Catalog& catalog, const std::string& text) {
   catalog.restrict_to(path, std::move(values));
 }
 
+// The last of two would replace the other.
+void require_once(const ExploreArguments& explore) {
+  std::vector<std::string> paths;
+  if (!explore.precisions.empty()) paths.emplace_back("precision");
+  if (!explore.workloads.empty()) paths.emplace_back("workload");
+  for (const std::string& text : explore.set) paths.push_back(text.substr(0, text.find('=')));
+  std::ranges::sort(paths);
+  const auto twice = std::ranges::adjacent_find(paths);
+  if (twice == paths.end()) return;
+  throw_bad_input(fmt::format("the values of {} are restricted twice", *twice),
+                  "give all of them at once");
+}
+
 explore::Catalog catalog_for(const ExploreArguments& explore, const WorldChoice& world) {
+  require_once(explore);
   std::vector<std::string> known = known_workloads();
   for (const KnownWorkload& one : world.workloads) known.push_back(one.name);
   for (const std::string& name : explore.workloads) {

@@ -49,6 +49,7 @@ Fuzz::Fuzz(const FuzzSettings& settings, const Catalog& catalog, WorldChoice wor
       random_(stream_seed(settings_.seed, "fuzz")) {}
 
 void Fuzz::read_corpus(const std::string& folder) {
+  has_corpus_ = true;
   for (const std::string& file : lint::find_scenario_files({folder})) {
     for (const CaseSettings& settings : parse_scenario(file, world_).settings) {
       coverage_.add(catalog_.kinds_in(settings));
@@ -59,9 +60,21 @@ void Fuzz::read_corpus(const std::string& folder) {
 void Fuzz::run(const std::string& folder) {
   folder_ = folder;
   fs::create_directories(folder_ / "corpus");
+  if (has_corpus_) kept_ = last_number();
   while (!is_over()) one_round();
   sample_pairs();
   write_text_file(folder_ / "coverage.json", coverage_json().dump(1) + "\n");
+}
+
+int64_t Fuzz::last_number() const {
+  int64_t last = 0;
+  const std::string begin = fmt::format("{}-", settings_.seed);
+  for (const auto& entry : fs::directory_iterator(folder_ / "corpus")) {
+    const std::string name = entry.path().stem().string();
+    if (name.starts_with(begin))
+      last = std::max<int64_t>(last, std::atoll(name.c_str() + begin.size()));
+  }
+  return last;
 }
 
 double Fuzz::seconds_left() const { return settings_.minutes * 60 - seconds_since(start_); }
@@ -100,7 +113,7 @@ void Fuzz::draw(PairCoverage& expected, std::vector<CaseSpec>& cases,
   }
   const CaseSettings settings = found ? *found : drawer_.draw_missing(coverage_, expected, random_);
   expected.add(catalog_.kinds_in(settings));
-  const std::string name = fmt::format("{}-{:06}", settings_.seed, number);
+  const std::string name = fmt::format("{}-{:06}", settings_.seed, kept_ + number);
   const fs::path file = folder_ / "corpus" / (name + ".yaml");
   write_text_file(file, scenario_text(settings, fmt::format("shardproof fuzz --seed {}, case {}",
                                                             settings_.seed, number)));

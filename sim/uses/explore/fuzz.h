@@ -61,6 +61,8 @@ class Fuzz {
   };
 
   double seconds_left() const;
+  // Of the cases of this seed in the folder's corpus.
+  int64_t last_number() const;
   bool is_over() const;
   void one_round();
   void draw(PairCoverage& expected, std::vector<CaseSpec>& cases,
@@ -81,6 +83,8 @@ class Fuzz {
   std::mt19937_64 random_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::filesystem::path folder_;
+  bool has_corpus_ = false;
+  int64_t kept_ = 0;  // the last number of a case of the corpus that was read, which stays
   int64_t drawn_ = 0, rounds_ = 0, run_count_ = 0, refused_ = 0, undecided_ = 0;
   int64_t sampled_ = 0, sampled_valid_ = 0, sampled_run_ = 0;
   std::map<std::string, std::string> refusals_;  // a sentence, and the first case with it
