@@ -2,11 +2,13 @@
 #include <iostream>
 
 #include "sim/cli/commands.h"
+#include "sim/cli/outputs.h"
 #include "sim/report/compare_runs.h"
 
 namespace shardproof::sim::cli {
 
 int compare_runs_command(const std::string& a, const std::string& b) {
+  require_two(report::results_file(a), report::results_file(b));
   if (a.ends_with(".safetensors") && b.ends_with(".safetensors")) {
     const std::string differences = report::dump_differences(a, b);
     std::cout << (differences.empty() ? "all values are equal\n" : differences);

@@ -24,9 +24,7 @@ using nlohmann::json;
 
 constexpr size_t kShownTensors = 10;  // of a case
 
-// The results of a run folder, or a results.json.
-json results_of(const std::string& given) {
-  const std::string path = std::filesystem::is_directory(given) ? given + "/results.json" : given;
+json results_of(const std::string& path) {
   json results = read_json_object(path, kMaxResultsBytes);
   if (results.value("format", json()) != kResultsFormat ||
       !results.value("cases", json()).is_array()) {
@@ -280,7 +278,8 @@ bool RunComparison::differs() const {
 }
 
 RunComparison compare_runs(const std::string& folder_a, const std::string& folder_b) {
-  const json results_a = results_of(folder_a), results_b = results_of(folder_b);
+  const json results_a = results_of(results_file(folder_a)),
+             results_b = results_of(results_file(folder_b));
   const json &a = results_a.at("cases"), &b = results_b.at("cases");
   RunComparison comparison;
   try {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -36,6 +37,11 @@ struct RunComparison {
   std::vector<std::string> only_a, only_b;  // names of cases that the other run lacks
   bool differs() const;
 };
+
+// The results.json of a run's folder; a file is its own.
+inline std::string results_file(const std::string& given) {
+  return std::filesystem::is_directory(given) ? given + "/results.json" : given;
+}
 
 // Matches cases by name and backend, or by name alone when each run has it once. Throws
 // Error(kBadInput) for a folder without results.json, another format, missing digests, when no

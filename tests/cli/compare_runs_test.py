@@ -6,6 +6,7 @@ Usage: compare_runs_test.py PROGRAM [unittest arguments]
 import json
 import os
 import re
+import shutil
 import struct
 
 import cli_test  # makes tests/support importable
@@ -33,6 +34,9 @@ class Runs(cli_test.CommandTest):
 class CompareRuns(Runs):
     def compare(self, a, b, status=None):
         return self.run_to_end("compare-runs", self.path(a), self.path(b), status=status)
+
+    def copied(self, name):
+        return os.path.basename(shutil.copytree(self.path(name), self.path(name + "2"), dirs_exist_ok=True))
 
     def write_results(self, out, results):
         self.write(f"{out}/results.json", json.dumps(results))
@@ -86,11 +90,17 @@ class CompareRuns(Runs):
             results = self.results("a")
             results["cases"][0]["tensors"][3]["digest"] = digest
             self.write_results("b", results)
-            for pair in (("a", "b"), ("b", "a"), ("b", "b")):
+            for pair in (("a", "b"), ("b", "a"), ("b", self.copied("b"))):
                 done = self.compare(*pair)
-                if pair != ("b", "b") or digest != ["0" * 16]:
+                if "a" in pair or digest != ["0" * 16]:
                     self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done)
                     self.assertIn("without one digest for each rank", done.stderr)
+
+    def test_a_run_is_not_compared_with_itself(self):
+        self.run_text(MODEL, "a")
+        os.symlink("a", self.path("latest"))
+        for one, other in (("a", "a"), ("a", "latest"), ("a/results.json", "a")):
+            self.assertIn("are the same", self.compare(one, other, status=2).stderr)
 
     def test_another_seed_is_one_line_and_leaves_nothing_to_compare(self):
         two = MODEL + "matrix: {parallel.tensor_parallel_size: [1, 2]}\n"
@@ -119,7 +129,7 @@ class CompareRuns(Runs):
 
     def test_tensors_are_counted_as_in_run(self):
         said = re.search(r"   (\d+ tensors), ", self.run_text(MODEL, "a").stdout)[1]
-        self.assertRegex(self.compare("a", "a").stdout, rf"t/model on emulated   {said} and \d+ parameters that the "
+        self.assertRegex(self.compare("a", self.copied("a")).stdout, rf"t/model on emulated   {said} and \d+ parameters that the "
                          "golden's gradients gave\n")
 
     def test_other_settings_are_said(self):
@@ -197,7 +207,7 @@ class CompareRuns(Runs):
         results = self.results("c")
         results["cases"] += self.results("a")["cases"]
         self.write_results("both", results)
-        done = self.compare("both", "both", status=0)
+        done = self.compare("both", self.copied("both"), status=0)
         self.assertIn("nothing   t/refused on emulated   no tensors to compare", done.stdout)
         self.assertIn("2 cases in both runs: 1 the same to the bit, 0 differ, 1 without tensors", done.stdout)
 
