@@ -64,7 +64,7 @@ void add_selection(CLI::App& app, RunArguments& run) {
   app.add_option("--shuffle", run.shuffle, "Run in an order drawn from this seed")
       ->check(CLI::Range(-(int64_t{1} << 62), int64_t{1} << 62));
   app.add_option("--seed", run.seed, "Replaces the seed of every scenario")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 62));
+      ->check(CLI::Range(int64_t{0}, static_cast<int64_t>(kMaxSeed)));
   app.add_option("--rerun-failed", run.rerun_failed, "Only the unexpected cases of this run");
   app.add_flag("--all", run.all_tags, "Also the cases tagged slow or manual");
 }
@@ -196,9 +196,10 @@ const Command kCommands[] = {
        CLI::Option* resume = app.add_option("--resume", a.run.resume,
                                             "Run what the run of this folder did not finish");
        for (const char* other :
-            {"scenarios", "--backend", "--filter", "--only", "--shard", "--shuffle", "--seed",
-             "--sample-rows", "--rerun-failed", "--all", "--device", "--fresh", "--no-cache",
-             "--out", "--force", "--dump", "--shrink"}) {
+            {"scenarios", "--backend", "--filter",      "--only",         "--shard",
+             "--shuffle", "--seed",    "--sample-rows", "--rerun-failed", "--all",
+             "--device",  "--fresh",   "--no-cache",    "--out",          "--force",
+             "--dump",    "--shrink",  "--schedules",   "--relations",    "--ignore-limits"}) {
          resume->excludes(app.get_option(other));
        }
      }},

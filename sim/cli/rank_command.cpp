@@ -26,8 +26,8 @@ Backend backend_of(const RunArguments& arguments, DeviceKind device) {
   return backend;
 }
 
-int run_selected(const RunArguments& arguments, const CommandLine& command,
-                 world::WorldPool& pool) {
+int run_selected(const RunArguments& given, const CommandLine& command, world::WorldPool& pool) {
+  const RunArguments arguments = as_they_ran(given);
   Selection selection = select_cases(arguments);
   if (selection.cases.empty() && !selection.skipped.empty()) {
     throw_bad_input(fmt::format("no selected case is for {} ranks", *arguments.world_size),

@@ -140,6 +140,8 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   run.info.started = report::utc_now();
   run.info.command = command.text;
   run.info.arguments = command.words;
+  run.info.arguments.insert(run.info.arguments.end(), arguments.taken_over.begin(),
+                            arguments.taken_over.end());
   run.info.directory = std::filesystem::current_path().string();
   run.info.version = version_text();
   run.info.program = program;
@@ -149,6 +151,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   if (earlier) {
     run.info.started = earlier->run.info.started;
     run.info.command = earlier->run.info.command;
+    run.info.arguments = earlier->run.info.arguments;
     files = std::move(earlier->files);
     files->drop_results();
   } else {  // without links, which another run may move
@@ -167,7 +170,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
                                    .seconds = run.info.seconds,
                                    .exit_status = run.info.exit_status,
                                    .run_folder = folder,
-                                   .resumable = !arguments.world_size,
+                                   .resumable = !arguments.world_size && !arguments.drawn,
                                    .program = command.program};
   out << report::summary_text(parts, report::wants_color() && !arguments.json_lines);
   job_summary.add(report::job_section(parts));

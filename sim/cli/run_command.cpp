@@ -69,9 +69,21 @@ RunArguments resumed_arguments(const RunArguments& given, const report::EarlierR
   return arguments;
 }
 
+int run_selected(const RunArguments& arguments, const CommandLine& command, Selection selection,
+                 world::WorldPool& pool, ShrinkUnexpected shrink,
+                 std::optional<ResumedRun> earlier) {
+  if (!arguments.dump.empty()) set_dump(arguments, selection);
+  std::vector<judge::CaseResult> results;
+  const int status =
+      run_cases(arguments, command, std::move(selection), pool, std::move(earlier), &results);
+  if (arguments.shrink) shrink(results, arguments, pool);
+  return status;
+}
+
 // From where it was started, so that relative paths are the same. The folder is locked before it is
 // read, and named without links, which another run may move.
-int resume_run(RunArguments given, const CommandLine& command, world::WorldPool& pool) {
+int resume_run(RunArguments given, const CommandLine& command, world::WorldPool& pool,
+               ShrinkUnexpected shrink) {
   namespace fs = std::filesystem;
   if (!report::holds_journal(given.resume)) report::read_earlier_run(given.resume);  // throws why
   given.resume = fs::canonical(given.resume).string();
@@ -85,24 +97,17 @@ int resume_run(RunArguments given, const CommandLine& command, world::WorldPool&
                                 earlier.info.directory, error.message()),
                     "start a new run instead");
   }
-  Selection selection = select_cases(arguments);
-  if (!arguments.dump.empty()) set_dump(arguments, selection);
-  return run_cases(arguments, command, std::move(selection), pool,
-                   ResumedRun{std::move(earlier), std::move(files)});
+  return run_selected(arguments, command, select_cases(arguments), pool, shrink,
+                      ResumedRun{std::move(earlier), std::move(files)});
 }
 
 }  // namespace
 
-int run_command(const RunArguments& arguments, const CommandLine& command, world::WorldPool& pool,
+int run_command(const RunArguments& given, const CommandLine& command, world::WorldPool& pool,
                 ShrinkUnexpected shrink) {
-  if (!arguments.resume.empty()) return resume_run(arguments, command, pool);
-  Selection selection = select_cases(arguments);
-  if (!arguments.dump.empty()) set_dump(arguments, selection);
-  std::vector<judge::CaseResult> results;
-  const int status =
-      run_cases(arguments, command, std::move(selection), pool, std::nullopt, &results);
-  if (arguments.shrink) shrink(results, arguments, pool);
-  return status;
+  if (!given.resume.empty()) return resume_run(given, command, pool, shrink);
+  const RunArguments arguments = as_they_ran(given);
+  return run_selected(arguments, command, select_cases(arguments), pool, shrink, std::nullopt);
 }
 
 }  // namespace shardproof::sim::cli

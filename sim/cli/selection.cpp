@@ -105,10 +105,16 @@ std::set<std::pair<std::string, Backend>> failed_cases(RunArguments& arguments) 
   std::set<std::string> files;
   if (arguments.rerun_failed.empty()) return failed;
   int64_t schedules = 0;
-  for (const CaseSpec& spec : report::unexpected_cases(arguments.rerun_failed)) {
+  const report::UnexpectedCases earlier = report::unexpected_cases(arguments.rerun_failed);
+  for (const CaseSpec& spec : earlier.cases) {
     failed.emplace(judge::name_without_schedule(spec.name), spec.world.backend);
     files.insert(spec.file);
     schedules = std::max(schedules, judge::schedule_of_name(spec.name));
+  }
+  if (failed.empty() && earlier.not_run > 0) {
+    throw_bad_input(fmt::format("no case of {} failed, and {} did not run", arguments.rerun_failed,
+                                count_of(static_cast<int64_t>(earlier.not_run), "case")),
+                    "run them with --resume");
   }
   if (failed.empty()) {
     throw_bad_input(fmt::format("every case of {} ended as expected", arguments.rerun_failed),
@@ -134,12 +140,14 @@ std::vector<CaseSpec> under_schedules(std::vector<CaseSpec> cases, const RunArgu
   }
   if (arguments.schedules == runs::kAllSchedules) return cases;
   const int64_t only = judge::schedule_of_name(arguments.only);
-  if (only > arguments.schedules && !cases.empty() && arguments.only != cases.front().name) {
+  const bool names_schedule = only > 0 && !cases.empty() && arguments.only != cases.front().name;
+  if (names_schedule && arguments.schedules > 0 && only > arguments.schedules) {
     throw_bad_input(
         fmt::format("--only names schedule {}, and the run has {}", only, arguments.schedules),
         fmt::format("add --schedules {}", only));
   }
-  cases = judge::with_schedules(std::move(cases), arguments.schedules);
+  const bool adds_it = names_schedule && arguments.schedules == 0;
+  cases = judge::with_schedules(std::move(cases), adds_it ? only : arguments.schedules);
   std::erase_if(cases, [&](const CaseSpec& spec) {
     const bool is_other =
         only > 0 && spec.world.backend == Backend::kEmulated && spec.name != arguments.only;
@@ -187,8 +195,42 @@ void unknown_case(const std::string& only, const std::vector<std::string>& names
                                   : fmt::format("did you mean {}?", nearest));
 }
 
+RunArguments as_they_ran(RunArguments arguments) {
+  if (arguments.rerun_failed.empty()) return arguments;
+  std::vector<std::string> words = report::unexpected_cases(arguments.rerun_failed).arguments;
+  words.insert(words.begin(), "shardproof");
+  const ParsedArguments parsed = parse_arguments(words);
+  if (!parsed.arguments || parsed.arguments->command != "run") return arguments;
+  const RunArguments& then = parsed.arguments->run;
+  const auto take = [&](const std::string& option, const std::string& value) {
+    std::cerr << fmt::format("--rerun-failed: {}{}{} as in {}\n", option, value.empty() ? "" : " ",
+                             value, arguments.rerun_failed);
+    arguments.taken_over.push_back(option);
+    if (!value.empty()) arguments.taken_over.push_back(value);
+  };
+  if (!arguments.seed && then.seed) {
+    arguments.seed = then.seed;
+    take("--seed", std::to_string(*then.seed));
+  }
+  if (arguments.schedules != 0 || arguments.relations) return arguments;
+  if (then.relations && arguments.sample_rows == 0) {
+    arguments.relations = true;
+    take("--relations", "");
+  }
+  if (then.schedules != 0) {
+    arguments.schedules = then.schedules;
+    const bool all = then.schedules == runs::kAllSchedules;
+    take("--schedules", all ? "all" : std::to_string(then.schedules));
+  }
+  if (arguments.sample_rows == 0 && then.sample_rows > 0) {
+    arguments.sample_rows = then.sample_rows;
+    take("--sample-rows", std::to_string(then.sample_rows));
+  }
+  return arguments;
+}
+
 Selection select_cases(const RunArguments& given) {
-  RunArguments arguments = given;
+  RunArguments arguments = as_they_ran(given);
   const auto failed = failed_cases(arguments);
   const auto has_failed = [&](const CaseSpec& spec) {
     const bool anywhere = !arguments.backends.empty();  // the command names the backends anew
@@ -205,8 +247,8 @@ Selection select_cases(const RunArguments& given) {
   if (arguments.relations) cases = relations::with_relations(cases);
   require_known_name(arguments.only, cases);
   std::erase_if(cases, [&](const CaseSpec& spec) {
-    return !passes_filters(arguments, spec) || !is_requested(arguments, spec) ||
-           (!arguments.rerun_failed.empty() && !has_failed(spec));
+    return !passes_filters(arguments, spec) ||
+           !(arguments.rerun_failed.empty() ? is_requested(arguments, spec) : has_failed(spec));
   });
   Selection selection;
   const size_t of_all_shares = cases.size();

@@ -16,6 +16,10 @@ struct Selection {
   std::string empty_share = {};
 };
 
+// With the seed, schedules, relations and rows of the run of --rerun-failed, where these arguments
+// give none: a case is run again as it ran. Standard error says which.
+RunArguments as_they_ran(RunArguments arguments);
+
 // Throws Error(kBadInput) with the problems of all files, for a path that is not a scenario, and
 // when nothing is selected.
 Selection select_cases(const RunArguments& arguments);

@@ -175,30 +175,34 @@ std::vector<CaseSpec> EarlierRun::missing(const std::string& reason) const {
   return cases;
 }
 
-std::vector<CaseSpec> unexpected_cases(const std::string& folder) {
+UnexpectedCases unexpected_cases(const std::string& folder) {
   const std::string path = folder + "/results.json";
-  std::vector<CaseSpec> cases;
+  UnexpectedCases found;
   if (holds_journal(folder) && !has_final_results(folder)) {
     const EarlierRun run = read_earlier_run(folder);
     for (const judge::CaseResult& result : run.results()) {
-      if (!result.as_expected) cases.push_back(from_here(result.spec, run.info.directory));
+      if (!result.as_expected) found.cases.push_back(from_here(result.spec, run.info.directory));
     }
-    return cases;
+    found.arguments = run.info.arguments;
+    found.not_run = run.selected.size() - run.finished.size();
+    return found;
   }
   const nlohmann::json results = read_json_object(path, kMaxResultsBytes);
   if (results.value("format", nlohmann::json()) != kResultsFormat) {
     refuse(path, fmt::format("is not of the format {}", kResultsFormat));
   }
   try {
-    const std::string directory = results.at("run").value("directory", "");
+    const nlohmann::json& run = results.at("run");
     for (const auto& entry : results.at("cases")) {
       if (entry.at("as_expected").get<bool>()) continue;
-      cases.push_back(from_here(spec_of(entry), directory));
+      found.cases.push_back(from_here(spec_of(entry), run.value("directory", "")));
     }
+    found.arguments = run.value("arguments", found.arguments);
+    found.not_run = results.at("not_run").size();
   } catch (const nlohmann::json::exception& error) {
     refuse(path, fmt::format("a case in it is not whole ({})", json_problem(error)));
   }
-  return cases;
+  return found;
 }
 
 }  // namespace shardproof::sim::report

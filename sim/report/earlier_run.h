@@ -34,8 +34,15 @@ std::string journal_head(const RunInfo& info, const std::vector<CaseSpec>& selec
 // Two cases of the same digest are the same case of the same golden.
 std::string case_digest(const CaseSpec& spec);
 
-// The cases of an earlier run that did not end as expected: name, backend, and file as it is found
-// from here. Throws Error(kBadInput): neither results.json nor a journal there, or not one of ours.
-std::vector<CaseSpec> unexpected_cases(const std::string& folder);
+// What an earlier run is to run again.
+struct UnexpectedCases {
+  std::vector<CaseSpec> cases = {};         // name, backend, and file as it is found from here
+  std::vector<std::string> arguments = {};  // of its command
+  size_t not_run = 0;                       // cases that it did not come to
+};
+
+// The cases of an earlier run that did not end as expected. Throws Error(kBadInput): neither
+// results.json nor a journal there, or not one of ours.
+UnexpectedCases unexpected_cases(const std::string& folder);
 
 }  // namespace shardproof::sim::report

@@ -223,6 +223,7 @@ Json run_json(const RunInfo& info) {
   Json environment = Json::object();
   for (const auto& [key, value] : info.environment) environment[key] = valid_utf8(value);
   return {{"command", valid_utf8(info.command)},
+          {"arguments", texts(info.arguments)},
           {"directory", valid_utf8(info.directory)},
           {"version", valid_utf8(info.version)},
           {"program", info.program},

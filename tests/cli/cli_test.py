@@ -485,6 +485,43 @@ matrix:
         self.run_emulated(TWO_FAULTS, "--rerun-failed", self.path("a"), "--out", self.path("b"), status=3)
         self.assertEqual(["t/two[throws]"], [case["name"] for case in self.results(self.path("b"))["cases"]])
 
+    def test_rerun_failed_runs_what_had_run(self):
+        wrong = TWO_FAULTS.split("matrix")[0] + "faults: [{kind: corrupt, op: all_reduce, side: input}]\n"
+        for folder, *words in (("a", self.write("wrong.yaml", wrong), "--seed", "5"),
+                               ("b", "--rerun-failed", self.path("a")), ("c", "--rerun-failed", self.path("b"))):
+            self.call("run", *words, "--backend", "emulated", "--out", self.path(folder), status=1)
+            case = self.results(self.path(folder))["cases"][0]
+            self.assertEqual((case["seed"], case["replay"].split()[-2:]), (5, ["--seed", "5"]))
+
+    def test_what_did_not_run_did_not_fail(self):
+        self.run_emulated(TWO_FAULTS, "--out", self.path("a"), "--time-budget", "0", status=2)
+        said = self.call("run", "--rerun-failed", self.path("a"), status=2)
+        self.assertIn("and 2 cases did not run; run them with --resume", said)
+
+    def test_a_resumed_run_takes_no_schedules_and_is_shrunk_as_it_was_to_be(self):
+        self.run_emulated(TWO_FAULTS, "--out", self.path("a"), "--shrink", "--time-budget", "0", status=2)
+        for words in (("--schedules", "2"), ("--relations",), ("--ignore-limits",)):
+            self.assertIn(f"{words[0]} excludes --resume", self.call("run", "--resume", self.path("a"), *words, status=2))
+        self.assertIn("shrinking t/two[throws]", self.call("run", "--resume", self.path("a"), status=3))
+
+    def test_a_replay_file_is_a_case_of_its_own(self):
+        wrong = TWO_FAULTS.split("matrix")[0] + "faults: [{kind: corrupt, op: all_reduce, side: input}]\n"
+        files = []
+        for seed in ("3", "4"):
+            self.run_emulated(wrong, "--out", self.path(seed), "--seed", seed, status=1)
+            files += self.folder.glob(f"{seed}/replay/*.json")
+        self.assertIn("both make the case t/two", self.call("run", *map(str, files), "--backend", "emulated", status=2))
+        text = self.call("run", str(files[0]), "--backend", "emulated", "--out", self.path("again"), status=1)
+        self.assertIn(f"shardproof run {files[0]} --only t/two --backend emulated", text)
+
+    def test_a_policy_that_fails_leaves_no_files(self):
+        self.environment["TMPDIR"] = self.path("temporary")
+        os.makedirs(self.path("temporary"))
+        life = LIFE.replace("run:", "faults: [{kind: kill, rank: 1, at_call: 9}]\nexpect: {verdict: failed}\nrun:")
+        for backend in ("emulated", "gloo"):
+            self.call("run", self.write("life.yaml", life), "--backend", backend, "--out", self.path(backend))
+            self.assertEqual([], os.listdir(self.path("temporary")))
+
     def test_rerun_failed_runs_on_the_backends_of_that_run(self):
         self.run_emulated(TWO_FAULTS, "--out", self.path("a"), status=3)
         self.call("run", "--rerun-failed", self.path("a"), "--out", self.path("b"), status=3)

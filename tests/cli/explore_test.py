@@ -146,8 +146,9 @@ class Explore(cli_test.CommandTest):
         self.assertEqual(names, [[f"t/two[{case},schedule={k}]" for k in (1, 2, 3)] for case in ("right", "wrong")])
         _, done = self.run_schedules("both", "--schedules", 3, "--only", "t/two[right]")
         self.assertIn("schedules    t/two[right]: the values of 3 schedules are equal to the bit\n", done.stdout)
-        cases, _ = self.run_schedules("one", "--schedules", 3, "--only", "t/two[right,schedule=2]")
-        self.assertEqual([case["name"] for case in cases], ["t/two[right,schedule=2]"])
+        for out, words in (("one", ("--schedules", 3)), ("named", ())):
+            cases, _ = self.run_schedules(out, *words, "--only", "t/two[right,schedule=2]")
+            self.assertEqual([case["name"] for case in cases], ["t/two[right,schedule=2]"])
         for words, said in (
                 (("--only", "t/two[right,schedule=5]", "--schedules", 3), "add --schedules 5"),
                 (("--backend", "gloo", "--schedules", 3), "no selected case runs in the emulated world")):
@@ -167,9 +168,10 @@ class Explore(cli_test.CommandTest):
         failed = [case for case in cases if not case["as_expected"]]
         self.assertEqual([case["kind"] for case in failed], ["values"] * 2)
         self.assertEqual([case["replay"].split("--schedules ")[1] for case in failed], ["1", "2"])
-        done = self.run_to_end("run", "fails.yaml", "--rerun-failed", "first", "--out", "second", status=2)
+        done = self.run_to_end("run", "fails.yaml", "--rerun-failed", "first", "--schedules", 1, "--out", "second", status=2)
         self.assertIn("add --schedules 2", done.stderr)
-        done = self.run_program("run", "fails.yaml", "--rerun-failed", "first", "--schedules", 2, "--out", "second")
+        done = self.run_to_end("run", "fails.yaml", "--rerun-failed", "first", "--out", "second", status=1)
+        self.assertEqual("--rerun-failed: --schedules 2 as in first\n", done.stderr)
         again = self.results("second")["cases"]
         self.assertEqual([case["name"] for case in again], [case["name"] for case in failed])
         name = failed[1]["name"]
@@ -186,6 +188,37 @@ class Explore(cli_test.CommandTest):
         done = self.run_to_end("run", "all.yaml", "--schedules", "all", "--only", "t/all[loose]", "--time-budget", 0,
                              "--out", "some", status=2)
         self.run_to_end("run", "all.yaml", "--schedules", "some", status=2)
+
+    def test_a_run_that_does_not_finish_leaves_schedules_unknown(self):
+        (self.folder / "throws.yaml").write_text(ALL_SCHEDULES + "faults: [{kind: throw, rank: 1, op: all_reduce}]\n"
+                                                 "expect: {verdict: failed}\n")
+        done = self.run_to_end("run", "throws.yaml", "--schedules", "all", "--only", "t/all[loose]", "--out", "throws")
+        self.assertIn("1 schedule explored in 1 run: NOT ALL that can differ, as this ended the search", done.stdout)
+
+    def test_a_corpus_that_is_read_stays(self):
+        words = ("fuzz", "--count", 6, "--seed", 7, "--workload", "mapping", "--precision", "float64", "--out", "F")
+        self.run_to_end(*words)
+        before = {path.name: path.read_bytes() for path in (self.folder / "F/corpus").iterdir()}
+        self.run_to_end(*words, "--corpus", "F/corpus")
+        after = {path.name: path.read_bytes() for path in (self.folder / "F/corpus").iterdir()}
+        self.assertEqual(before, {name: after.get(name) for name in before})
+
+    def test_a_key_is_restricted_once(self):
+        for words in (("--precision", "float64", "--set", "precision=float32"), ("--set", "seed=1", "--set", "seed=2")):
+            done = self.run_to_end("fuzz", "--count", 1, *words, status=2)
+            self.assertIn("are restricted twice; give all of them at once", done.stderr)
+
+    def test_what_cannot_be_shrunk_leaves_the_others_and_the_exit_status(self):
+        place = self.folder / "runs/shrunk/t_two_wrong_.yaml"
+        place.parent.mkdir(parents=True)
+        place.write_text("name: mine\n")
+        (self.folder / "wrong.yaml").write_text(SCHEDULED.replace("verdict: mismatch", "verdict: match") +
+                                                "    - {name: throws, faults: [{kind: throw, rank: 1, op: all_reduce}]}\n")
+        done = self.run_to_end("run", "wrong.yaml", "--shrink", "--format", "jsonl", "--out", "out", status=3)
+        for line in done.stdout.splitlines():
+            json.loads(line)
+        self.assertIn("not shrunk: --out runs/shrunk/t_two_wrong_.yaml", done.stderr)
+        self.assertTrue((self.folder / "runs/shrunk/t_two_throws_.yaml").is_file())
 
     def test_a_case_that_matches_is_not_shrunk(self):
         (self.folder / "right.yaml").write_text("model: {num_hidden_layers: 1}\n")

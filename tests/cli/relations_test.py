@@ -103,6 +103,14 @@ class Relations(cli_test.CommandTest):
                              "t/small[tp2,relation=another_mesh]")
         self.assertIn("1 case", done.stdout)
 
+    def test_a_relation_compares_no_reference_and_no_sample(self):
+        (self.folder / "sampled.yaml").write_text(SMALL + "sample_rows: 1\n")
+        (self.folder / "against.yaml").write_text(SMALL + "reference: {mesh: {dp: 2}}\n")
+        for name in ("sampled", "against"):
+            done = self.run_to_end("run", f"{name}.yaml", "--relations", "--filter", "relation=files", "--backend", "emulated")
+            self.assertRegex(done.stdout, r"match .*relation=files")
+            self.assertNotRegex(done.stdout, "row of each|match against")
+
     def test_relations_run_instead_of_schedules(self):
         done = self.run_to_end("run", "small.yaml", "--relations", "--schedules", 2, status=2)
         self.assertIn("--schedules", done.stderr)

@@ -17,6 +17,7 @@
 #include "sim/cli/outputs.h"
 #include "sim/cli/selection.h"
 #include "sim/cli/uses/uses_commands.h"
+#include "sim/judge/verdict/replay.h"
 #include "sim/judge/verdict/schedules.h"
 #include "sim/lint/case_reader.h"
 #include "sim/run/case_runner.h"
@@ -193,6 +194,20 @@ class Shrink {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+// Standard output is for lines of JSON meanwhile.
+class LinesElsewhere {
+ public:
+  explicit LinesElsewhere(bool is_so) : before_(std::cout.rdbuf()) {
+    if (is_so) std::cout.rdbuf(std::cerr.rdbuf());
+  }
+  ~LinesElsewhere() { std::cout.rdbuf(before_); }
+  LinesElsewhere(const LinesElsewhere&) = delete;
+  LinesElsewhere& operator=(const LinesElsewhere&) = delete;
+
+ private:
+  std::streambuf* before_;
+};
+
 }  // namespace
 
 int shrink_command(const Arguments& arguments, world::WorldPool& pool) {
@@ -201,6 +216,7 @@ int shrink_command(const Arguments& arguments, world::WorldPool& pool) {
 
 void shrink_unexpected(const std::vector<judge::CaseResult>& results, const RunArguments& run,
                        world::WorldPool& pool) {
+  const LinesElsewhere text(run.json_lines);
   std::set<std::string> seen;  // one case of each way to fail
   for (const judge::CaseResult& result : results) {
     const bool is_new = !result.as_expected && result.verdict != Verdict::kMatch &&
@@ -219,7 +235,14 @@ void shrink_unexpected(const std::vector<judge::CaseResult>& results, const RunA
     arguments.run.backends = {name_of(result.spec.world.backend)};
     arguments.run.out.clear();
     std::cout << "\nshrinking " << result.spec.name << std::endl;
-    shrink_command(arguments, pool);
+    try {
+      shrink_command(arguments, pool);
+    } catch (const Error& error) {
+      std::cout << fmt::format(
+          "not shrunk: {}; `shardproof shrink {} --only {}` may help with "
+          "other options\n",
+          error.fact(), judge::shell_word(result.spec.file), judge::shell_word(result.spec.name));
+    }
   }
 }
 

@@ -275,7 +275,7 @@ TEST_CASE("results of an earlier run in the same folder do not survive", "[repor
 TEST_CASE("unexpected cases are read back, and what is no run's folder is a sentence", "[report]") {
   const InTemporaryFolder here;
   run_folder(examples(), {});
-  const auto cases = unexpected_cases("out");
+  const auto cases = unexpected_cases("out").cases;
   REQUIRE(cases.size() == 2);
   CHECK(cases[1].name == "faults/kill");
   const auto refusal = [](const std::string& content) {
