@@ -131,6 +131,14 @@ class Ends(unittest.TestCase):
         self.assertEqual((status, errors), (2, "shardproof score: /no/such/command cannot be started: No such file or "
                                                "directory\n"))
 
+    def test_a_machine_without_a_compiler(self):
+        environment = dict(os.environ, PYTHONPATH=str(HERE.parents[1] / "python"), XDG_CACHE_HOME=str(self.folder),
+                           CXX="/no/such/compiler")
+        done = subprocess.run([sys.executable, "-B", "-m", "shardproof", "score", "--", sys.executable, "-c", "exit(3)"],
+                              env=environment, capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, "^shardproof score: there is no compiler '/no/such/compiler' .*install g.*\n$")
+
     def test_the_time_limit_ends_all_processes(self):
         mark = self.folder / "pid"
         program = f"import os, subprocess; open('{mark}', 'w').write(str(subprocess.Popen(['sleep', '600']).pid)); " \
@@ -185,7 +193,7 @@ class Suites(unittest.TestCase):
         self.json = Path(self.enterContext(tempfile.TemporaryDirectory())) / "score.json"
 
     def run_in(self, folder, *arguments):
-        environment = dict(os.environ, PYTHONPATH=str(HERE.parents[1] / "python"))
+        environment = dict(os.environ, PYTHONPATH=str(HERE.parents[1] / "python"), SHARDPROOF_CHECKER="python")
         return subprocess.run([sys.executable, "-B", "-m", "shardproof", "score", "--json", str(self.json), *arguments],
                               cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
 

@@ -1,6 +1,7 @@
 """The command: a clean run, then one run for each fault, and the table of what was noticed."""
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -71,7 +72,7 @@ def run(command, folder: Path, environment: dict, timeout: float | None) -> Run:
     paths = [str(SITE), str(PACKAGES), os.environ.get("PYTHONPATH", "")]
     options = f"{os.environ.get('PYTEST_ADDOPTS', '')} -p shardproof.score.results".strip()
     found = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)), PYTEST_ADDOPTS=options,
-                 SHARDPROOF_CHECKS="0", **{FOLDER: str(folder)}, **environment)
+                 SHARDPROOF_CHECKS="0", SHARDPROOF_CHECKER="extension", **{FOLDER: str(folder)}, **environment)
     start = time.monotonic()
     with open(folder / "output", "wb") as output:
         process = subprocess.Popen(command, env=found, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -147,6 +148,8 @@ def main(arguments) -> int:
 
 
 def score(options, folder: Path) -> int:
+    if problem := why_no_faults():
+        return refuse(f"{problem}; without it no fault can be planted")
     try:
         clean = run(options.command, folder / "clean", {}, None)
     except OSError as error:
@@ -178,6 +181,17 @@ def score(options, folder: Path) -> int:
     if options.json:
         options.json.write_text(json.dumps(as_json(options.command, clean, findings), indent=1) + "\n")
     return 1 if options.fail_under is not None and percent(findings) < options.fail_under else 0
+
+
+def why_no_faults() -> str:
+    """Why the backend's extension, which plants the faults, cannot be built; empty if it is there."""
+    with contextlib.suppress(ImportError):  # torch may be in the Python of the command alone
+        from .. import backend
+        try:
+            backend.extension()
+        except backend.build.NoCompiler as error:
+            return str(error)
+    return ""
 
 
 def environment_of(fault: Fault, path: Path) -> dict[str, str]:
