@@ -11,6 +11,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "python"))
@@ -124,7 +125,46 @@ class Ends(unittest.TestCase):
     def test_a_command_without_collectives(self):
         status, _, errors = score("--", sys.executable, "-c", "")
         self.assertEqual(status, 2)
-        self.assertIn("no group of Gloo with two or more ranks calls anything", errors)
+        self.assertIn("no group of Gloo with two or more ranks calls what a fault fits", errors)
+
+    def test_options_that_are_wrong(self):
+        for option, value, fact in (("--max", "0", "'0' is not a whole number"), ("--max", "-3", "'-3' is not a whole"),
+                                    ("--fail-under", "nan", "'nan' is not a number of percent; give one from 0 to 100"),
+                                    ("--fail-under", "101", "'101' is not"), ("--timeout", "0", "'0' is not a number of sec"),
+                                    ("--timeout", "inf", "'inf' is not a number of seconds; give one from")):
+            with self.assertRaises(SystemExit) as end, contextlib.redirect_stderr(io.StringIO()) as errors:
+                command.main([option, value, "--", sys.executable, "-c", ""])
+            self.assertEqual(end.exception.code, 2)
+            self.assertIn(f"argument {option}: {fact}", errors.getvalue())
+
+    def test_a_result_that_cannot_be_written(self):
+        for path, fact in ((f"{self.folder}/no/r.json", f"there is no folder {self.folder}/no; make it"),
+                           (self.folder, "cannot be written; name another")):
+            status, _, errors = score("--json", str(path), "--", sys.executable, "-c", "exit(3)")
+            self.assertEqual(status, 2)
+            self.assertRegex(errors, f"^shardproof score: {path} cannot be written.*\n$")
+            self.assertIn(fact, errors)
+
+    def with_fault(self, fault, *options, **run):
+        """What is said where one fault fits, and its run ends so."""
+        runs = [command.Run(1, 0, {"t": "passed"}, False), command.Run(**run)]
+        with mock.patch.object(command, "run", side_effect=runs), mock.patch.object(
+                command, "planned", lambda _, kinds: [fault] if fault.kind in kinds else []):
+            return score(*options, "--", "command")
+
+    def test_a_fault_that_did_not_act(self):
+        fault = faults.Fault("drop", 1, faults.Place("all_reduce", "sum", "world", "a.py:1"))
+        status, text, errors = self.with_fault(fault, "--timeout", "0.2", status=None, outcomes={"t": "started"})
+        self.assertEqual(status, 2)
+        self.assertIn("- (ended before the fault acted)", text)
+        self.assertIn("no fault acted, so that nothing is said of the tests; run more faults, or give a longer --timeout "
+                      "than 0.2 s", errors)
+
+    def test_kinds_of_which_none_fits(self):
+        fault = faults.Fault("drop", 1, faults.Place("all_reduce", "sum", "world", "a.py:1"))
+        status, _, errors = self.with_fault(fault, "--kinds", "wrong_group,stale")
+        self.assertEqual((status, errors), (2, "shardproof score: no fault of --kinds wrong_group,stale fits, and 1 of "
+                                               "others; choose among drop\n"))
 
     def test_a_command_that_is_not_there(self):
         status, _, errors = score("--", "/no/such/command")

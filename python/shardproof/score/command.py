@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .. import arguments as values
 from .faults import KINDS, Fault, places, planned
 from .planting import FOLDER, TESTS
 
@@ -28,11 +29,12 @@ def parse(arguments):
     parser = argparse.ArgumentParser("shardproof score", description=DESCRIPTION, epilog=f"Kinds: {', '.join(KINDS)}.",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", type=kinds_of, default=KINDS, help="the kinds of faults, separated by commas; all")
-    parser.add_argument("--max", type=int, metavar="N", help="at most N faults, spread over all that fit")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS",
+    parser.add_argument("--max", type=values.at_least_1, metavar="N", help="at most N faults, spread over all that fit")
+    parser.add_argument("--timeout", type=values.seconds, metavar="SECONDS",
                         help=f"how long a run may take; {TIMES:g} times the clean run and {LEAST_SECONDS:g} s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes the result as JSON, too")
-    parser.add_argument("--fail-under", type=float, metavar="PERCENT", help="ends with status 1 if fewer are noticed")
+    parser.add_argument("--fail-under", type=values.percent, metavar="PERCENT",
+                        help="ends with status 1 if fewer are noticed")
     parser.add_argument("--list", action="store_true", help="only the clean run, and the faults that fit")
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="after --, such as: -- pytest tests")
     if "--" in arguments:  # what follows is the command's own
@@ -135,6 +137,8 @@ class Finding:
     def text(self) -> str:
         names = [test.rsplit("::", 1)[-1] for test in self.noticed_by()]
         text = (names or ["NONE"])[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        if not self.counts and self.run.status is None:
+            return "- (ended before the fault acted)"
         if not self.counts:
             return f"- (changed nothing, yet {text} failed)" if names else "- (changed nothing)"
         return text + (" (time limit)" if self.run.status is None else "")
@@ -148,6 +152,8 @@ def main(arguments) -> int:
 
 
 def score(options, folder: Path) -> int:
+    if problem := values.why_not_written(options.json):
+        return refuse(problem)
     if problem := why_no_faults():
         return refuse(f"{problem}; without it no fault can be planted")
     try:
@@ -157,14 +163,18 @@ def score(options, folder: Path) -> int:
     if clean.status != 0:
         sys.stderr.write((folder / "clean" / "output").read_text(errors="replace")[-4000:])
         return refuse(f"the command ends with status {clean.status} without a fault; make it pass first")
-    faults = planned(folder / "clean", options.kinds)
+    everything = planned(folder / "clean", KINDS)
+    faults = [fault for fault in everything if fault.kind in options.kinds]
     calls = places(folder / "clean")
     tests = [test for test, outcome in clean.outcomes.items() if outcome == "passed"] or [WHOLE]
     print(f"clean run: {counted(len(tests), 'test')} in {clean.seconds:.1f} s, {counted(len(calls), 'place')} with "
           f"collective calls, {counted(len(faults), 'fault')} fit", flush=True)
+    if everything and not faults:
+        return refuse(f"no fault of --kinds {','.join(options.kinds)} fits, and {len(everything)} of others; choose "
+                      f"among {', '.join(kind for kind in KINDS if kind in {fault.kind for fault in everything})}")
     if not faults:
-        return refuse("no group of Gloo with two or more ranks calls anything, and no model computes in one; score "
-                      "tests that run on several ranks over Gloo")
+        return refuse("no group of Gloo with two or more ranks calls what a fault fits, and no model computes in one; "
+                      "score tests that run on several ranks over Gloo")
     if options.max is not None and len(faults) > options.max:
         faults = [faults[i * len(faults) // options.max] for i in range(options.max)]
     if options.list:
@@ -180,6 +190,9 @@ def score(options, folder: Path) -> int:
     print(table(findings))
     if options.json:
         options.json.write_text(json.dumps(as_json(options.command, clean, findings), indent=1) + "\n")
+    if not any(one.counts for one in findings):
+        return refuse("no fault acted, so that nothing is said of the tests; run more faults, or give a longer --timeout "
+                      f"than {timeout:g} s if runs were ended")
     return 1 if options.fail_under is not None and percent(findings) < options.fail_under else 0
 
 
