@@ -13,6 +13,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as tree
 from pathlib import Path
+from types import SimpleNamespace
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -109,6 +110,17 @@ class OfFunctions(unittest.TestCase):
         self.assertRegex(done.stderr, "shardproof model: .*No such file or directory.*Not everything was run")
         self.assertFalse((self.folder / "all.json").exists())
 
+    def test_a_name_or_a_layout_that_is_given_twice_runs_once(self):
+        done = run("model_cases:whole", "model_cases:whole", "--layouts", "dp2, dp2", "--jobs", "2")
+        self.assertEqual((done.returncode, done.stdout.count("model_cases:whole")), (0, 1), done.stdout + done.stderr)
+
+    def test_results_that_cannot_be_written(self):
+        for option in ("--json", "--junit"):
+            done = run("model_cases:whole", "--layouts", "dp2", option, "no/such/file")
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (
+                2, "", "shardproof model: no/such/file cannot be written, because there is no folder no/such; make it, or name "
+                       "another file\n"))
+
     def test_what_cannot_be_run(self):
         for arguments, text in (
                 (("model_cases:absent",), "Write module:function"),
@@ -127,6 +139,30 @@ class OfFunctions(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stdout, "model_cases:raises +1 +not built build: ValueError: no such size")
         self.assertIn('of which nothing says how "tp2" cuts it', done.stdout)
+
+
+class Folders(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def model_run(self, name, done=()):
+        found = SimpleNamespace(_recipes=[SimpleNamespace(name=name)], _folder=self.folder)
+        return command.ModelRun(found, 0, None, [], set(done))
+
+    def test_each_name_has_its_own(self):
+        names = ["a/b", "a:b", "a_b", "a%2Fb", "..", ".", "a.b"]
+        folders = {self.model_run(name)._folder for name in names}
+        self.assertEqual((len(folders), {one.resolve().parent for one in folders}), (7, {self.folder.resolve() / "runs"}))
+
+    def test_what_is_wrong_stays_where_another_layout_runs(self):
+        one = self.model_run("a", [("a", "dp2 tp2"), ("a", "fsdp2"), ("b", "tp2")])
+        for name in ("1", "1-activations", "dp2-tp2", "dp2-tp2-activations", "tp2", "tp4-activations"):
+            (one._folder / name).mkdir(parents=True)
+        self.assertTrue(one._remove_earlier())
+        left = {path.name for path in one._folder.iterdir()}
+        self.assertEqual(left, {"1", "1-activations", "dp2-tp2", "dp2-tp2-activations"})
+        self.assertFalse(self.model_run("a")._remove_earlier())
+        self.assertEqual(list(one._folder.iterdir()), [])
 
 
 class Weights(unittest.TestCase):
@@ -180,6 +216,13 @@ class Lines(unittest.TestCase):
         self.assertEqual(one.detail, "param.w [4] at the start; the ranks load other weights than one rank from the same files")
         judgement = (ROOT / "sim" / "uses" / "recorded" / "recorded_judgement.cpp").read_text()
         self.assertIn(results.OTHER_START, judgement)
+
+    def test_colors_in_a_message_are_left_out_of_xml(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "all.xml")
+            results.write_junit(path, [results.Result("a", "dp2", verdict, "\x1b[31mred\x00")
+                                       for verdict in ("raises", "not built")])
+            self.assertEqual([one[0].get("message") for one in tree.parse(path).getroot()], ["raises: ?[31mred?", "?[31mred?"])
 
     def test_what_the_judge_leaves_out_is_said(self):
         one = results.Result("a", "tp2")

@@ -10,8 +10,9 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from urllib.parse import quote
 
-from .. import __version__, program as program_file
+from .. import __version__, arguments as values, program as program_file
 from ..error import Error
 from ..pytest_layout import Layout
 from . import families, rank, recipe, results
@@ -33,8 +34,8 @@ def parse(arguments):
     parser.add_argument("names", nargs="*", metavar="NAME", help="family, folder, or module:function")
     parser.add_argument("--layouts", default="tp2", help='layouts, separated by commas: "tp2, dp2, fsdp2, dp2 tp2"; tp2')
     parser.add_argument("--all", action="store_true", help="every family of transformers that has a tp_plan")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="families side by side; 1")
-    parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="of a layout; 120")
+    parser.add_argument("--jobs", type=values.at_least_1, default=1, metavar="N", help="families side by side; 1")
+    parser.add_argument("--timeout", type=values.seconds, default=120.0, metavar="SECONDS", help="of a layout; 120")
     parser.add_argument("--out", type=Path, metavar="DIR", help="keeps runs that are wrong, the results and a page there; "
                         "a second call runs what is not there yet")
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes the results as JSON")
@@ -43,8 +44,7 @@ def parse(arguments):
     options = parser.parse_args(arguments)
     if bool(options.names) == options.all:
         parser.error("give one or more NAMEs, or --all")
-    if options.jobs < 1:
-        parser.error("--jobs is at least 1")
+    options.names = list(dict.fromkeys(options.names))  # two of one name would share a folder
     return options
 
 
@@ -60,10 +60,13 @@ def main(arguments) -> int:
     except Error as error:
         return refuse(str(error))
     try:
+        if options.out:
+            options.out.mkdir(parents=True, exist_ok=True)
+        if problem := values.why_not_written(options.json) or values.why_not_written(options.junit):
+            return refuse(problem)
         if options.out is None:
             with tempfile.TemporaryDirectory(prefix="shardproof-model-") as folder:
                 return Command(options, layouts, recipes, program, Path(folder)).run()
-        options.out.mkdir(parents=True, exist_ok=True)
         return Command(options, layouts, recipes, program, options.out).run()
     except OSError as error:
         return refuse(f"{error}. Not everything was run. Free what is lacking, and start the command again")
@@ -75,7 +78,7 @@ def refuse(reason: str) -> int:
 
 
 def layouts_of(text: str) -> list[Layout]:
-    found = [Layout(one.strip()) for one in text.split(",") if one.strip()]
+    found = [Layout(one) for one in dict.fromkeys(" ".join(one.split()) for one in text.split(",")) if one]
     for layout in found:
         unknown = [word for word in [*layout.sizes, *layout.flags] if word not in recipe.AXES]
         if unknown or layout.flags or layout.world_size == 1:
@@ -177,10 +180,10 @@ class ModelRun:
     def __init__(self, command, index: int, template, layouts, done):
         self._command, self._index, self._template, self._layouts, self._done = command, index, template, layouts, done
         self._recipe = command._recipes[index]
-        self._folder = command._folder / "runs" / self._recipe.name.replace("/", "_").replace(":", "_")
+        self._folder = command._folder / "runs" / quote(self._recipe.name, safe="").replace(".", "%2E")
 
     def results(self):
-        shutil.rmtree(self._folder, ignore_errors=True)
+        kept = self._remove_earlier()
         found, failed = self._run(Layout("1"), None)
         if failed:
             yield found
@@ -195,8 +198,18 @@ class ModelRun:
                     result = self._judge(layout)
                     found = found if result.verdict == "match" else result
                     yield result
-        if found is None:  # what is wrong stays, with its golden
+        if found is None and not kept:  # what is wrong stays, with its golden
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _remove_earlier(self) -> bool:
+        """Removes what an earlier call has left, but for layouts that are wrong and do not run again; whether there are any."""
+        kept = {self._folder_of(Layout(layout)) for name, layout in self._done if name == self._recipe.name}
+        kept = {folder for folder in kept if folder.exists()}
+        for folder in self._folder.glob("*"):
+            of_layout = folder.with_name(folder.name.removesuffix(f"-{rank.ACTIVATIONS}"))
+            if not kept or of_layout not in {*kept, self._folder_of(Layout("1"))}:
+                shutil.rmtree(folder, ignore_errors=True)
+        return bool(kept)
 
     def _run(self, layout: Layout, golden: Path | None) -> tuple[Result, bool]:
         """What became of the ranks of a layout, and whether a rank failed."""

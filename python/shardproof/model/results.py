@@ -120,13 +120,18 @@ def write_junit(path: Path, found: list[Result]) -> None:
              f'failures="{sum(one.verdict in ("mismatch", "raises") for one in found)}" '
              f'skipped="{sum(one.verdict == "not built" for one in found)}">']
     for one in found:
-        lines.append(f"<testcase classname={quoteattr(one.name)} name={quoteattr(one.layout)} time=\"{one.seconds:.2f}\">")
+        lines.append(f"<testcase classname={attribute(one.name)} name={quoteattr(one.layout)} time=\"{one.seconds:.2f}\">")
         if one.verdict == "not built":
-            lines.append(f"<skipped message={quoteattr(one.detail)}/>")
+            lines.append(f"<skipped message={attribute(one.detail)}/>")
         elif one.verdict != "match":
-            lines.append(f"<failure message={quoteattr(one.verdict + ': ' + one.detail)}>{escape(printable(one.text))}</failure>")
+            message = attribute(f"{one.verdict}: {one.detail}")
+            lines.append(f"<failure message={message}>{escape(printable(one.text))}</failure>")
         lines.append("</testcase>")
     path.write_text("\n".join(['<?xml version="1.0" encoding="UTF-8"?>', *lines, "</testsuite>"]) + "\n")
+
+
+def attribute(text: str) -> str:
+    return quoteattr(printable(text))
 
 
 def printable(text: str) -> str:
