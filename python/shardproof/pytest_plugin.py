@@ -343,10 +343,10 @@ def run_on_rank(item, case) -> dict:
     result = phase(item, "setup")
     if result["outcome"] == "passed":
         result = phase(item, "call")
-        if result["outcome"] == "passed":
-            result |= left_open(case.layout)
-    torn_down = phase(item, "teardown", nextitem=None)
-    return torn_down if result["outcome"] == "passed" else result | {"logs": torn_down["logs"]}
+    torn_down = phase(item, "teardown", nextitem=None)  # where a fixture may close its recorder
+    if result["outcome"] != "passed":
+        return result | {"logs": torn_down["logs"]}
+    return torn_down | (left_open(case.layout) if torn_down["outcome"] == "passed" else {})
 
 
 def left_open(layout: Layout) -> dict:

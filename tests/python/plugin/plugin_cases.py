@@ -219,6 +219,22 @@ def test_leaves_its_recorder_open(layout):
     assert recorder
 
 
+@pytest.fixture
+def recorded(layout):
+    model = torch.nn.Linear(2, 2).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    layout.load(model)
+    with layout.record(model, optimizer):
+        yield model, optimizer
+
+
+@pytest.mark.layouts("tp2")
+def test_records_in_a_fixture(recorded):
+    model, optimizer = recorded
+    model(torch.ones(1, 2).double()).sum().backward()
+    optimizer.step()
+
+
 @pytest.mark.layouts("tp2")
 def test_records_twice(layout):
     for wrong in (True, False):
