@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from . import program
+from .arguments import seconds
 from .error import Error
 from .pytest_layout import Layout
 
@@ -36,7 +37,7 @@ def pytest_addoption(parser) -> None:
                     help="The program that judges recorded runs: a path, or a name in PATH. "
                          "Write --shardproof=PATH: pytest takes a PATH that stands alone as a place of tests. "
                          "Default: SHARDPROOF_PROGRAM, shardproof-light, or shardproof.")
-    group.addoption("--shardproof-timeout", metavar="SECONDS", type=float, default=60.0,
+    group.addoption("--shardproof-timeout", metavar="SECONDS", type=seconds, default=60.0,
                     help="How long the ranks of one layout may take. Default: 60.")
     group.addoption("--shardproof-max-ranks", metavar="N", type=int, default=64,
                     help="The most ranks that a layout may have, each a process of this machine. Default: 64.")

@@ -112,6 +112,7 @@ class Server:
         self._captured = captured
 
     def serve(self, preload: Sequence[str]) -> None:
+        signal.signal(STACK_SIGNAL, signal.SIG_IGN)  # else it kills a rank that does not write its stack yet
         os.setsid()  # Ctrl-C reaches the process of pytest alone, which then aborts the case
         if self._captured:
             write_to(os.devnull, os.devnull)

@@ -340,6 +340,20 @@ class SessionTest(unittest.TestCase):
         self.assertTrue(wait_until(lambda: len(processes(self.folder)) == 4), "the ranks have not started")
         return process
 
+    def test_a_time_limit_before_the_ranks_have_begun(self):
+        test = self.write("import pytest, time\n@pytest.mark.parametrize('number', range(12))\n@pytest.mark.layouts('dp2')\n"
+                          "def test_one(layout, number): time.sleep(60)\n")
+        _, text = run(self.folder, test, "--shardproof-timeout=1e-6")
+        self.assertIn("12 failed", text)
+        self.assertEqual(text.count("rank 0 did not end within 1e-06 s"), 12, text)
+
+    def test_time_limits_that_are_wrong(self):
+        test = self.write("def test_one(): pass\n")
+        for value in ("inf", "nan", "0", "soon"):
+            status, text = run(self.folder, test, f"--shardproof-timeout={value}")
+            self.assertEqual(status, 4, text)
+            self.assertIn(f"'{value}' is not a number of seconds; give one from 1e-09 to 1e+09", text)
+
     def test_an_interrupt_ends_all_at_once(self):
         process = self.hanging()
         process.send_signal(signal.SIGINT)
