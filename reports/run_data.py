@@ -12,6 +12,7 @@ CRITICAL_PATH = "critical path"
 PHASES = ("forward", "recompute", "backward", "step")  # of a step, in the order of computation
 VERDICTS = ("match", "mismatch", "refused", "failed", "bad_input", "internal")
 SHOWN = (*VERDICTS, "not_judged")
+STATUSES = (130, 5, 2, 3, 1, 4, "not run", 0)  # which of several exit statuses counts, as docs/running.md has it
 MOST_RANKS, MOST_POSITIONS, LARGEST_INTEGER = 1 << 16, 1 << 16, 1 << 64
 OWN_FILE = re.compile(r"(logs|replay|tensors)(/[^/\\:.][^/\\:]*)+")
 
@@ -219,6 +220,14 @@ def _one_of_each(runs):
     return cases
 
 
+def _place_of_status(results):
+    """Where a run's exit status stands in STATUSES; one that is not there comes before all."""
+    status = results["run"]["exit_status"]
+    if status == 2 and results.get("not_run") and all(case["verdict"] != "bad_input" for case in results["cases"]):
+        status = "not run"
+    return STATUSES.index(status) if status in STATUSES else -1
+
+
 def merged(runs):
     """{folder: results} of runs that share no case, such as those of --shard, as the results of one run."""
     cases = _one_of_each(runs)
@@ -235,7 +244,7 @@ def merged(runs):
            "started": min(run.get("started", "") for run in of), "seconds": max(number(run.get("seconds", 0)) for run in of),
            "interrupted": any(run.get("interrupted") for run in of)}
     if all("exit_status" in run for run in of):
-        run["exit_status"] = max(run["exit_status"] for run in of)
+        run["exit_status"] = min(runs.values(), key=_place_of_status)["run"]["exit_status"]
     results = {"format": FORMAT, "run": run, "skipped": left_out("skipped"), "not_run": left_out("not_run"), "cases": cases}
     return results | {"totals": totals_of(results)}
 

@@ -106,6 +106,17 @@ class SeveralRuns(unittest.TestCase):
         one = Page(drawn(self.whole, example_run.example_timeline(self.whole["cases"])))
         self.assertEqual(page.text.count("Time"), one.text.count("Time"))
 
+    def test_the_exit_status_is_that_of_one_run_of_all(self):
+        bad, left_out = [self.whole["cases"][0] | {"verdict": "bad_input"}], [{"name": "left out"}]
+        def status_of(*runs):
+            return run_data.merged({number: self.whole | {"run": {"exit_status": status}, "cases": cases, "not_run": not_run}
+                                    for number, (status, cases, not_run) in enumerate(runs)})["run"]["exit_status"]
+        for first, second in ((1, 4), (130, 5), (5, 2), (3, 1), (4, 0)):
+            pair = (first, [], []), (second, [], [])
+            self.assertEqual((status_of(*pair), status_of(*pair[::-1])), (first, first))
+        self.assertEqual([status_of((2, bad, left_out), (status, [], [])) for status in (0, 3, 4)], [2, 2, 2])
+        self.assertEqual([status_of((2, [], left_out), (status, [], [])) for status in (0, 3, 4)], [2, 3, 4])
+
     def test_a_case_of_two_runs_is_refused(self):
         self.write(1, self.whole["cases"][:1])
         status, text = self.call()
