@@ -17,7 +17,7 @@ def contradictions(validation):
     yield from _of_times(validation)
 
 
-def _plural(number, what):
+def plural(number, what):
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
@@ -37,7 +37,7 @@ def _of_exit_status(validation):
     right = next((status for status in (2, 3, 1) if status in statuses), 0)
     if said != right:
         makes = "makes" if len(found) == 1 else "make"
-        what = f"{_plural(len(found), 'finding')} {makes} it {right}" if found else "there are no findings"
+        what = f"{plural(len(found), 'finding')} {makes} it {right}" if found else "there are no findings"
         yield f"the exit status is {said}, but {what}"
 
 
@@ -62,12 +62,12 @@ def _of_stages(validation):
         if verdict not in (OK, FOUND, NOTHING):
             yield f"the verdict of {here} is {verdict[:40]!r}, which is not {OK}, {FOUND} or {NOTHING}"
         elif verdict == NOTHING and stage.get("checks", 0) > 0:
-            yield f"the verdict of {here} is {NOTHING}, but it says that it made {_plural(stage['checks'], 'check')}"
+            yield f"the verdict of {here} is {NOTHING}, but it says that it made {plural(stage['checks'], 'check')}"
         elif (verdict == FOUND) != (counted > 0):
-            yield f"the verdict of {here} is {verdict}, but it says that it has {_plural(counted, 'finding')}"
+            yield f"the verdict of {here} is {verdict}, but it says that it has {plural(counted, 'finding')}"
         if not own <= counted <= until:
             there = own if counted < own else until
-            yield f"{here} says that it has {_plural(counted, 'finding')}, but {there} {'is' if there == 1 else 'are'} listed"
+            yield f"{here} says that it has {plural(counted, 'finding')}, but {there} {'is' if there == 1 else 'are'} listed"
         if stage.get("without") and not validation["findings"]:
             yield f"{here} went on without {stage['without'][0]}, but there are no findings"
     for place in dict.fromkeys(map(_place, validation["findings"])):
@@ -95,7 +95,7 @@ def _of_hosts(validation):
     if len(set(names)) < len(names):
         yield "two hosts have the same name"
     if len(ranks) != size:
-        yield f"world_size is {size}, but the hosts have {_plural(len(ranks), 'rank')}"
+        yield f"world_size is {size}, but the hosts have {plural(len(ranks), 'rank')}"
     elif sorted(ranks) != list(range(size)):
         yield f"the ranks of the hosts are not 0 to {size - 1}, each on one host"
     if not all(one["ranks"] for one in hosts):

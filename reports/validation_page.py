@@ -8,7 +8,7 @@ import host_matrix
 import jinja2
 import run_data
 from run_data import Map, Object, anything, count, flag, integer, real, text
-from validation_checks import contradictions
+from validation_checks import contradictions, plural
 
 FORMAT = "shardproof-validation/1"
 FILE = "validation.json"
@@ -65,7 +65,7 @@ def place_of(finding):
 def headline_of(validation):
     found = validation["findings"]
     if validation.get("interrupted"):
-        return "Interrupted" + (f", {len(found)} findings so far" if found else "")
+        return "Interrupted" + (f", {plural(len(found), 'finding')} so far" if found else "")
     if not found:
         return "No findings"
     first = found[0]

@@ -266,6 +266,8 @@ class ValidationPage(unittest.TestCase):
         _, page, _ = self.draw(example() | {"interrupted": True, "exit_status": 130})
         self.assertIn("Interrupted", page)
         self.assertNotIn("No findings", page)
+        _, page, _ = self.draw(example(finding()) | {"interrupted": True, "exit_status": 130})
+        self.assertIn("Interrupted, 1 finding so far", page)
 
     def test_contradictions_are_at_the_head_and_give_status_2(self):
         status, page, said = self.draw(example(finding()) | {"exit_status": 0})
