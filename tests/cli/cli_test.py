@@ -20,8 +20,9 @@ import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", "hostile"))
+sys.path[:0] = [os.path.join(HERE, "..", folder) for folder in ("hostile", "support")]
 import case_maker  # noqa: E402
+import processes  # noqa: E402
 
 PROGRAM = "build/dev/shardproof-bin"
 LIMIT_S = 360  # a hang, not a wall-time test
@@ -689,16 +690,16 @@ faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
                           "world: {hang_s: 500, deadline_s: 900}\n")
         for backend in ("emulated", "gloo"):
             with self.subTest(backend):
-                marked = dict(self.environment, SHARDPROOF_TEST_MARK=self.scratch)
+                marked = self.environment | {processes.MARK: self.scratch}
                 process = subprocess.Popen([PROGRAM, "run", hang, "--backend", backend, "--only",
                                             "t/two[throws]"], cwd=self.scratch, env=marked,
                                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                while len(self.marked_processes()) < 4 and process.poll() is None:
-                    time.sleep(0.05)  # until the case runs: control, the zygote and two more
+                # until the case runs: control, the zygote and two more
+                processes.wait_for(lambda: len(processes.marked(self.scratch)) >= 4 or process.poll() is not None)
                 self.assertIsNone(process.poll())
                 process.send_signal(signal.SIGINT)
                 self.assertEqual(130, process.wait(200))
-                self.assertEqual([], self.marked_processes())
+                self.assertEqual({}, processes.marked(self.scratch))
 
     def test_an_interrupt_of_a_command_without_workers_is_said(self):
         self.make_case()
@@ -712,17 +713,6 @@ faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
                     process.send_signal(how)
                     self.assertEqual("shardproof: interrupted\n", process.communicate(timeout=LIMIT_S)[1])
                     self.assertEqual(-how, process.returncode)
-
-    def marked_processes(self):
-        mark, left = f"SHARDPROOF_TEST_MARK={self.scratch}".encode(), []
-        for path in glob.glob("/proc/[0-9]*/environ"):
-            try:
-                with open(path, "rb") as file:
-                    if mark in file.read():
-                        left.append(path)
-            except OSError:
-                pass
-        return left
 
 
 NO_TOKEN = ("data.token_mask_probability: 0", "data.dropped_samples: [0, 1, 2, 3]", "data.lengths: [1, 1, 1, 1]")

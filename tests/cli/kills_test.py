@@ -19,7 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import resume_test
+import resume_test  # makes tests/support importable
+from processes import MARK, kill_all, marked, wait_for  # noqa: E402
 
 SCENARIO = """
 name: t/kills
@@ -39,7 +40,6 @@ VICTIMS = {"launcher": "", "zygote": "sp-zygote", "golden": "sp-golden", "ranks"
 SIGNALS = ("KILL", "STOP", "INT", "TERM", "HUP")
 LIMIT_S = 120  # a hang; what a verdict may take is held against VERDICT_S
 VERDICT_S = 5
-MARK = "SHARDPROOF_KILLS_TEST"
 
 
 class Wrong(Exception):
@@ -59,28 +59,6 @@ def draws(seed):
         dice.shuffle(kinds)
         for world, victim, how in kinds:
             yield world, victim, how, dice.randrange(CASES - 1), dice.choice([0, 1]) * dice.random() / 5, dice.random()
-
-
-def processes(mark):
-    """{pid: name} of what was started with this mark in its environment and has not ended."""
-    found = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError, ValueError):
-            if f"{MARK}={mark}\0".encode() not in Path(f"/proc/{pid}/environ").read_bytes():
-                continue
-            name, fields = Path(f"/proc/{pid}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
-            if fields.split()[0] not in "ZX":
-                found[int(pid)] = name
-    return found
-
-
-def wait_for(condition, limit_s=LIMIT_S):
-    end = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 class Runs:
@@ -147,8 +125,8 @@ def said_finished(output):
 
 def victims(mark, launcher, victim):
     if victim == "launcher":
-        return [launcher] if launcher in processes(mark) else []
-    return sorted(pid for pid, name in processes(mark).items() if pid != launcher and name.startswith(VICTIMS[victim]))
+        return [launcher] if launcher in marked(mark) else []
+    return sorted(pid for pid, name in marked(mark).items() if pid != launcher and name.startswith(VICTIMS[victim]))
 
 
 class Kill:
@@ -189,13 +167,11 @@ class Kill:
             self.counts[longest] = max(self.counts[longest], round(took_s, 1))
             # What one kill may cost, and what the run had still to do, on a machine that may be busier than before.
             require(took_s < VERDICT_S + 2 * whole_s, f"ended {took_s:.1f} s later, whole: {whole_s:.1f} s")
-            left = {} if wait_for(lambda: not processes(mark), VERDICT_S) else processes(mark)
+            left = {} if wait_for(lambda: not marked(mark), VERDICT_S) else marked(mark)
             self.counts["orphans"] += len(left)
             require(not left, f"processes are left: {left}")
         finally:
-            for pid in processes(mark):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill_all(marked(mark))
             process.wait()
         self.counts["kills" if hit else "moments after the end"] += 1
         said = said_finished(output)

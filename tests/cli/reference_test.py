@@ -5,6 +5,7 @@
   reference_test.py PROGRAM --large  six times
 """
 
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,9 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from processes import descendants  # noqa: E402
+
 PROGRAM = ROOT / "build/dev/shardproof-bin"
 LARGE = False
 MIB = 1 << 20
@@ -189,20 +193,6 @@ class Refused(Program):
         self.refused(r"the reference \(dp4\): .*roundings could decide", "reference: {mesh: {dp: 4}}", text=few)
 
 
-def descendants(pid):
-    found, todo = [], [pid]
-    while todo:
-        one = todo.pop()
-        try:
-            for task in os.listdir(f"/proc/{one}/task"):
-                children = Path(f"/proc/{one}/task/{task}/children").read_text().split()
-                todo += children
-                found += children
-        except OSError:
-            pass
-    return found
-
-
 class Watch:
     """The largest VmData and VmHWM of each rank, by the name of its process, in KiB."""
 
@@ -213,16 +203,12 @@ class Watch:
 
     def look(self, pid):
         while not self.ended:
-            for one in descendants(pid):
-                try:
+            ranks = [one for one, name in descendants(pid).items() if name.startswith("sp-rank")]
+            for one in ranks:
+                with contextlib.suppress(OSError):  # it has ended
                     status = Path(f"/proc/{one}/status").read_text()
-                except OSError:
-                    continue
-                name = re.search(r"Name:\s+(\S+)", status)[1]
-                for key in ("VmData", "RssAnon"):
-                    size = re.search(key + r":\s+(\d+)", status)
-                    if name.startswith("sp-rank") and size:
-                        self.peaks[key] = max(self.peaks.get(key, 0), int(size[1]))
+                    for key, size in re.findall(r"(VmData|RssAnon):\s+(\d+)", status):
+                        self.peaks[key] = max(self.peaks.get(key, 0), int(size))
             time.sleep(0.02)
 
     def end(self):

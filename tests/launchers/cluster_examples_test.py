@@ -19,10 +19,8 @@ import time
 import unittest
 from pathlib import Path
 
-import machines
-
-sys.path.insert(0, str(machines.ROOT / "tests/cli"))
-import kills_test  # noqa: E402
+import machines  # makes tests/support importable
+from processes import MARK, kill_all, marked, wait_for
 
 EXAMPLES = machines.ROOT / "examples/cluster"
 MANY = "--many" in sys.argv
@@ -174,21 +172,18 @@ class ClusterExamples(machines.FolderTest):
 
     def end_two_hosts(self, launcher, number):
         """The script alone, in the middle of a validation: none of its processes is left."""
-        mark = self.env[kills_test.MARK] = f"{os.getpid()}-{launcher}-{number}"
+        mark = self.env[MARK] = f"{os.getpid()}-{launcher}-{number}"
         self.env["TMPDIR"] = str(self.folder)
-        self.addCleanup(lambda: [os.kill(pid, signal.SIGKILL) for pid in kills_test.processes(mark)])
+        self.addCleanup(lambda: kill_all(marked(mark)))
         process = self.start("two_hosts.sh", launcher, self.folder / "suite.yaml", "--minutes", 2, "--out",
                              self.folder / "run")
         self.addCleanup(process.stdout.close)
         said = iter(process.stdout.readline, "")
         self.assertTrue(any("groups" in line for line in said))
-        self.assertGreater(len(kills_test.processes(mark)), 4)
+        self.assertGreater(len(marked(mark)), 4)
         process.send_signal(number)
-        start = time.monotonic()
         text, _ = process.communicate(timeout=BOUND_S)
-        ended = kills_test.wait_for(lambda: not kills_test.processes(mark), BOUND_S)
-        self.assertTrue(ended, f"{kills_test.processes(mark)}\n{text}")
-        print(f"{self.id()}: {launcher}, {number.name}: all had ended {time.monotonic() - start:.1f} s later", flush=True)
+        self.assert_marked_end(mark, lambda: text, BOUND_S)
         self.assertEqual(process.returncode, 143 if number == signal.SIGTERM else -number, text)
 
     def test_two_hosts_refuses_wrong_words(self):
@@ -234,9 +229,7 @@ class ClusterExamples(machines.FolderTest):
         self.addCleanup(lambda: (daemon.kill(), daemon.wait()))
         self.env["SSH"] = (f"ssh -p {port} -i {self.folder}/user -o BatchMode=yes -o StrictHostKeyChecking=no "
                            f"-o UserKnownHostsFile={self.folder}/known")
-        end = time.monotonic() + 60
-        while "listening on 127.0.0.1" not in (self.folder / "log").read_text() and time.monotonic() < end:
-            time.sleep(0.05)
+        wait_for(lambda: "listening on 127.0.0.1" in (self.folder / "log").read_text(), 60)
         status, text = self.validate("ssh_hosts.sh", "-n", 2, "root@127.0.0.1", "root@127.0.0.2", "--")
         self.assertEqual(status, 0, text + (self.folder / "log").read_text())
         self.assertRegex(text, r"(?m)^root@127.0.0.1: validate: 4 ranks on 1 host, no findings")

@@ -20,7 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import machines
+import machines  # makes tests/support importable
+from processes import process_of
 
 sys.path.insert(0, str(machines.ROOT / "tests/package"))
 import bare_test  # noqa: E402
@@ -154,20 +155,12 @@ class Containers(machines.SwitchedTest):
 
     def runs_in(self, node):
         """Whether the program has started in a pod of this machine."""
-        inode = os.readlink(f"/proc/{node.holder.pid}/ns/net")
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                if os.readlink(entry / "ns/net") == inode and (entry / "comm").read_text().startswith("shardproof"):
-                    return True
-            except OSError:
-                pass  # it has ended
-        return False
+        there = filter(None, map(process_of, node.processes()))
+        return any(one.name.startswith("shardproof") for one in there)
 
     def test_a_pod_that_waits_ends_when_it_is_told_to(self):
         pod = self.pod("job.yaml", 1)  # nobody is rank 0
-        end = time.monotonic() + 30
-        while not self.runs_in(self.nodes[1]) and time.monotonic() < end:
-            time.sleep(0.1)
+        machines.wait_for(lambda: self.runs_in(self.nodes[1]), 30)
         time.sleep(1)
         self.assertIsNone(pod.poll())
         pod.terminate()

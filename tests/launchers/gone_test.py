@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,10 +18,8 @@ import time
 import unittest
 
 import launchers_test
-import machines
-
-sys.path.insert(0, str(machines.ROOT / "tests/cli"))
-import kills_test  # noqa: E402
+import machines  # makes tests/support importable
+from processes import MARK, kill_all, marked, wait_for
 
 MANY = "--many" in sys.argv
 SUITE = "sizes: [65]\nstages: [environment, groups, pairs]\n"
@@ -36,17 +33,13 @@ class Gone(machines.FolderTest):
         super().setUp()
         (self.folder / "suite.yaml").write_text(SUITE)
         self.mark = f"{os.getpid()}-{self.id()}"
-        self.addCleanup(self.end_all)
-
-    def end_all(self):
-        for pid in kills_test.processes(self.mark):
-            os.kill(pid, signal.SIGKILL)
+        self.addCleanup(lambda: kill_all(marked(self.mark)))
 
     def start(self, words, **env):
         """Its output is a file, as a pipe may go with the launcher."""
-        env = {name: value for name, value in os.environ.items() if not name.startswith("SHARDPROOF")} | env
+        env = machines.own_environment() | env | {MARK: self.mark}
         with open(self.folder / "output", "ab") as output:
-            process = subprocess.Popen(list(map(str, words)), cwd=machines.ROOT, env=env | {kills_test.MARK: self.mark},
+            process = subprocess.Popen(list(map(str, words)), cwd=machines.ROOT, env=env,
                                        stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
@@ -59,14 +52,11 @@ class Gone(machines.FolderTest):
         return (self.folder / "output").read_text()
 
     def wait_until_it_runs(self):
-        self.assertTrue(kills_test.wait_for(lambda: "pairs" in self.text()), self.text())
+        self.assertTrue(wait_for(lambda: "pairs" in self.text()), self.text())
 
     def assert_ended(self, port, bound_s=BOUND_S):
         """All processes, and nobody listens."""
-        start = time.monotonic()
-        ended = kills_test.wait_for(lambda: not kills_test.processes(self.mark), bound_s)
-        self.assertTrue(ended, f"{kills_test.processes(self.mark)}\n{self.text()}")
-        print(f"{self.id()}: all processes had ended {time.monotonic() - start:.1f} s later", flush=True)
+        self.assert_marked_end(self.mark, self.text, bound_s)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", int(port)))
@@ -107,8 +97,8 @@ class Gone(machines.FolderTest):
                             MASTER_PORT=port, PATH=f"{self.folder}:{os.environ['PATH']}", TMPDIR=str(self.folder))
         self.wait_until_it_runs()
         script.kill()
-        self.assertTrue(kills_test.wait_for(lambda: set(kills_test.processes(self.mark).values()) <= {"sleep"}, BOUND_S),
-                        f"{kills_test.processes(self.mark)}\n{self.text()}")
+        self.assertTrue(wait_for(lambda: set(marked(self.mark).values()) <= {"sleep"}, BOUND_S),
+                        f"{marked(self.mark)}\n{self.text()}")
         self.assert_ended(port, 5)  # a sleep that outlived its shell would stay for 10 s
 
     def start_ranks(self, port, place=lambda rank, words: words, address="127.0.0.1", ranks=RANKS):
@@ -129,11 +119,7 @@ class Gone(machines.FolderTest):
 
     @unittest.skipUnless(MANY, "runs with --many")
     def test_a_host_that_is_switched_off(self):
-        def join(both):
-            both[0].link("link0", both[1], "link0")
-            for number, machine in enumerate(both):
-                machine.has_address(f"10.77.7.{number + 1}", "link0")
-        both = machines.joined(["machine0", "machine1"], join)
+        both = machines.linked(("10.77.7.1", "10.77.7.2"))
         if both is None:
             self.skipTest("no right to make network namespaces here")
         for machine in both:

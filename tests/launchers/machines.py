@@ -1,5 +1,6 @@
 """Machines for tests: namespaces of network and host name, each held by a process that sleeps in them."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from processes import marked, networks, wait_for  # noqa: E402
 
 
 def free_port():
@@ -44,6 +47,12 @@ class Machine:
         self.run("ip", "address", "add", address + "/24", "dev", device)
         self.run("ip", "link", "set", device, "up")
 
+    def processes(self):
+        """The pids of all that is on it, but the holder."""
+        own = self.holder.pid
+        there = networks()
+        return [pid for pid, network in there.items() if network == there[own] and pid != own]
+
     def end(self):
         self.holder.kill()
         self.holder.wait()
@@ -53,17 +62,28 @@ def joined(names, join):
     """Machines of these names after join(machines); None where this process may not make them."""
     machines = [Machine(name) for name in names]
     try:
-        end = time.monotonic() + 60
-        while [machine.run("hostname") for machine in machines] != names:
-            if time.monotonic() > end or any(machine.holder.poll() is not None for machine in machines):
+        def are_there():
+            if any(machine.holder.poll() is not None for machine in machines):
                 raise OSError("no namespace")
-            time.sleep(0.02)
+            return [machine.run("hostname") for machine in machines] == names
+        if not wait_for(are_there, 60):
+            raise OSError("no namespace")
         join(machines)
     except (OSError, subprocess.CalledProcessError):
         for machine in machines:
             machine.end()
         return None
     return machines
+
+
+def linked(addresses):
+    """Two machines with one link between them; None as joined()."""
+    def join(both):
+        both[0].link("link0", both[1], "link0")
+        for machine, address in zip(both, addresses):
+            machine.has_address(address, "link0")
+
+    return joined(["machine0", "machine1"], join)
 
 
 def switched(names, address):
@@ -81,6 +101,18 @@ def switched(names, address):
     return joined(["switch", *names], join)
 
 
+def own_environment():
+    """Without variables of shardproof."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SHARDPROOF")}
+
+
+def environment(rank, size, **more):
+    """Of a process that mpirun has started as the only one of its machine."""
+    return own_environment() | more | {
+        "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(size),
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+
+
 class FolderTest(unittest.TestCase):
     """With a `folder`, and processes, all gone afterwards."""
 
@@ -93,6 +125,12 @@ class FolderTest(unittest.TestCase):
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
         self.addCleanup(lambda: process.poll() is None and (process.kill(), process.communicate()))
         return process
+
+    def assert_marked_end(self, mark, text, bound_s):
+        """All processes of this mark, within the bound. text(): what they say."""
+        start = time.monotonic()
+        self.assertTrue(wait_for(lambda: not marked(mark), bound_s), f"{marked(mark)}\n{text()}")
+        print(f"{mark}: all processes had ended {time.monotonic() - start:.1f} s later", flush=True)
 
 
 class SwitchedTest(FolderTest):

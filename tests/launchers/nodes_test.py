@@ -19,8 +19,9 @@ import time
 import unittest
 from pathlib import Path
 
-import machines
+import machines  # makes tests/support importable
 from machines import ROOT
+from processes import descendants, networks, wait_for
 
 MANY = "--many" in sys.argv
 SCENARIO = """
@@ -38,36 +39,9 @@ BEGUN_S = 120
 GLOO_S = 60  # what Gloo itself waits for; found later, a cut would have been found by that alone
 
 
-def spaces():
-    """{pid: its network namespace} of all processes that can be seen."""
-    found = {}
-    for entry in os.listdir("/proc"):
-        try:
-            if entry.isdigit():
-                found[int(entry)] = os.readlink(f"/proc/{entry}/ns/net")
-        except OSError:
-            pass
-    return found
-
-
 def ranks_of(pid):
     """{rank: pid} of the workers below this process."""
-    parents, names = {}, {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            text = Path(f"/proc/{entry}/stat").read_text()
-        except OSError:
-            continue
-        names[int(entry)] = text[text.index("(") + 1:text.rindex(")")]
-        parents[int(entry)] = int(text[text.rindex(")") + 2:].split()[1])
-    ranks = {}
-    for worker, name in names.items():
-        above = worker
-        while above in parents and above != pid:
-            above = parents[above]
-        if name.startswith("sp-rank-") and above == pid:
-            ranks[int(name[8:])] = worker
-    return ranks
+    return {int(name[8:]): worker for worker, name in descendants(pid).items() if name.startswith("sp-rank-")}
 
 
 class Nodes(machines.FolderTest):
@@ -126,36 +100,35 @@ class Nodes(machines.FolderTest):
         return cases[0]
 
     def waiting_ranks(self, process, count=4):
-        """The ranks, when all are there; while one of them waits for long."""
-        end = time.monotonic() + BEGUN_S
-        while time.monotonic() < end:
-            ranks = ranks_of(process.pid)
-            if len(ranks) == count:
-                where = spaces()
-                if len({where.get(pid) for pid in ranks.values()}) > 1:
-                    time.sleep(0.5)  # groups are being made
-                    return ranks
-            time.sleep(0.02)
-        self.fail("the ranks did not start")
+        """The ranks, and their namespaces, when all are there; while one of them waits for long."""
+        def are_there():
+            ranks, where = ranks_of(process.pid), networks()
+            return len(ranks) == count and len({where.get(pid) for pid in ranks.values()}) > 1
+        self.assertTrue(wait_for(are_there, BEGUN_S), "the ranks did not start")
+        time.sleep(0.5)  # groups are being made
+        ranks, where = ranks_of(process.pid), networks()
+        return ranks, {rank: where[pid] for rank, pid in ranks.items()}
 
-    def gone(self, ranks, networks):
+    def gone(self, ranks, where):
         """Every rank has ended, and no process is in their namespaces."""
-        end = time.monotonic() + 60
-        while time.monotonic() < end:
-            if not any(Path(f"/proc/{pid}").exists() for pid in ranks.values()) and \
-                    not networks & set(spaces().values()):
-                return
-            time.sleep(0.05)
-        self.fail("a rank, or a process in a node, is left")
+        def are_gone():
+            return not any(Path(f"/proc/{pid}").exists() for pid in ranks.values()) and \
+                not set(where.values()) & set(networks().values())
+        self.assertTrue(wait_for(are_gone, 60), "a rank, or a process in a node, is left")
+
+    def gone_with_its_launcher(self, scenario, before=()):
+        process = self.start(scenario, before=before)
+        ranks, where = self.waiting_ranks(process)
+        process.kill()
+        process.communicate()
+        self.gone(ranks, where)
 
     def test_ranks_are_in_the_namespace_of_their_node(self):
         process = self.start(self.scenario(world="hang_s: 60", faults=WAITS))
-        ranks = self.waiting_ranks(process)
-        where = spaces()
-        networks = [where[ranks[rank]] for rank in range(4)]
-        self.assertEqual(networks[0], networks[1])
-        self.assertEqual(networks[2], networks[3])
-        self.assertEqual(len({networks[0], networks[2], where[os.getpid()]}), 3)
+        ranks, where = self.waiting_ranks(process)
+        self.assertEqual(where[0], where[1])
+        self.assertEqual(where[2], where[3])
+        self.assertEqual(len({where[0], where[2], networks()[os.getpid()]}), 3)
         links = subprocess.run(["nsenter", "--target", str(ranks[2]), "--net", "ip", "-4", "-oneline", "address"],
                                text=True, stdout=subprocess.PIPE, check=True).stdout
         self.assertIn("10.77.0.2/16", links)
@@ -164,21 +137,16 @@ class Nodes(machines.FolderTest):
         self.assertIn("0100 4D0A".replace(" ", ""), sockets, "no connection to the other node")
         process.send_signal(signal.SIGINT)
         self.assertEqual(self.end_of(process)[0], 130)
-        self.gone(ranks, set(networks))
+        self.gone(ranks, where)
 
     def test_nothing_is_left_after_a_kill_of_the_launcher(self):
-        process = self.start(self.scenario(world="hang_s: 60", faults=WAITS))
-        ranks = self.waiting_ranks(process)
-        networks = {spaces()[pid] for pid in ranks.values()}
-        process.kill()
-        process.communicate()
-        self.gone(ranks, networks)
+        self.gone_with_its_launcher(self.scenario(world="hang_s: 60", faults=WAITS))
 
     def test_two_runs_at_once_do_not_meet(self):
         scenario = self.scenario(world="hang_s: 60", faults=WAITS.replace("30", "2"))
         both = [self.start(scenario), self.start(scenario)]
-        networks = [{spaces()[pid] for pid in self.waiting_ranks(process).values()} for process in both]
-        self.assertFalse(networks[0] & networks[1])
+        first, second = (set(self.waiting_ranks(process)[1].values()) for process in both)
+        self.assertFalse(first & second)
         for process in both:
             status, cases, text = self.end_of(process)
             self.assertEqual(status, 0, text)
@@ -237,12 +205,7 @@ class Nodes(machines.FolderTest):
         self.matched(before)
         text = self.hung(before, faults="{kind: cut, rank: 3, at_call: 5}")
         self.assertIn("the link of node 1 (10.77.0.2) is down", text)
-        process = self.start(self.scenario(world="hang_s: 60", faults=WAITS), before=before)
-        ranks = self.waiting_ranks(process)
-        networks = {spaces()[pid] for pid in ranks.values()}
-        process.kill()
-        process.communicate()
-        self.gone(ranks, networks)
+        self.gone_with_its_launcher(self.scenario(world="hang_s: 60", faults=WAITS), before)
 
     def test_where_no_namespace_can_be_made_a_sentence_says_so(self):
         """In a user namespace that may have no network namespace."""

@@ -8,10 +8,8 @@ Without the right to make namespaces it is skipped (exit status 77).
 """
 
 import json
-import os
 import re
 import sys
-import time
 
 import machines
 
@@ -68,14 +66,8 @@ print(json.dumps(found))
 """
 
 
-def join(both):
-    both[0].link("link0", both[1], "link0")
-    for machine, address in zip(both, ADDRESSES):
-        machine.has_address(address, "link0")
-
-
 def joined_machines():
-    return machines.joined(["machine0", "machine1"], join)
+    return machines.linked(ADDRESSES)
 
 
 class SecondMachine(machines.FolderTest):
@@ -87,11 +79,8 @@ class SecondMachine(machines.FolderTest):
         self.out = self.folder / "run"
 
     def start_rank(self, rank, secret):
-        env = {name: value for name, value in os.environ.items() if not name.startswith("SHARDPROOF_")}
-        env |= {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-                "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": str(PORT)}
-        if secret:
-            env["SHARDPROOF_SECRET"] = secret
+        more = {"SHARDPROOF_SECRET": secret} if secret else {}
+        env = machines.environment(rank, 2, MASTER_ADDR=ADDRESSES[0], MASTER_PORT=str(PORT), **more)
         command = self.machines[rank].command(PROGRAM, "rank", "scenarios/smoke/llama.yaml", "--only",
                                               "smoke/llama[tp2]", "--out", self.out)
         return self.start_process(command, env=env)
@@ -125,9 +114,7 @@ class SecondMachine(machines.FolderTest):
 
     def test_with_the_secret_two_machines_match(self):
         control = self.start_rank(0, SECRET)
-        end = time.monotonic() + 30
-        while not self.machines[0].listens_at() and time.monotonic() < end:
-            time.sleep(0.02)
+        machines.wait_for(self.machines[0].listens_at, 30)
         # 10.77.0.1 in the words of /proc, and nowhere else: not 0.0.0.0, not loopback.
         self.assertEqual(self.machines[0].listens_at(), [f"01004D0A:{PORT:04X}"])
         other = self.start_rank(1, SECRET)

@@ -6,10 +6,8 @@
 Skipped (exit status 77) where they are not installed (slurmctld slurmd slurm-client munge), or cannot be started.
 """
 
-import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -20,11 +18,9 @@ import time
 import unittest
 from pathlib import Path
 
-import machines
+import machines  # makes tests/support importable
 from machines import ROOT, free_port
-
-sys.path.insert(0, str(ROOT / "tests/cli"))
-import kills_test  # noqa: E402
+from processes import MARK, kill_all, marked, process_of, wait_for
 
 SCENARIO = "scenarios/smoke/llama.yaml"
 CASE = "smoke/llama[tp4_sp]"
@@ -69,18 +65,13 @@ srun {program} rank {scenario} --only '{case}' --out {folder}/batch_run
 
 def ranks_of(mark):
     """Those of a step; srun itself waits until Slurm has noticed."""
-    return {pid: name for pid, name in kills_test.processes(mark).items() if name != "srun"}
+    return {pid: name for pid, name in marked(mark).items() if name != "srun"}
 
 
 def daemons_of(mark):
     """The slurmstepd that started the ranks of a step."""
-    found = set()
-    for rank in ranks_of(mark):
-        with contextlib.suppress(OSError):  # it has ended
-            parent = re.search(r"^PPid:\s+(\d+)$", Path(f"/proc/{rank}/status").read_text(), re.MULTILINE)[1]
-            if Path(f"/proc/{parent}/comm").read_text() == "slurmstepd\n":
-                found.add(int(parent))
-    return found
+    parents = {one.parent for one in map(process_of, ranks_of(mark)) if one}
+    return {pid for pid in parents if (one := process_of(pid)) and one.name == "slurmstepd"}
 
 
 class Cluster:
@@ -182,25 +173,22 @@ class Srun(unittest.TestCase):
         suite.write_text("sizes: [65]\nstages: [environment, groups, pairs]\n")
         for victim in ("srun", "slurmstepd"):
             output, mark = self.cluster.folder / f"gone-{victim}", f"{os.getpid()}-{victim}"
-            env = self.cluster.env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
-                                      kills_test.MARK: mark}
+            env = self.cluster.env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), MARK: mark}
             words = ["srun", "-n", "4", PROGRAM, "validate", suite, "--minutes", "5", "--out", f"{output}.run"]
             with open(output, "w") as file:
                 step = subprocess.Popen(list(map(str, words)), cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=file,
                                         stderr=subprocess.STDOUT)
             try:
-                self.assertTrue(kills_test.wait_for(lambda: "pairs" in output.read_text(), 60), output.read_text())
+                self.assertTrue(wait_for(lambda: "pairs" in output.read_text(), 60), output.read_text())
                 found = [step.pid] if victim == "srun" else daemons_of(mark)
                 self.assertGreater(len(found), 0)
-                for pid in found:
-                    os.kill(pid, signal.SIGKILL)
+                kill_all(found)
                 start = time.monotonic()
-                self.assertTrue(kills_test.wait_for(lambda: not ranks_of(mark), 60),
+                self.assertTrue(wait_for(lambda: not ranks_of(mark), 60),
                                 f"{victim}: {ranks_of(mark)}\n{output.read_text()}")
                 print(f"without {victim}: all ranks had ended {time.monotonic() - start:.1f} s later", flush=True)
             finally:
-                for pid in kills_test.processes(mark):
-                    os.kill(pid, signal.SIGKILL)
+                kill_all(marked(mark))
                 step.wait()
                 self.cluster.run("scancel", "--user=root")
 

@@ -8,11 +8,10 @@ Without the right to make namespaces it is skipped (exit status 77).
 """
 
 import json
-import os
-import signal
 import subprocess
 
-import machines
+import machines  # makes tests/support importable
+from processes import kill_all
 
 COUNT = 4
 PORT = 29581
@@ -38,10 +37,8 @@ class ValidateMachines(machines.SwitchedTest):
         (self.folder / "suite.yaml").write_text(suite)
         processes = []
         for rank, node in enumerate(self.nodes):
-            env = {name: value for name, value in os.environ.items() if not name.startswith("SHARDPROOF_")}
-            env |= {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(COUNT),
-                    "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
-                    "MASTER_ADDR": address(0), "MASTER_PORT": str(PORT), "SHARDPROOF_SECRET": SECRET}
+            env = machines.environment(rank, COUNT, MASTER_ADDR=address(0), MASTER_PORT=str(PORT),
+                                       SHARDPROOF_SECRET=SECRET)
             command = node.command(PROGRAM, "validate", self.folder / "suite.yaml", "--out", self.folder / "run", *words)
             processes.append(self.start_process(command, env=env))
         return processes
@@ -83,14 +80,7 @@ class ValidateMachines(machines.SwitchedTest):
                                "--minutes", "5")
         self.assertIn("waits for the others", processes[0].stdout.readline())
         self.assertIn("groups", processes[0].stdout.readline())  # the first round has ended
-        inode = os.readlink(f"/proc/{self.nodes[3].holder.pid}/ns/net")
-        for entry in os.listdir("/proc"):
-            try:
-                in_node = entry.isdigit() and os.readlink(f"/proc/{entry}/ns/net") == inode
-                if in_node and int(entry) != self.nodes[3].holder.pid:
-                    os.kill(int(entry), signal.SIGKILL)
-            except OSError:
-                pass  # it has ended
+        kill_all(self.nodes[3].processes())
         status, found, text = self.end_of(processes)
         self.assertEqual(status, 3, text)
         self.assertEqual((found["findings"][0]["kind"], found["findings"][0]["hosts"]), ("died", ["node3"]), text)

@@ -17,6 +17,9 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from processes import descendants, process_of, wait_for  # noqa: E402
+
 PROGRAM = ROOT / "build/dev/shardproof-bin"
 
 # Four ranks in mid-step for as long as the test likes: rank 3 sleeps before its fifth call.
@@ -33,55 +36,11 @@ expect: {{verdict: failed, kind: died}}
 """
 
 
-def status_fields(pid):
-    """(state, parent, CPU time) of a process; None when it has gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text[text.rindex(")") + 2:].split()
-    return fields[0], int(fields[1]), fields[11:13]
-
-
-def name_of(pid):
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
-def descendants(root):
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (fields := status_fields(entry.name)) and fields[0] != "Z":
-            parents[int(entry.name)] = fields[1]
-    found, grown = {root}, True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in found} - found
-        found, grown = found | more, bool(more)
-    return found - {root}
-
-
-def is_alive(pid):
-    fields = status_fields(pid)
-    return fields is not None and fields[0] != "Z"
-
-
 def used_by(pids):
     """The CPU time of each process; None if one of them waits for the processor or the disk."""
-    fields = {pid: status_fields(pid) for pid in pids}
-    if not all(one and one[0] == "S" for one in fields.values()):
-        return None
-    return {pid: cpu for pid, (_, _, cpu) in fields.items()}
-
-
-def eventually(condition, limit_s=120):
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return condition()
+    found = {pid: process_of(pid) for pid in pids}
+    sleeps = all(one and one.state == "S" for one in found.values())
+    return {pid: one.cpu_time for pid, one in found.items()} if sleeps else None
 
 
 class Endings(unittest.TestCase):
@@ -93,16 +52,16 @@ class Endings(unittest.TestCase):
                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.addCleanup(run.kill)
         names = [f"sp-rank-{rank}" for rank in range(4)] if backend == "gloo" else ["sp-world-4"]
-        here = lambda: sorted(map(name_of, descendants(run.pid)))
-        self.assertTrue(eventually(lambda: set(names) <= set(here())), here())
+        here = lambda: sorted(descendants(run.pid).values())
+        self.assertTrue(wait_for(lambda: set(names) <= set(here())), here())
         seen = [None, None]
 
         def are_waiting():
             """All are in the step, where three ranks wait for the fourth, which sleeps."""
             time.sleep(0.5)
-            seen[:] = [used_by(descendants(run.pid) | {run.pid}), seen[0]]
+            seen[:] = [used_by({run.pid, *descendants(run.pid)}), seen[0]]
             return seen[0] is not None and seen[0] == seen[1]
-        self.assertTrue(eventually(are_waiting), seen)
+        self.assertTrue(wait_for(are_waiting), seen)
         return run, descendants(run.pid)
 
     def test_ctrl_c_and_sigterm(self):
@@ -113,7 +72,7 @@ class Endings(unittest.TestCase):
                     run.send_signal(number)
                     text, _ = run.communicate(timeout=200)
                     self.assertEqual(run.returncode, 130, text)
-                    self.assertEqual([pid for pid in family if is_alive(pid)], [], text)
+                    self.assertEqual([pid for pid in family if process_of(pid)], [], text)
 
     def test_launcher_killed(self):
         for backend in ("emulated", "gloo"):
@@ -121,7 +80,7 @@ class Endings(unittest.TestCase):
                 run, family = self.start(folder, backend)
                 run.kill()
                 run.communicate(timeout=200)
-                self.assertTrue(eventually(lambda: not any(map(is_alive, family)), 60), family)
+                self.assertTrue(wait_for(lambda: not any(map(process_of, family)), 60), family)
 
     def test_rank_or_world_killed_from_outside(self):
         for backend, victim, said in (("gloo", "sp-rank-2", "rank 2: its process was killed by SIGKILL"),
@@ -129,11 +88,11 @@ class Endings(unittest.TestCase):
                                        "the process of the emulated world was killed by SIGKILL")):
             with self.subTest(backend=backend), tempfile.TemporaryDirectory() as folder:
                 run, family = self.start(folder, backend)
-                os.kill(next(pid for pid in family if name_of(pid) == victim), signal.SIGKILL)
+                os.kill(next(pid for pid, name in family.items() if name == victim), signal.SIGKILL)
                 text, _ = run.communicate(timeout=200)
                 self.assertEqual(run.returncode, 0, text)  # as expected
                 self.assertIn(said, text)
-                self.assertEqual([pid for pid in family if is_alive(pid)], [], text)
+                self.assertEqual([pid for pid in family if process_of(pid)], [], text)
 
     def test_golden_killed_from_outside(self):
         """Its case failed: nothing in the program is wrong. A scenario that expects a death means that of a rank."""
@@ -148,8 +107,8 @@ class Endings(unittest.TestCase):
                 run = subprocess.Popen([PROGRAM, words[0], scenario, *words[1:], *out], cwd=ROOT, text=True,
                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
                 self.addCleanup(run.kill)
-                goldens = lambda: [pid for pid in descendants(run.pid) if name_of(pid) == "sp-golden"]
-                self.assertTrue(eventually(goldens))
+                goldens = lambda: [pid for pid, name in descendants(run.pid).items() if name == "sp-golden"]
+                self.assertTrue(wait_for(goldens))
                 time.sleep(0.3)
                 os.kill(goldens()[0], signal.SIGKILL)
                 text, _ = run.communicate(timeout=200)

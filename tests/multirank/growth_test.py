@@ -13,9 +13,10 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from endings_test import descendants, name_of
-
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from processes import descendants, process_of  # noqa: E402
+
 PROGRAM = ROOT / "build/dev/shardproof-bin"
 
 CASES = {"emulated": 1000, "gloo": 300}
@@ -38,10 +39,10 @@ matrix:
 def usage(root):
     """[(name, its own megabytes, open descriptors)] of every process of a run, by name."""
     found = []
-    for pid in descendants(root) | {root}:
+    for pid, name in [(root, process_of(root).name), *descendants(root).items()]:
         fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-        found.append((name_of(pid), int(fields["RssAnon"].split()[0]) / 1024, descriptors))
+        found.append((name, int(fields["RssAnon"].split()[0]) / 1024, descriptors))
     return sorted(found)
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from unittest import mock
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "python"))
+sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE.parent / "support")]
 
+from processes import process_of, wait_for  # noqa: E402
 from shardproof.score import command, faults  # noqa: E402
 
 CASES = str(HERE / "score_cases.py")
@@ -187,16 +188,7 @@ class Ends(unittest.TestCase):
         ended = command.run([sys.executable, "-c", program], self.folder / "run", {}, 6)
         self.assertLess(time.monotonic() - start, 300)
         self.assertIsNone(ended.status)
-        end = time.monotonic() + 60
-        while self.runs(mark.read_text()) and time.monotonic() < end:
-            time.sleep(0.02)
-        self.assertFalse(self.runs(mark.read_text()))
-
-    def runs(self, pid):
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-        except OSError:
-            return False
+        self.assertTrue(wait_for(lambda: not process_of(mark.read_text()), 60))
 
     def test_a_signal_ends_the_run_under_way(self):
         mark = self.folder / "pid"
@@ -204,9 +196,7 @@ class Ends(unittest.TestCase):
         process = subprocess.Popen([sys.executable, "-m", "shardproof", "score", "--", sys.executable, "-c", program],
                                    env=dict(os.environ, PYTHONPATH=str(HERE.parents[1] / "python")))
         self.addCleanup(process.kill)
-        deadline = time.monotonic() + 30
-        while not (mark.exists() and mark.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: mark.exists() and mark.read_text(), 30)
         process.terminate()
         self.assertEqual(process.wait(50), 143)
         self.assertFalse(Path(f"/proc/{mark.read_text()}").exists())

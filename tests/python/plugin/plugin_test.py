@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -16,8 +15,9 @@ from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-sys.path.insert(0, str(ROOT / "python"))
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/support")]
 
+from processes import process_of, wait_for  # noqa: E402
 from shardproof import program, pytest_plugin  # noqa: E402
 
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
@@ -52,22 +52,12 @@ def notes(folder, prefix=""):
     return [line for line in lines if line.startswith(prefix)]
 
 
-def still_runs(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def processes(folder):
+def started(folder):
     return [int(line.split()[1]) for line in notes(folder, "pid")]
 
 
-def wait_until(is_true, seconds=LIMIT):
-    deadline = time.monotonic() + seconds
-    while not is_true() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return is_true()
+def left(folder):
+    return [pid for pid in started(folder) if process_of(pid)]
 
 
 @unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
@@ -190,8 +180,8 @@ class PluginTest(unittest.TestCase):
         self.assertGreater(float(self.cases["test_hangs[tp2]"].get("time")), TIMEOUT)
 
     def test_no_process_is_left(self):
-        self.assertEqual(len(processes(self.folder)), 4)
-        self.assertEqual([pid for pid in processes(self.folder) if still_runs(pid)], [])
+        self.assertEqual(len(started(self.folder)), 4)
+        self.assertEqual(left(self.folder), [])
 
     def test_nothing_recorded(self):
         self.passed("test_records_nothing[dp2]")
@@ -337,7 +327,7 @@ class SessionTest(unittest.TestCase):
         process = start(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_hangs", f"--shardproof-timeout={4 * LIMIT}")
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.kill)
-        self.assertTrue(wait_until(lambda: len(processes(self.folder)) == 4), "the ranks have not started")
+        self.assertTrue(wait_for(lambda: len(started(self.folder)) == 4, LIMIT), "the ranks have not started")
         return process
 
     def test_a_time_limit_before_the_ranks_have_begun(self):
@@ -359,13 +349,13 @@ class SessionTest(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         text, _ = process.communicate(timeout=LIMIT)  # well before the ranks' own time-out
         self.assertEqual(process.returncode, 2, text)
-        self.assertEqual([pid for pid in processes(self.folder) if still_runs(pid)], [])
+        self.assertEqual(left(self.folder), [])
 
     def test_no_process_outlives_a_pytest_that_is_killed(self):
         process = self.hanging()
         process.kill()
         process.wait()
-        self.assertTrue(wait_until(lambda: not any(map(still_runs, processes(self.folder)))))
+        self.assertTrue(wait_for(lambda: not left(self.folder), LIMIT))
 
 
 if __name__ == "__main__":
