@@ -180,6 +180,14 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done
 
+    def says(self, said, *texts, absent=()):
+        """A text, or a finished run, has all of these texts and none of the absent ones."""
+        text = said if isinstance(said, str) else said.stdout + said.stderr
+        for one in texts:
+            self.assertIn(one, text)
+        for one in absent:
+            self.assertNotIn(one, text)
+
     def make_case(self, *edits):
         case_maker.make_case(self.case, edits)
 
@@ -214,9 +222,8 @@ class Check(CommandTest):
                      ["dp=2", "--activation-checkpointing=layer"],
                      ["cp=2,tp=2", "--packed", "--context-layout", "contiguous",
                       "--context-rotation", "all_gather"]):
-            text = self.call("check", self.case, "--mesh", *mesh, "--dump", self.path("ours"))
-            self.assertIn("MATCH", text)
-            self.assertIn("own golden only", text)
+            self.says(self.call("check", self.case, "--mesh", *mesh, "--dump", self.path("ours")),
+                      "MATCH", "own golden only")
             with self.subTest(mesh):
                 self.check_dumps(self.path("golden"), self.path("ours"))
 
@@ -229,9 +236,7 @@ class Check(CommandTest):
         value = read_safetensors(expected)[name][3][7]
         write_changed(expected, expected + ".new", name, 7, value + 1e-6)
         os.replace(expected + ".new", expected)
-        text = self.call("check", self.case, "--mesh", "tp=2", status=1)
-        self.assertIn(name, text)
-        self.assertIn("does NOT agree", text)
+        self.says(self.call("check", self.case, "--mesh", "tp=2", status=1), name, "does NOT agree")
 
     def test_what_is_saved_from_one_mesh_runs_on_another_to_the_bit(self):
         self.make_case()
@@ -344,8 +349,7 @@ class Run(CommandTest):
         text = self.run_emulated("name: t/free\njudged: false\nparallel: {tensor_parallel_size: 2}\n"
                                  "faults: [{kind: drop, rank: 1, op: all_reduce, axis: tp, label: o_proj forward}]\n",
                                  "--out", self.path("free"))
-        self.assertIn("1 case: 1 not judged (judged: false)", text)
-        self.assertNotIn("match", text)
+        self.says(text, "1 case: 1 not judged (judged: false)", absent=["match"])
         self.assertIn('skipped="1"', self.read("free/junit.xml"))
         empty = "name: t/empty\nworkload: policy\nrun: {stages: [{do: offload}]}\n"
         self.assertIn("nothing was compared", self.run_emulated(empty, status=2))
@@ -623,15 +627,12 @@ faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
 
     def test_what_is_skipped_is_counted_and_no_skips_makes_it_an_error(self):
         skipped = SMALL + "skip: {reason: why not, when: {parallel.data_parallel_size: 2}}\n"
-        text = self.run_emulated(skipped)
-        self.assertIn("why not", text)
-        self.assertIn("3 skipped", text)
+        self.says(self.run_emulated(skipped), "why not", "3 skipped")
         self.run_emulated(skipped, "--no-skips", status=2)
 
     def test_a_time_budget_starts_no_further_case(self):
-        text = self.run_emulated(SMALL, "--time-budget", "0", status=2)
-        self.assertIn("0 of 6 cases; 6 not run", text)
-        self.assertNotIn("all as expected", text)
+        self.says(self.run_emulated(SMALL, "--time-budget", "0", status=2),
+                  "0 of 6 cases; 6 not run", absent=["all as expected"])
         self.run_emulated(SMALL, "--time-budget", "0", "--allow-partial")
         self.run_emulated(SMALL, "--time-budget", "nan", status=2)
 
@@ -766,8 +767,7 @@ class Grounds(CommandTest):
 
     def test_a_case_folder_without_a_counted_token_is_bad_input(self):
         self.make_case(*[{"file": "batch.safetensors", "element": ["sample_mask", index, 0]} for index in range(3)])
-        text = self.call("check", self.case, "--mesh", "tp=2", status=2)
-        self.assertIn("no token counts", text)
+        self.says(self.call("check", self.case, "--mesh", "tp=2", status=2), "no token counts")
 
 
 class Words(CommandTest):
@@ -779,13 +779,11 @@ class Words(CommandTest):
         for strip in ("sample 0                  AAAAAAAAAAAAA\n", "    cp 0 ", "    cp 1 "):
             self.assertIn(strip, text)
         # Of 13, 1, 7 and 2 tokens, padded to 14, 2, 8 and, with the row to 28, 4.
-        self.assertIn("A 0-6, B 0, C 0-3, D 0-1\n", text)
-        self.assertIn("A 7-12, C 4-6\n", text)
+        self.says(text, "A 0-6, B 0, C 0-3, D 0-1\n", "A 7-12, C 4-6\n")
 
     def test_lint_says_all_errors_of_all_files_and_runs_nothing(self):
         right = self.write("right.yaml", SMALL)
-        text = self.call("lint", right)
-        self.assertIn("1 file, 6 cases: no errors", text)
+        self.says(self.call("lint", right), "1 file, 6 cases: no errors")
         keys = self.write("keys.yaml", "name: t/keys\nparalel: {tensor_parallel_size: 2}\ndata: {lengths: [5, x]}\n")
         rows = self.write("rows.yaml", "name: t/rows\ndata: {lengths: [5, 3]}\nmatrix:\n"
                           "  data.dropped_samples: [[7], [0], [8]]\n")
@@ -850,8 +848,7 @@ class Words(CommandTest):
                     (weights + ".index.json", ["check", self.case, "--mesh", "tp=2"], "a case holds the full weights"),
                     (logprobs, ["logprobs", logprobs, answers], "name a safetensors file")):
                 make(path)
-                text = self.call(*words, status=2)
-                self.assertIn(f"{path} is {said}, not a file; {fix}", text)
+                self.says(self.call(*words, status=2), f"{path} is {said}, not a file; {fix}")
                 os.rmdir(path) if said == "a folder" else os.remove(path)
 
     def check_described_once(self):

@@ -241,9 +241,8 @@ class Limits(Limited):
             unknown = error.errno == socket.EAI_NONAME
         self.environment.update(RANK="1", WORLD_SIZE="2", MASTER_ADDR=name, MASTER_PORT="1", SHARDPROOF_SECRET="s" * 64)
         if unknown:  # else no name server answers here, and the name may be known later
-            text = self.call("rank", self.scenario(SMALL), status=2)
-            self.assertIn(f"MASTER_ADDR: {name} does not resolve: ", text)
-            self.assertNotIn("waiting for it", text)
+            self.says(self.call("rank", self.scenario(SMALL), status=2),
+                      f"MASTER_ADDR: {name} does not resolve: ", absent=["waiting for it"])
         self.environment["SHARDPROOF_MEETING_S"] = "1"
         text = self.call("rank", self.scenario(SMALL), status=2)
         self.assertRegex(text, rf"{name} does not resolve yet \(.*\); waiting for it for up to 1 s")
@@ -277,9 +276,8 @@ class Limits(Limited):
         dump = ("check", self.case, "--mesh", "tp=2", "--dump", os.path.join(disk, "d.safetensors"))
         text = self.call(*dump, status=2)
         self.assertRegex(text, r"--dump .*at least \d+ KiB will be written, and the disk has room for \d+ KiB")
-        text = self.call(*dump, "--ignore-limits", status=2)
-        self.assertIn("d.safetensors", text)
-        self.assertNotIn("went on", text)
+        self.says(self.call(*dump, "--ignore-limits", status=2), "d.safetensors",
+                  absent=["went on"])
         save = ("check", self.case, "--mesh", "tp=2", "--ignore-limits", "--save", os.path.join(disk, "model"))
         self.assertNotIn("went on", self.call(*save, status=2))
 
@@ -313,8 +311,7 @@ class Deadlines(Limited):
     def test_many_ranks_on_a_slow_machine_are_not_hung(self):
         """Each rank computes little, all together longer than the deadline: what counts is that calls go on."""
         self.make_case()
-        text = self.call("check", self.case, "--mesh", "dp=40", "--deadline", "1")
-        self.assertIn("MATCH", text)
+        self.says(self.call("check", self.case, "--mesh", "dp=40", "--deadline", "1"), "MATCH")
 
 
 if __name__ == "__main__":

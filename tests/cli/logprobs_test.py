@@ -462,10 +462,8 @@ class LogprobsTest(cli_test.CommandTest):
         return self.run_program("logprobs", "a.st", "b.st", *words)
 
     def expect(self, done, status, *texts):
-        text = done.stdout + done.stderr
-        self.assertEqual(done.returncode, status, text)
-        for one in texts:
-            self.assertIn(one, text)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        self.says(done, *texts)
         self.assertEqual(done.stderr.count("\n"), 1 if status == 2 else 0, done.stderr)
 
     def test_a_pair_that_cannot_be_compared_leaves_the_others(self):

@@ -115,9 +115,8 @@ class Readers(cli_test.CommandTest):
         for word, says in (("flaot64", "did you mean float64?"), ("", "known are float64, float32"), ("f8", "known are")):
             self.edit(os.path.join(run, "run.json"),
                       lambda text: json.dumps({**json.loads(text), "precision": word}))
-            text = self.call("judge", run, "--golden", golden, status=2)
-            self.assertIn(f"run.json: precision is '{word}'; ", text)
-            self.assertIn(says, text)
+            self.says(self.call("judge", run, "--golden", golden, status=2),
+                      f"run.json: precision is '{word}'; ", says)
 
     def test_a_recorded_run_has_no_other_keys_than_its_schema(self):
         """In each object of run.json and of a line, a key that the schema lacks is refused with those that it has."""

@@ -7,10 +7,10 @@ import math
 import struct
 
 import cli_test
-from recorded_test import (ADAM, PARAMETERS, JudgedTest, Run, cut, either, gradient, of, recorded, replaced, start,
-                           stepped, times, values_of)
+from recorded_test import (ADAM, DP, PARAMETERS, TP, JudgedTest, Run, cut, either, gradient, of, recorded, replaced,
+                           start, stepped, times, values_of)
 
-UP, DP = "layers.0.up.weight", (("dp", 2),)
+UP = "layers.0.up.weight"
 
 
 def noise(name):
@@ -37,7 +37,7 @@ def without_rows_of_up(rows):
 
 
 class Clues(JudgedTest):
-    def judged(self, change, mesh=(("tp", 2),), golden_change=None):
+    def judged(self, change, mesh=TP, golden_change=None):
         return self.judged_pair(recorded((), golden_change), recorded(mesh, change)).stdout
 
     def likely(self, text):
@@ -66,7 +66,7 @@ class Clues(JudgedTest):
             with self.subTest(rows=rows):
                 self.assertNotIn("batch", self.likely(self.judged(without_rows_of_up(rows))))
 
-    def judged_with_rows(self, factors, absent=(0, 7), mesh=(("tp", 2),)):
+    def judged_with_rows(self, factors, absent=(0, 7), mesh=TP):
         """Rows of one gradient are multiples of the reference's, where `factors` has them; the other rows, and all other
         gradients but the head's, are other values. The reference's rows `absent` are zero."""
         def rows(values, *given):
@@ -179,7 +179,7 @@ class Clues(JudgedTest):
             return run
 
         def judged(change, order_of):
-            run = ordered(recorded((("tp", 2),), change), order_of)
+            run = ordered(recorded(TP, change), order_of)
             return self.judged_pair(ordered(recorded(), order_of), run).stdout
 
         def twice_when_stepped(values, run, rank, name):
@@ -207,7 +207,7 @@ class Clues(JudgedTest):
         golden.head["version"] = 2
         for i in range(20):
             golden.add(0, "scalar", f"other.{i:02}", [1.0], ())
-        run = recorded((("tp", 2),))
+        run = recorded(TP)
         done = self.judged_pair(golden, run.without(lambda line: line["name"] == "loss"))
         self.assertIn("tensor    loss   of step 1", done.stdout)
         self.assertIn("this run does not record it in that step: call rec.scalar(\"loss\", ..)", self.likely(done.stdout))
@@ -216,7 +216,7 @@ class Clues(JudgedTest):
         self.assertNotIn("other.09", done.stdout)
 
     def test_a_note_of_hashes_without_copies(self):
-        run = recorded((("tp", 2),), version=2)
+        run = recorded(TP, version=2)
         for lines in run.lines:
             lines.append({"kind": "hash", "name": "layers.0.output", "step": 1, "microbatch": 0, "order": 0,
                           "dtype": "float64", "shape": [2, 3], "global_shape": [2, 3], "offset": None,
@@ -597,7 +597,7 @@ class Clues(JudgedTest):
     def test_a_module_whose_output_is_wrong_and_whose_weights_are_right(self):
         """The last activation is other values, and the one before it is right."""
         def said(module, changed=None):
-            runs = recorded(version=2), recorded((("tp", 2),), changed, version=2)
+            runs = recorded(version=2), recorded(TP, changed, version=2)
             for run, wrong in zip(runs, (0, 1)):
                 for order, name in enumerate(("layers.0.up", module)):
                     values = values_of("activation " + name, (4, 10))
@@ -647,23 +647,20 @@ class Clues(JudgedTest):
         rough = self.activation(wrong(1e-2))
         self.assertRegex(self.likely(rough), "^likely    the error begins in layers.0, or in what it is given")
         self.assertNotIn("dp", self.likely(rough))
-        self.assertIn("2 x golden plus one vector of 6", rough)
-        self.assertIn("not the cause alone", rough)
+        self.says(rough, "2 x golden plus one vector of 6", "not the cause alone")
 
     def test_a_factor_near_the_size_of_an_axis(self):
         self.assertIn("2 is the size of dp", self.judged(times(2), DP))
         self.assertNotIn("size of dp", self.judged(times(2.00005), DP))
-        text = self.judged(times(1 + 3e-6), DP)
-        self.assertIn("every element is (1 + 3e-06) x golden", text)
-        self.assertNotIn("1.00 x golden", text)
+        self.says(self.judged(times(1 + 3e-6), DP), "every element is (1 + 3e-06) x golden",
+                  absent=["1.00 x golden"])
 
     def test_a_part_that_went_through_float32(self):
         def narrowed(values, *_):
             narrow = struct.unpack(f"{len(values)}f", struct.pack(f"{len(values)}f", *values))
             return [small if i // 6 in (2, 3) else value for i, (value, small) in enumerate(zip(values, narrow))]
         text = self.judged(replaced("grad", UP, narrowed), DP)
-        self.assertIn("wrong only at dim 0 2..3", text)
-        self.assertNotIn("x golden", text)
+        self.says(text, "wrong only at dim 0 2..3", absent=["x golden"])
         self.assertIn("computed or stored in float32 somewhere on the way", self.likely(text))
 
     # --- Factors of counts

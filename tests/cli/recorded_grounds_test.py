@@ -7,8 +7,8 @@ import os
 import random
 
 import cli_test
-from recorded_test import (ADAM, PARAMETERS, JudgedTest, Run, gradient, in_float32, of, recorded, replaced, start,
-                           stepped, times, values_of)
+from recorded_test import (ADAM, DP, PARAMETERS, TP, JudgedTest, Run, adam_step, gradient, in_float32, of, recorded,
+                           replaced, start, stepped, times, values_of)
 
 
 class Grounds(JudgedTest):
@@ -25,13 +25,11 @@ class Grounds(JudgedTest):
                     run.box(rank, "grad", name, grad, shape)
                     run.box(rank, "opt", "exp_avg." + name, [0.1 * value for value in grad], shape)
                     run.box(rank, "opt", "exp_avg_sq." + name, [0.0 if lost else 0.001 * value ** 2 for value in grad], shape)
-                    run.box(rank, "param", name, [old - 0.01 * value / (abs(value) + 1e-8)
-                                                  for old, value in zip(start(name), grad)], shape)
+                    run.box(rank, "param", name, adam_step(start(name), grad), shape)
             return run
-        self.judged_pair(run_of(), run_of((("dp", 2),)), status=0)
-        text = self.judged_pair(run_of(), run_of((("dp", 2),), lost=True)).stdout
-        self.assertIn("tensor    exp_avg_sq.", text)
-        self.assertIn("every element is 0", text)
+        self.judged_pair(run_of(), run_of(DP), status=0)
+        self.says(self.judged_pair(run_of(), run_of(DP, lost=True)).stdout,
+                  "tensor    exp_avg_sq.", "every element is 0")
 
     def test_a_huge_tensor_widens_no_gradient_and_no_loss(self):
         """A parameter, or masked logits, of -1e9 beside gradients of 1e-6 and a loss of 0.05."""
@@ -40,7 +38,7 @@ class Grounds(JudgedTest):
         def run_of(ranks=1, times=1.0, loss=0.05, masks=False, is_stale=False):
             run = Run([("dp", ranks)] if ranks > 1 else [], optimizer={**ADAM, "lr": [rate]})
             old, grad = values_of("w", shape), [1e-6 * value for value in values_of("grad w", shape)]
-            new = [a - rate * (1 if b > 0 else -1) / (1 + 1e-8 / abs(b)) for a, b in zip(old, grad)]
+            new = adam_step(old, grad, rate)
             for rank in range(ranks):
                 if not masks:
                     run.box(rank, "param", "pad", [0.0, -1e9], (2,), step=0)
@@ -71,7 +69,7 @@ class Grounds(JudgedTest):
 
     def test_a_dtype_of_one_rank(self):
         """It would be no more than unresolved, whatever its values are."""
-        run = self.narrowed(recorded((("dp", 2),)), "grad", "head.weight", [1])
+        run = self.narrowed(recorded(DP), "grad", "head.weight", [1])
         text = self.judged_pair(recorded(), run).stdout
         self.assertIn("it is float32 on this rank, and float64 on another", text)
 
@@ -79,7 +77,7 @@ class Grounds(JudgedTest):
         """The gradient of one parameter is in float32 on both ranks; another one's update is of other signs."""
         def flipped(values, run, rank, name):
             return [2 * a - b for a, b in zip(start(name), values)]
-        right, wrong = (self.narrowed(recorded((("dp", 2),), change), "grad", "head.weight")
+        right, wrong = (self.narrowed(recorded(DP, change), "grad", "head.weight")
                         for change in (None, replaced("param", "layers.0.norm.weight", flipped)))
         self.assertIn("not judged", self.judged_pair(recorded(), right, status=0).stdout)
         text = self.judged_pair(recorded(), wrong).stdout
@@ -88,7 +86,7 @@ class Grounds(JudgedTest):
     def test_a_switch_of_the_optimizer_that_nothing_judged(self):
         """An absent switch is off."""
         def settings(**more):
-            return self.narrowed(recorded((("dp", 2),), optimizer_of={**ADAM, **more}), "param", "head.weight")
+            return self.narrowed(recorded(DP, optimizer_of={**ADAM, **more}), "param", "head.weight")
         self.judged_pair(recorded(), settings(), status=0)
         for switch in ("amsgrad", "nesterov", "maximize"):
             text = self.judged_pair(recorded(), settings(**{switch: True})).stdout
@@ -109,10 +107,10 @@ class Grounds(JudgedTest):
                                      ("exp_avg_sq", [0.001 * value ** 2 for value in grad])):
                     if not lost or rank == 0:
                         put(rank, "opt", f"{name}.w", values)
-                put(rank, "param", "w", [old - 0.01 * value / (abs(value) + 1e-8) for old, value in zip(start_of, grad)])
+                put(rank, "param", "w", adam_step(start_of, grad))
             return run
-        self.judged_pair(run_of(), run_of((("dp", 2),)), status=0)
-        text = self.judged_pair(run_of(), run_of((("dp", 2),), lost=True)).stdout
+        self.judged_pair(run_of(), run_of(DP), status=0)
+        text = self.judged_pair(run_of(), run_of(DP, lost=True)).stdout
         self.assertIn("tensor    exp_avg.w", text)
         self.assertIn("likely    rank 1 recorded a part of the parameter and no such state of it, rank 0 did: the optimizer there "
                       "does not hold it, or its states were lost", text)
@@ -120,15 +118,15 @@ class Grounds(JudgedTest):
     def test_gradients_that_are_all_zero(self):
         def zeros(but=None):
             return lambda run, rank, kind, name, values: [0.0] * len(values) if kind == "grad" and name != but else None
-        text = self.judged_pair(recorded((), zeros()), recorded((("dp", 2),), zeros()), status=2).stdout
+        text = self.judged_pair(recorded((), zeros()), recorded(DP, zeros()), status=2).stdout
         self.assertIn("all 5 gradients are 0, so a match would show nothing of them; record steps in which tokens count", text)
         one = zeros("head.weight")
-        text = self.judged_pair(recorded((), one), recorded((("dp", 2),), one), status=0).stdout
+        text = self.judged_pair(recorded((), one), recorded(DP, one), status=0).stdout
         self.assertIn("1 of 5 gradients not all zero", text)
 
     def test_a_rank_without_gradients_is_noted(self):
         def run_of(wanted):
-            run = recorded((("dp", 2),)).without(lambda line: line["kind"] == "grad" and wanted not in line["name"], [1])
+            run = recorded(DP).without(lambda line: line["kind"] == "grad" and wanted not in line["name"], [1])
             return self.judged_pair(recorded(), run, status=0).stdout
         self.assertIn("rank 1 recorded parameters and no gradient", run_of("none"))
         self.assertNotIn("and no gradient", run_of("head"))
@@ -140,7 +138,7 @@ class Grounds(JudgedTest):
         def judged(after, status):
             def change(run, rank, kind, name, values):
                 return after(start(name), values) if kind == "param" and values == stepped(name) else None
-            return self.judged_pair(recorded(optimizer_of=lion), recorded((("dp", 2),), change, optimizer_of=lion),
+            return self.judged_pair(recorded(optimizer_of=lion), recorded(DP, change, optimizer_of=lion),
                                     status=status).stdout
         def drawn(old, _):
             draw = random.Random(old[0])  # the same on both ranks
@@ -154,7 +152,7 @@ class Grounds(JudgedTest):
     def test_an_addend_of_another_form_is_not_missing(self):
         halves = of("grad", "layers.0.norm.weight", lambda value, run, rank: value * (0.25, 0.75)[rank])
         for shape in ((6,), (5,)):
-            run = recorded((("tp", 2),), halves)
+            run = recorded(TP, halves)
             for rank in (0, 1):
                 at = run.place(rank, "grad", "layers.0.norm.weight")
                 run.lines[rank][at]["partial"] = {"axes": ["tp"], "op": "sum"}
@@ -185,7 +183,7 @@ class Grounds(JudgedTest):
             repeat.write(os.path.join(folder, f"noise{number}"))
 
         def judged(factor, status):
-            run = narrow(recorded((("dp", 2),), times(factor))).write(os.path.join(self.scratch, f"times {factor}"))
+            run = narrow(recorded(DP, times(factor))).write(os.path.join(self.scratch, f"times {factor}"))
             return self.run_to_end("judge", run, "--golden", folder, status=status).stdout
         judged(1, 0)
         for factor in (0.5, 1.5):

@@ -5,7 +5,7 @@ Usage: recorded_layers_test.py PROGRAM [unittest arguments]
 """
 
 import cli_test
-from recorded_test import ADAM, JudgedTest, Run, cut, size_of, values_of
+from recorded_test import ADAM, DP, JudgedTest, Run, cut, size_of, values_of
 
 LAYERS = 2
 ROUTER, EXPERTS = "decoder.layers.mlp.router.weight", "decoder.layers.mlp.experts.weight"
@@ -63,7 +63,7 @@ BELOW = (EXPERTS, 0), (ROUTER, 0)
 class Layers(JudgedTest):
     def judged(self, *given, status=1, **options):
         same = {name: options[name] for name in ("with_loss", "with_counts") if name in options}
-        return self.judged_pair(recorded(**same), recorded((("dp", 2),), *given, **options), status).stdout
+        return self.judged_pair(recorded(**same), recorded(DP, *given, **options), status=status).stdout
 
     def test_each_layer_is_a_tensor(self):
         text = self.judged(status=0)
@@ -91,7 +91,7 @@ class Layers(JudgedTest):
 
     def test_a_layer_without_its_piece(self):
         """Rank 1 lacks the router of a layer after the step."""
-        run = recorded((("dp", 2),))
+        run = recorded(DP)
         place = next(i for i, line in enumerate(run.lines[1])
                      if (line["kind"], line["name"], line["step"], line["offset"][:1]) == ("param", ROUTER, 1, [0]))
         del run.lines[1][place], run.data[1][place]
@@ -105,13 +105,11 @@ class Layers(JudgedTest):
         self.assertIn("the loss and the gradients of decoder.layers.1.mlp.experts are right", text)
 
     def test_a_router_whose_experts_are_wrong_too(self):
-        text = self.judged(wrong((EXPERTS, 1), (ROUTER, 1), *BELOW))
-        self.assertNotIn("auxiliary", text)
+        self.says(self.judged(wrong((EXPERTS, 1), (ROUTER, 1), *BELOW)), absent=["auxiliary"])
 
     def test_a_router_without_a_recorded_loss(self):
-        text = self.judged(wrong((ROUTER, 1), *BELOW), with_loss=False)
-        self.assertIn("MISMATCH", text)
-        self.assertNotIn("auxiliary", text)
+        self.says(self.judged(wrong((ROUTER, 1), *BELOW), with_loss=False), "MISMATCH",
+                  absent=["auxiliary"])
 
     def test_a_router_of_which_a_part_has_a_factor(self):
         """The auxiliary loss, most of the router's gradient, counts half."""
@@ -127,9 +125,7 @@ class Layers(JudgedTest):
     def test_a_router_with_a_factor_has_that_cause(self):
         def change(kind, name, layer, values):
             return [2 * value for value in values] if (kind, name) == ("grad", ROUTER) else None
-        text = self.judged(change)
-        self.assertIn("2 is the size of dp", text)
-        self.assertNotIn("auxiliary", text)
+        self.says(self.judged(change), "2 is the size of dp", absent=["auxiliary"])
 
 
 if __name__ == "__main__":

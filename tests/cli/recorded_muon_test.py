@@ -117,8 +117,7 @@ class RecordedMuonTest(recorded_test.JudgedTest):
                 (lambda m: combined((3 / norm(m), m)), "columns", 2, "it is not made orthogonal")):
             status, text = self.judged(golden, Step(shape, blocks, made=made), layout, ranks, blocks)
             self.assertEqual(status, 1, text)
-            self.assertIn(words or "the rank makes its own part orthogonal alone", text)
-            self.assertIn("param.w", text)
+            self.says(text, words or "the rank makes its own part orthogonal alone", "param.w")
 
     def test_a_rate_is_named(self):
         golden = Step((12, 12))

@@ -84,9 +84,8 @@ class Parts(JudgedTest):
         self.assertIn("positions begin anew on each rank of cp: rows 4 to 7", text)
 
     def test_other_rows_are_no_positions(self):
-        said = self.judged(logprobs=self.wrong_at(range(4, 8)), gradient=self.anew(5))
-        self.assertNotIn("anew", said)
-        self.assertIn("3 of 8 rows of grad.pos.weight", said)
+        self.says(self.judged(logprobs=self.wrong_at(range(4, 8)), gradient=self.anew(5)),
+                  "3 of 8 rows of grad.pos.weight", absent=["anew"])
 
     # --- Parts of a batch
 
@@ -105,10 +104,9 @@ class Parts(JudgedTest):
 
     def test_single_rows_count_where_all_parts_fit_together(self):
         """Parts with 10%, 20%, 30% and 40% of the tokens, of which each is a mean over its own."""
-        said = self.judged_tokens({1: 2.5, 2: 1.25, 4: 2.5 / 3, 5: 0.625})
-        self.assertIn("is a mean over its own tokens, where each", said)
-        self.assertIn("1 row is 0.625 x the reference", said)
-        self.assertIn("40% and 30% and 20% and 10% of the tokens", said)
+        self.says(self.judged_tokens({1: 2.5, 2: 1.25, 4: 2.5 / 3, 5: 0.625}),
+                  "is a mean over its own tokens, where each", "1 row is 0.625 x the reference",
+                  "40% and 30% and 20% and 10% of the tokens")
         self.assertNotIn("batch", self.judged_tokens({1: 2.5, 2: 1.25, 4: 2.6 / 3, 5: 0.625}))
 
     def test_parts_that_were_clipped_before_the_sum(self):
@@ -145,9 +143,8 @@ class Parts(JudgedTest):
         return run
 
     def test_a_rank_that_skips_a_step(self):
-        text = self.judged_pair(self.stepped(), self.stepped(2, fewer=1)).stdout
-        self.assertIn("of step 2", text)
-        self.assertIn("likely    rank 1 recorded 2 of 3 steps: the optimizer did not step there", text)
+        self.says(self.judged_pair(self.stepped(), self.stepped(2, fewer=1)).stdout, "of step 2",
+                  "likely    rank 1 recorded 2 of 3 steps: the optimizer did not step there")
 
     def test_a_step_that_another_rank_lacks_later(self):
         run = self.stepped(2).without(lambda line: line["step"] == 3, [1])

@@ -20,6 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 import cli_test  # noqa: E402
 
 CODES = {"float64": ("F64", "d"), "float32": ("F32", "f"), "float16": ("F16", "e"), "int64": ("I64", "q")}
+DP, TP = (("dp", 2),), (("tp", 2),)  # meshes
 ADAM = {"type": "AdamW", "lr": [0.01], "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
 
 
@@ -140,9 +141,13 @@ def start(name):
     return values_of("start " + name, PARAMETERS[name][0])
 
 
-def stepped(name):
+def adam_step(values, gradients, rate=0.01):
     """The first step of AdamW without decay: each element moves by lr * g / (|g| + eps)."""
-    return [w - 0.01 * g / (abs(g) + 1e-8) for w, g in zip(start(name), gradient(name))]
+    return [w - rate * g / (abs(g) + 1e-8) for w, g in zip(values, gradients)]
+
+
+def stepped(name):
+    return adam_step(start(name), gradient(name))
 
 
 def recorded(mesh=(), change=None, optimizer_of=None, **more):
@@ -207,32 +212,25 @@ def jitter(size):
 
 
 class JudgedTest(cli_test.CommandTest):
-    def judged_pair(self, golden, run, status=1):
-        """What the judge says of a run beside a golden, both in a new folder."""
-        folder = tempfile.mkdtemp(dir=self.scratch)
-        return self.run_to_end("judge", run.write(os.path.join(folder, "run")), "--golden",
-                               golden.write(os.path.join(folder, "one")), status=status)
+    def written(self, run):
+        """The folder of a run, or this folder."""
+        return run.write(tempfile.mkdtemp(dir=self.scratch) + "/run") if isinstance(run, Run) else run
+
+    def judged_pair(self, golden, run, *words, status=1):
+        """What the judge says of a run beside a golden; each is a Run or a folder."""
+        return self.run_to_end("judge", self.written(run), "--golden", self.written(golden), *words, status=status)
 
 
-class RecordedRunTest(cli_test.CommandTest):
+class RecordedRunTest(JudgedTest):
     def setUp(self):
         super().setUp()
-        self.golden = recorded().write(os.path.join(self.scratch, "one"))
-        self.count = 0
+        self.golden = self.written(recorded())
 
-    def judge(self, run, *words, golden=None):
-        if isinstance(run, Run):
-            self.count += 1
-            run = run.write(os.path.join(self.scratch, f"run{self.count}"))
-        return self.run_program("judge", run, "--golden", golden or self.golden, *words)
-
-    def expect(self, done, status, *texts, absent=()):
-        text = done.stdout + done.stderr
-        self.assertEqual(done.returncode, status, text)
-        for one in texts:
-            self.assertIn(one, text)
-        for one in absent:
-            self.assertNotIn(one, text)
+    def expect(self, run, status, *texts, golden=None, words=(), absent=()):
+        """How the judge ends and what it says of a run; returns that."""
+        done = self.judged_pair(golden or self.golden, run, *words, status=status)
+        self.says(done, *texts, absent=absent)
+        return done
 
     def test_right_layouts_match(self):
         whole = sum(size_of(shape) for shape, _ in PARAMETERS.values())
@@ -241,84 +239,81 @@ class RecordedRunTest(cli_test.CommandTest):
         elements = {"tp": 3 * (whole + uncut) + 4, "dp": 2 * (3 * whole + 2)}
         for axis, count in elements.items():
             with self.subTest(axis=axis):
-                done = self.judge(recorded([(axis, 2)]))
-                self.expect(done, 0, "MATCH", f"17 tensors, {count} elements", "(one rank)",
+                self.expect(recorded([(axis, 2)]), 0, "MATCH", f"17 tensors, {count} elements", "(one rank)",
                             absent=["collective"])
-        self.expect(self.judge(recorded([("dp", 3), ("tp", 2)])), 0, "MATCH", "dp=3 tp=2")
+        self.expect(recorded([("dp", 3), ("tp", 2)]), 0, "MATCH", "dp=3 tp=2")
 
     def test_a_gradient_of_one_rank_that_is_stale(self):
         change = of("grad", "norm", lambda value, run, rank: 0.5 * value + 0.1, ranks=[1])
-        self.expect(self.judge(recorded([("dp", 1), ("tp", 2)], change)), 1, "MISMATCH", "values",
+        self.expect(recorded([("dp", 1), ("tp", 2)], change), 1, "MISMATCH", "values",
                     "grad.layers.0.norm.weight", "on rank 1 (tp 1)", "rank 1 only")
 
     def test_copies_that_differ_within_the_allowance(self):
         change = of("grad", "norm", lambda value, run, rank: value * (1 + 1e-15), ranks=[1])
-        self.expect(self.judge(recorded([("tp", 2)], change)), 1, "replicas", "grad.layers.0.norm.weight")
+        self.expect(recorded(TP, change), 1, "replicas", "grad.layers.0.norm.weight")
 
     def test_a_factor_names_the_axis(self):
         change = of("grad", "", lambda value, run, rank: 3 * value)
-        self.expect(self.judge(recorded([("dp", 3), ("tp", 2)], change)), 1, "grad.head.weight",
+        self.expect(recorded([("dp", 3), ("tp", 2)], change), 1, "grad.head.weight",
                     "every element is 3.00 x golden", "3 is the size of dp", "5 of 5 gradients")
 
     def test_a_sum_that_is_missing(self):
         def half(value, run, rank):
             share = 0.3 + 0.4 * run.at(rank, "tp")
             return share * value + (0.2 if run.at(rank, "tp") else -0.2)
-        self.expect(self.judge(recorded([("dp", 2), ("tp", 2)], of("grad", "norm", half))), 1,
+        self.expect(recorded([("dp", 2), ("tp", 2)], of("grad", "norm", half)), 1,
                     "grad.layers.0.norm.weight", "the sum over tp is missing")
 
     def test_files_of_two_runs(self):
-        folder = recorded([("tp", 2)]).write(os.path.join(self.scratch, "more"))
+        folder = self.written(recorded(TP))
         pathlib.Path(folder, "rank2.jsonl").touch()
-        text = self.call("judge", folder, "--golden", self.golden, status=2)
-        self.assertIn("holds rank2.jsonl, and its run.json says 2 ranks", text)
+        self.expect(folder, 2, "holds rank2.jsonl, and its run.json says 2 ranks")
 
     def test_wrong_gradients_with_a_part_of_the_name_in_common(self):
         change = of("grad", "layers", lambda value, run, rank: 1.5 * value)
-        self.expect(self.judge(recorded([("tp", 2)], change)), 1, "4 of 5 gradients of step 1 are wrong",
+        self.expect(recorded(TP, change), 1, "4 of 5 gradients of step 1 are wrong",
                     "all with 'layers' in their name, and no others")
 
     def test_a_module_with_the_name_of_a_kind(self):
         """The output of a module that is called "grad" is not a gradient."""
         def with_output(run, factor=1.0):
             return run.add_to_all("act", "grad.up", [factor * value for value in values_of("up", (4, 6))], (4, 6))
-        golden = with_output(recorded()).write(os.path.join(self.scratch, "named"))
+        self.golden = with_output(recorded())
         change = of("grad", "layers", lambda value, run, rank: 1.5 * value)
-        done = self.judge(with_output(recorded([("dp", 2)], change), 1.5), golden=golden)
-        self.expect(done, 1, "tensor    grad.up.output", "4 of 5 gradients of step 1 are wrong")
+        self.expect(with_output(recorded(DP, change), 1.5), 1, "tensor    grad.up.output", "4 of 5 gradients of step 1 are wrong")
 
     def test_the_first_wrong_gradient_is_the_first_that_backward_computes(self):
         change = of("grad", "layers", lambda value, run, rank: 1.5 * value)
-        self.expect(self.judge(recorded([("tp", 2)], change)), 1, "tensor    grad.layers.0.experts.0.weight")
+        self.expect(recorded(TP, change), 1, "tensor    grad.layers.0.experts.0.weight")
 
     def test_addends_are_summed(self):
         def run_of(addend):
-            run = recorded([("tp", 2)])
+            run = recorded(TP)
             for rank in range(2):
                 run.edit(rank, run.place(rank, "grad", "layers.0.norm.weight"), lambda value: addend(value, rank),
                          partial={"axes": ["tp"], "op": "sum"})
             return run
         share = [0.25, 0.75]
-        self.expect(self.judge(run_of(lambda value, rank: share[rank] * value)), 0, "MATCH")
-        self.expect(self.judge(run_of(lambda value, rank: value)), 1, "grad.layers.0.norm.weight",
+        self.expect(run_of(lambda value, rank: share[rank] * value), 0, "MATCH")
+        self.expect(run_of(lambda value, rank: value), 1, "grad.layers.0.norm.weight",
                     "the sum of the addends over tp")
 
     def test_a_mean_over_an_axis(self):
         def run_of(losses):
-            run = recorded([("dp", 2)], of("scalar", "loss", lambda value, run, rank: losses[rank]))
+            run = recorded(DP, of("scalar", "loss", lambda value, run, rank: losses[rank]))
             return run.edit_all("scalar", "loss", partial={"axes": ["dp"], "op": "mean"})
-        self.expect(self.judge(run_of([1.0, 1.5])), 0, "MATCH")
-        self.expect(self.judge(run_of([1.0, 1.0])), 1, "loss", "of step 1")
+        self.expect(run_of([1.0, 1.5]), 0, "MATCH")
+        self.expect(run_of([1.0, 1.0]), 1, "loss", "of step 1")
         run = run_of([1.0, 1.0]).edit_all("scalar", "loss", dtype="float32")  # terms of a mean that nothing judges
-        self.expect(self.judge(run), 0, "MATCH", "MATCH, 1 of 17 not judged")
+        self.expect(run, 0, "MATCH", "MATCH, 1 of 17 not judged")
 
     def test_shards_in_the_wrong_order(self):
         def change(run, rank, kind, name, values):
             return values[24:] + values[:24] if kind == "grad" and "up" in name else None
-        self.expect(self.judge(recorded([("tp", 2)], change)), 1, "grad.layers.0.up.weight", "order")
+        self.expect(recorded(TP, change), 1, "grad.layers.0.up.weight", "order")
 
     def test_flat_pieces(self):
-        run = Run([("dp", 2)], optimizer=ADAM)
+        run = Run(DP, optimizer=ADAM)
         for rank in range(2):
             run.add(rank, "scalar", "loss", [1.25], ())
             run.add(rank, "scalar", "grad_norm", [3.5], ())
@@ -329,96 +324,95 @@ class RecordedRunTest(cli_test.CommandTest):
                                           ("param", 1, stepped(name))):
                     run.add(rank, kind, name, whole[begin:end], [end - begin], step=step, global_shape=list(shape),
                             offset=None, flat=[begin, end])
-        self.expect(self.judge(run), 0, "MATCH")
+        self.expect(run, 0, "MATCH")
         run.edit(1, run.place(1, "grad", "norm"), lambda value: 0.0)
-        self.expect(self.judge(run), 1, "grad.layers.0.norm.weight", "rank 1")
+        self.expect(run, 1, "grad.layers.0.norm.weight", "rank 1")
 
     def test_plain_tensors_are_placed_by_their_start(self):
-        run = recorded([("tp", 2)])
+        run = recorded(TP)
         for lines in run.lines:
             for line in lines:
                 line.update(offset=None, global_shape=line["shape"], source="plain")
-        self.expect(self.judge(run), 0, "MATCH")
+        self.expect(run, 0, "MATCH")
 
     def test_plain_tensors_of_which_two_parts_fit(self):
         same = of("param", "up", lambda value, run, rank: 0.5)
-        golden = recorded((), same).write(os.path.join(self.scratch, "constant"))
-        run = recorded([("tp", 2)], same)
+        self.golden = recorded((), same)
+        run = recorded(TP, same)
         for lines in run.lines:
             for line in lines:
                 line.update(offset=None, global_shape=line["shape"])
-        self.expect(self.judge(run, golden=golden), 2, "2 parts of the start parameter", "layouts=")
+        self.expect(run, 2, "2 parts of the start parameter", "layouts=")
 
     def test_other_start_weights(self):
         change = of("param", "head", lambda value, run, rank: value + 0.25)
-        self.expect(self.judge(recorded([("tp", 2)], change)), 1, "param.head.weight", "at the start",
+        self.expect(recorded(TP, change), 1, "param.head.weight", "at the start",
                     "shardproof.load(model, golden)")
 
     def test_a_parameter_that_moved_otherwise(self):
-        run = recorded([("tp", 2)])
+        run = recorded(TP)
         for rank in range(2):
             line = run.lines[rank][-1]
             self.assertEqual((line["kind"], line["step"], line["name"]), ("param", 1, "head.weight"))
             run.edit(rank, -1, lambda value: value + 0.001)
-        self.expect(self.judge(run), 1, "param.head.weight", "of step 1")
+        self.expect(run, 1, "param.head.weight", "of step 1")
 
     def test_a_part_that_no_rank_holds(self):
-        run = recorded([("tp", 2)]).without(lambda line: line["kind"] == "grad" and "up" in line["name"], [1])
-        self.expect(self.judge(run), 1, "missing", "grad.layers.0.up.weight")
+        run = recorded(TP).without(lambda line: line["kind"] == "grad" and "up" in line["name"], [1])
+        self.expect(run, 1, "missing", "grad.layers.0.up.weight")
 
     def test_a_gradient_that_no_rank_holds(self):
-        run = recorded([("tp", 2)]).without(lambda line: line["kind"] == "grad" and "up" in line["name"])
-        self.expect(self.judge(run), 1, "missing", "grad.layers.0.up.weight", "no rank of this run recorded it")
+        run = recorded(TP).without(lambda line: line["kind"] == "grad" and "up" in line["name"])
+        self.expect(run, 1, "missing", "grad.layers.0.up.weight", "no rank of this run recorded it")
 
     def test_a_name_that_the_reference_lacks(self):
-        run = recorded([("tp", 2)])
+        run = recorded(TP)
         for lines in run.lines:
             for line in lines:
                 line["name"] = line["name"].replace("head.weight", "heed.weight")
-        self.expect(self.judge(run), 1, "missing", "head.weight")
+        self.expect(run, 1, "missing", "head.weight")
 
     def test_float32_is_not_called_right(self):
-        run = in_float32(recorded([("tp", 2)]))
-        self.expect(self.judge(run), 4, "REFUSED", "float32", "record both runs in float64")
+        run = in_float32(recorded(TP))
+        self.expect(run, 4, "REFUSED", "float32", "record both runs in float64")
         run.edit(1, run.place(1, "grad", "norm"), lambda value: value + 1)
-        self.expect(self.judge(run), 1, "replicas", "grad.layers.0.norm.weight")
+        self.expect(run, 1, "replicas", "grad.layers.0.norm.weight")
 
     def test_counts_of_steps_are_no_result(self):
         def with_counts(mesh=()):
             return in_float32(recorded(mesh)).add_to_all("opt", "step.head.weight", [1], (), dtype="int64")
-        golden = with_counts().write(os.path.join(self.scratch, "counts"))
-        self.expect(self.judge(with_counts([("dp", 2)]), golden=golden), 4, "REFUSED", "no value could be judged", "float32")
+        self.golden = with_counts()
+        self.expect(with_counts(DP), 4, "REFUSED", "no value could be judged", "float32")
 
     def test_other_settings_of_the_optimizer(self):
         moved = after_step("head", lambda value: value + 1e-3)
         other = {**ADAM, "rule": "adamw", "weight_decay": 0.1}
-        golden = recorded(optimizer_of={**ADAM, "rule": "adamw"}).write(os.path.join(self.scratch, "settings"))
-        self.expect(self.judge(recorded([("dp", 2)], moved, optimizer_of=other), golden=golden), 1, "param.head.weight",
+        self.golden = recorded(optimizer_of={**ADAM, "rule": "adamw"})
+        self.expect(recorded(DP, moved, optimizer_of=other), 1, "param.head.weight",
                     "the optimizers have other settings (run.json): weight_decay is 0.1, the golden's 0")
         slower = {**ADAM, "rule": "adamw", "lr": [0.75 * ADAM["lr"][0]]}
-        self.expect(self.judge(recorded([("dp", 2)], moved, optimizer_of={**slower, "groups": [
-            {**slower, "parameters": sorted(PARAMETERS)}]}), golden=golden), 1, "lr of step 1 is 0.0075, the golden's 0.01")
+        grouped = {**slower, "groups": [{**slower, "parameters": sorted(PARAMETERS)}]}
+        self.expect(recorded(DP, moved, optimizer_of=grouped), 1, "lr of step 1 is 0.0075, the golden's 0.01")
         for same in ({"type": "FusedAdam"}, {"weight_decay": 0}, {"rule": "other"}):  # the rule and the numbers count
             fused = {**ADAM, "rule": "adamw", **same}
-            self.expect(self.judge(recorded([("dp", 2)], moved, optimizer_of=fused), golden=golden), 1, "param.head.weight",
-                        absent=["other settings"])
+            self.expect(recorded(DP, moved, optimizer_of=fused), 1, "param.head.weight", absent=["other settings"])
 
     def test_one_tensor_below_float64(self):
-        run = recorded([("tp", 2)]).edit_all("scalar", "loss", dtype="float32")
-        self.expect(self.judge(run), 0, "MATCH", "MATCH, 1 of 17 not judged", "loss")
-        self.expect(self.judge(f"{self.scratch}/run{self.count}", "--no-unresolved"), 1, "loss")
+        run = recorded(TP).edit_all("scalar", "loss", dtype="float32")
+        self.expect(run, 0, "MATCH", "MATCH, 1 of 17 not judged", "loss")
+        self.expect(run, 1, "loss", words=["--no-unresolved"])
 
     def test_other_settings_of_an_update_that_nothing_judged(self):
         def narrow(lr):
-            run = recorded([("tp", 2)], optimizer_of={**ADAM, "lr": [lr]})
+            run = recorded(TP, optimizer_of={**ADAM, "lr": [lr]})
             for rank, lines in enumerate(run.lines):
                 for place, line in enumerate(lines):
                     if line["kind"] == "param" and "head" in line["name"] and line["step"] == 1:
                         run.edit(rank, place, dtype="float32")
             return run
-        self.expect(self.judge(narrow(ADAM["lr"][0])), 0, "MATCH, 1 of 17 not judged", "param.head.weight")
-        self.expect(self.judge(narrow(0.02)), 1, "MISMATCH", "lr of step 1 is 0.02, the golden's 0.01, and param.head.weight of "
-                    "step 1 could not be judged")
+        self.expect(narrow(ADAM["lr"][0]), 0, "MATCH, 1 of 17 not judged", "param.head.weight")
+        self.expect(narrow(0.02), 1, "MISMATCH",
+                    "lr of step 1 is 0.02, the golden's 0.01, and param.head.weight of step 1 could not be judged")
 
     def test_a_batch_that_only_the_golden_cut(self):
         def of_batch(mesh=(), parts=None):
@@ -426,41 +420,36 @@ class RecordedRunTest(cli_test.CommandTest):
             run.head |= {} if parts is None else {"batch": {"rows": 8, "parts": parts}}
             return run
         said = "the golden took 8 rows from shardproof.batch, which this run never called"
-        golden = of_batch(parts=1).write(os.path.join(self.scratch, "batch"))
-        self.expect(self.judge(of_batch([("dp", 2)]), golden=golden), 0, "MATCH", said)
-        self.expect(self.judge(of_batch([("dp", 2)], 1), golden=golden), 0, "MATCH",
+        self.golden = of_batch(parts=1)
+        self.expect(of_batch(DP), 0, "MATCH", said)
+        self.expect(of_batch(DP, 1), 0, "MATCH",
                     "shardproof.batch gave every rank all 8 rows, although the mesh has an axis that cuts batches")
-        for run in (of_batch([("dp", 2)], 2), of_batch([("tp", 2)], 1), of_batch([("tp", 2)])):
-            self.expect(self.judge(run, golden=golden), 0, "MATCH", absent=[said])
+        for run in (of_batch(DP, 2), of_batch(TP, 1), of_batch(TP)):
+            self.expect(run, 0, "MATCH", absent=[said])
 
     def test_two_layouts(self):
-        other = recorded([("dp", 2)]).write(os.path.join(self.scratch, "dp2"))
-        run = recorded([("tp", 2)])
-        self.expect(self.judge(run, golden=other), 2, "has 2 ranks", "--reference")
-        self.expect(self.judge(f"{self.scratch}/run{self.count}", "--reference", golden=other), 0, "MATCH",
-                    "dp=2, not against one rank")
+        run, self.golden = recorded(TP), recorded(DP)
+        self.expect(run, 2, "has 2 ranks", "--reference")
+        self.expect(run, 0, "MATCH", "dp=2, not against one rank", words=["--reference"])
         wrong = of("grad", "norm", lambda value, run, rank: value + rank)
-        odd = recorded([("dp", 2)], wrong).write(os.path.join(self.scratch, "odd"))
-        self.expect(self.judge(f"{self.scratch}/run{self.count}", "--reference", golden=odd), 2,
-                    "unequal copies", "grad.layers.0.norm.weight")
+        self.expect(run, 2, "unequal copies", "grad.layers.0.norm.weight", words=["--reference"],
+                    golden=recorded(DP, wrong))
 
     def test_what_a_rank_holds_at_the_start_it_holds_after_each_step(self):
         for unwanted in (lambda line: line["step"] == 1, lambda line: line["kind"] == "param" and line["step"] == 1):
-            self.expect(self.judge(recorded([("dp", 2)]).without(unwanted, [1])), 1, "MISMATCH",
+            self.expect(recorded(DP).without(unwanted, [1]), 1, "MISMATCH",
                         "rank 1 recorded other parts of it than at the start, or none")
-        nothing = recorded([("dp", 2)]).without(lambda line: True, [1])
-        self.expect(self.judge(nothing), 2, "rank1.jsonl has no piece")
+        self.expect(recorded(DP).without(lambda line: True, [1]), 2, "rank1.jsonl has no piece")
 
     def test_an_optimizer_of_which_no_rule_is_known(self):
         muon = {**ADAM, "type": "Muon"}
-        golden = recorded(optimizer_of=muon).write(os.path.join(self.scratch, "muon"))
-        self.expect(self.judge(recorded([("tp", 2)], optimizer_of=muon), golden=golden), 0, "MATCH",
-                    absent=["unresolved"])
-        near = recorded([("tp", 2)], after_step("head", lambda value: value + 1e-4), optimizer_of=muon)
-        self.expect(self.judge(near, golden=golden), 0, "MATCH, 1 of 17 not judged", "param.head.weight")
+        self.golden = recorded(optimizer_of=muon)
+        self.expect(recorded(TP, optimizer_of=muon), 0, "MATCH", absent=["unresolved"])
+        near = recorded(TP, after_step("head", lambda value: value + 1e-4), optimizer_of=muon)
+        self.expect(near, 0, "MATCH, 1 of 17 not judged", "param.head.weight")
         for how in (lambda value: value + 0.5, lambda value: math.nan):
-            self.expect(self.judge(recorded([("tp", 2)], after_step("head", how), optimizer_of=muon), golden=golden), 1,
-                        "MISMATCH", "param.head.weight")
+            self.expect(recorded(TP, after_step("head", how), optimizer_of=muon), 1, "MISMATCH",
+                        "param.head.weight")
 
     def test_a_gradient_of_roundings_moves_by_any_update(self):
         other = {"type": "Other", "rule": "other", "lr": [0.01]}
@@ -479,22 +468,21 @@ class RecordedRunTest(cli_test.CommandTest):
                 (1e-17, 1e-17, -3e-4, 0, unresolved), (0.0, 1e-17, -3e-4, 0, unresolved),
                 (1e-17, 1e-17, 5, 1, wrong), (0.0, 0.0, -3e-4, 1, wrong), (0.0, 1e-3, -3e-4, 1, "grad.layers.0.norm.weight")):
             with self.subTest(golden=golden_gradient, gradient=gradient, size=size):
-                golden = moved(1e-4, golden_gradient).write(os.path.join(self.scratch, f"{golden_gradient} {gradient} {size}"))
-                self.expect(self.judge(moved(size, gradient, [("dp", 2)]), golden=golden), status, text)
+                self.golden = moved(1e-4, golden_gradient)
+                self.expect(moved(size, gradient, DP), status, text)
 
     def test_the_rule_counts_and_not_the_name_of_the_class(self):
         moved = after_step("head", lambda value: value + 1e-4)
         for settings, status, text in (({"type": "MyAdamW", "rule": "adamw"}, 1, "param.head.weight"),
                                        ({"type": "AdamW", "rule": "other"}, 0, "unresolved"),
                                        ({"type": "AdamW"}, 1, "param.head.weight")):
-            golden = os.path.join(self.scratch, "-".join(settings.values()))
-            settings = {**ADAM, **settings}
-            recorded(optimizer_of=settings).write(golden)
-            self.expect(self.judge(recorded([("tp", 2)], moved, optimizer_of=settings), golden=golden), status, text)
+            of_both = {**ADAM, **settings}
+            self.expect(recorded(TP, moved, optimizer_of=of_both), status, text,
+                        golden=recorded(optimizer_of=of_both))
         group = {**ADAM, "rule": "adamw", "parameters": ["head.weight"]}
-        self.expect(self.judge(recorded([("tp", 2)], optimizer_of={**ADAM, "groups": [group, group]})), 0, "MATCH")
+        self.expect(recorded(TP, optimizer_of={**ADAM, "groups": [group, group]}), 0, "MATCH")
         del group["parameters"]
-        self.expect(self.judge(recorded([("tp", 2)], optimizer_of={**ADAM, "groups": [group]})), 2,
+        self.expect(recorded(TP, optimizer_of={**ADAM, "groups": [group]}), 2,
                     "optimizer: groups: parameters is missing")
 
     def test_each_group_of_parameters_has_its_rule(self):
@@ -503,11 +491,9 @@ class RecordedRunTest(cli_test.CommandTest):
         groups = [{**ADAM, "rule": "adamw", "lr": [0.01], "parameters": ["head.weight"]},
                   {**ADAM, "rule": "other", "parameters": [name for name in PARAMETERS if name != "head.weight"]}]
         both = {**ADAM, "rule": "other", "groups": groups}
-        golden = recorded(optimizer_of=both).write(os.path.join(self.scratch, "groups"))
-        self.expect(self.judge(recorded([("tp", 2)], moved("head"), optimizer_of=both), golden=golden), 1,
-                    "param.head.weight")
-        self.expect(self.judge(recorded([("tp", 2)], moved("norm"), optimizer_of=both), golden=golden), 0,
-                    "MATCH, 1 of 17 not judged")
+        self.golden = recorded(optimizer_of=both)
+        self.expect(recorded(TP, moved("head"), optimizer_of=both), 1, "param.head.weight")
+        self.expect(recorded(TP, moved("norm"), optimizer_of=both), 0, "MATCH, 1 of 17 not judged")
         # The gradient of an element is within its allowance, and Adam makes as much of it as of any other.
         tiny = {**groups[0], "lr": [0.02]}
         def small(run, rank, kind, name, values):
@@ -519,21 +505,21 @@ class RecordedRunTest(cli_test.CommandTest):
             move = 0.02 * gradient / (abs(gradient) + 1e-8) if values != start(name) else 0
             return [start(name)[0] - move, *values[1:]]
         own_rate = {**both, "groups": [tiny, groups[1]]}
-        golden = recorded(change=small, optimizer_of=own_rate).write(os.path.join(self.scratch, "rates"))
-        self.expect(self.judge(recorded([("tp", 2)], small, optimizer_of=own_rate), golden=golden), 0, "MATCH",
-                    absent=["not judged"])
+        self.golden = recorded(change=small, optimizer_of=own_rate)
+        self.expect(recorded(TP, small, optimizer_of=own_rate), 0, "MATCH", absent=["not judged"])
 
     def test_large_buffers_and_counts_widen_no_allowance(self):
         def with_buffer(run, count=3):
             run.add_to_all("buffer", "large", [1e12, 1.0], [2])
             return run.add_to_all("opt", "step.head.weight", [count], (), dtype="int64")
-        golden = with_buffer(recorded()).write(os.path.join(self.scratch, "buffers"))
-        self.expect(self.judge(with_buffer(recorded([("tp", 2)])), golden=golden), 0, "MATCH")
+        self.golden = with_buffer(recorded())
+        self.expect(with_buffer(recorded(TP)), 0, "MATCH")
         change = of("grad", "norm", lambda value, run, rank: value + 1e-7)
-        self.expect(self.judge(with_buffer(recorded([("tp", 2)], change)), golden=golden), 1, "grad.layers.0.norm")
-        self.expect(self.judge(with_buffer(recorded([("tp", 2)]), 4), golden=golden), 1, "step.head.weight")
-        self.expect(self.judge(recorded([("tp", 2)]), golden=golden), 0, "only the reference recorded it: buffer.large")
-        self.expect(self.judge(with_buffer(recorded([("tp", 2)]))), 0, "only this run recorded it: buffer.large")
+        self.expect(with_buffer(recorded(TP, change)), 1, "grad.layers.0.norm")
+        self.expect(with_buffer(recorded(TP), 4), 1, "step.head.weight")
+        self.expect(recorded(TP), 0, "only the reference recorded it: buffer.large")
+        self.expect(with_buffer(recorded(TP)), 0, "only this run recorded it: buffer.large",
+                    golden=recorded())
 
     def own_steps(self, mesh=(), rule="other", rate=1.0, noise=0.0, gradient_of=None, narrow=False, shift=0.0, loss=2.0, steps=2,
                   precision="float64"):
@@ -569,10 +555,10 @@ class RecordedRunTest(cli_test.CommandTest):
         return run
 
     def test_what_is_computed_from_unresolved_parameters(self):
-        golden = self.own_steps(steps=3).write(os.path.join(self.scratch, "three"))
-        self.expect(self.judge(self.own_steps([("dp", 2)], steps=3), golden=golden), 0, "MATCH", absent=["unresolved"])
-        scattered = {"mesh": [("dp", 2)], "noise": 0.01, "shift": 1e-4, "steps": 3}
-        self.expect(self.judge(self.own_steps(**scattered), golden=golden), 0, "MATCH", "unresolved")
+        self.golden = self.own_steps(steps=3)
+        self.expect(self.own_steps(DP, steps=3), 0, "MATCH", absent=["unresolved"])
+        scattered = {"mesh": DP, "noise": 0.01, "shift": 1e-4, "steps": 3}
+        self.expect(self.own_steps(**scattered), 0, "MATCH", "unresolved")
 
         def changed(step, how):
             return lambda gradient, at, rank: how(gradient) if at == step else gradient
@@ -582,12 +568,11 @@ class RecordedRunTest(cli_test.CommandTest):
         for how in (lambda values: [2 * value for value in values], other):
             for step in (1, 2, 3):
                 wrong = self.own_steps(**scattered, gradient_of=changed(step, how))
-                done = self.judge(wrong, golden=golden)
-                self.expect(done, 1, "MISMATCH")
+                done = self.expect(wrong, 1, "MISMATCH")
                 self.assertRegex(done.stdout, rf"(?m)^  tensor +grad\.\w .* of step {step}\b")
-        self.expect(self.judge(self.own_steps(**scattered, loss=4.0), golden=golden), 1, "MISMATCH", "loss")
+        self.expect(self.own_steps(**scattered, loss=4.0), 1, "MISMATCH", "loss")
         # without a parameter that is unresolved the rule is that of float64
-        self.expect(self.judge(self.own_steps([("dp", 2)], shift=1e-4, steps=3), golden=golden), 1, "MISMATCH", "loss")
+        self.expect(self.own_steps(DP, shift=1e-4, steps=3), 1, "MISMATCH", "loss")
 
     def test_sums_that_are_computed_from_unresolved_parameters(self):
         def summed(run, share=0.5):
@@ -598,41 +583,37 @@ class RecordedRunTest(cli_test.CommandTest):
                 run.data[rank] = [(key, dtype, shape, [share * v for v in values] if run.mesh and shape == [] else values)
                                   for key, dtype, shape, values in run.data[rank]]
             return run
-        golden = self.own_steps().write(os.path.join(self.scratch, "two"))
-        exact = self.judge(summed(self.own_steps([("dp", 2)], noise=0.01)), golden=golden)
-        self.expect(exact, 0, "MATCH", "MATCH, 4 of 12 not judged")
-        near = self.judge(summed(self.own_steps([("dp", 2)], noise=0.01, shift=1e-4)), golden=golden)
-        self.expect(near, 0, "MATCH", "unresolved")
-        self.expect(self.judge(summed(self.own_steps([("dp", 2)], noise=0.01), 0.25), golden=golden), 1, "loss")
+        self.golden = self.own_steps()
+        self.expect(summed(self.own_steps(DP, noise=0.01)), 0, "MATCH, 4 of 12 not judged")
+        self.expect(summed(self.own_steps(DP, noise=0.01, shift=1e-4)), 0, "MATCH", "unresolved")
+        self.expect(summed(self.own_steps(DP, noise=0.01), 0.25), 1, "loss")
 
     def test_an_update_by_another_factor(self):
-        golden = self.own_steps().write(os.path.join(self.scratch, "two"))
+        self.golden = self.own_steps()
         for rate in (2, 1.5, 0.5):
-            wrong = self.own_steps([("dp", 2)], rate=rate)
-            self.expect(self.judge(wrong, golden=golden), 1, "MISMATCH", "param.", "of step 1",
+            self.expect(self.own_steps(DP, rate=rate), 1, "MISMATCH", "param.", "of step 1",
                         f"moved by {rate:g} x the golden's update", "on all ranks")
         # a rank's own part of a parameter that is cut over tp
         muon = {**ADAM, "type": "Muon"}
-        cut_golden = recorded(optimizer_of=muon).write(os.path.join(self.scratch, "cut"))
+        self.golden = recorded(optimizer_of=muon)
 
         def twice(values, run, rank, name):
             return [first + 2 * (value - first) for first, value in zip(start(name), values)]
-        run = recorded([("tp", 2)], replaced("param", "head", twice, ranks=[1]), optimizer_of=muon)
-        self.expect(self.judge(run, golden=cut_golden), 1, "param.head.weight", "moved by 2 x the golden's update", "on rank 1 only")
+        run = recorded(TP, replaced("param", "head", twice, ranks=[1]), optimizer_of=muon)
+        self.expect(run, 1, "param.head.weight", "moved by 2 x the golden's update", "on rank 1 only")
 
     def test_states_of_gradients_that_were_recorded_below_float64(self):
-        golden = self.own_steps(rule="adamw").write(os.path.join(self.scratch, "two"))
-        run = self.own_steps([("dp", 2)], rule="adamw", narrow=True)
-        done = self.judge(run, golden=golden)
-        self.expect(done, 0, "MATCH, 12 of 16 not judged", "grad.w of step 1 and 3 more",
+        self.golden = self.own_steps(rule="adamw")
+        run = self.own_steps(DP, rule="adamw", narrow=True)
+        self.expect(run, 0, "MATCH, 12 of 16 not judged", "grad.w of step 1 and 3 more",
                     "it differs by roundings of float32, in which gradients of step 1 were recorded", absent=["1 x golden"])
-        doubled = self.own_steps([("dp", 2)], rule="adamw", narrow=True,
+        doubled = self.own_steps(DP, rule="adamw", narrow=True,
                                  gradient_of=lambda gradient, step, rank: [2 * g for g in gradient])
-        self.expect(self.judge(doubled, golden=golden), 1, "exp_avg.", "2 x golden")
+        self.expect(doubled, 1, "exp_avg.", "2 x golden")
 
-    def with_repeats(self, name, move, precision="float32", count=16, **options):
+    def with_repeats(self, move, precision="float32", count=16, **options):
         """A golden run and its repeats, whose gradients and loss are moved by move(values, repeat)."""
-        folder = self.own_steps(**options).write(os.path.join(self.scratch, name))
+        folder = self.written(self.own_steps(**options))
         for k in range(1, count + 1):
             repeat = self.own_steps(**options)
             repeat.head |= {"noise": k, "precision": precision}
@@ -644,47 +625,44 @@ class RecordedRunTest(cli_test.CommandTest):
     def test_repeats_that_have_other_inputs(self):
         def moved(values, k):  # all repeats alike
             return [math.cos(3 * i) + 1e-7 * k for i, _ in enumerate(values)]
-        low = self.own_steps([("dp", 2)], precision="float32").write(os.path.join(self.scratch, "low"))
-        self.expect(self.judge(low, golden=self.with_repeats("near", jitter(1e-6))), 0, "MATCH", "16 repeats")
-        self.expect(self.judge(low, golden=self.with_repeats("moved", moved)), 2,
-                    "the repeats of", "have other inputs than it", "they agree with each other to", "away from the golden",
-                    "in 3 of 3 tensors", "outside of shardproof.float64()")
+        low = self.own_steps(DP, precision="float32")
+        self.expect(low, 0, "MATCH", "16 repeats", golden=self.with_repeats(jitter(1e-6)))
+        self.expect(low, 2, "the repeats of", "have other inputs than it", "they agree with each other to",
+                    "away from the golden", "in 3 of 3 tensors", "outside of shardproof.float64()",
+                    golden=self.with_repeats(moved))
 
         def moved_little(values, k):  # 3% away, and a millionth of that apart
             return [value * (1 + 0.03 * (-1) ** i + 1e-8 * k) for i, value in enumerate(values)]
-        self.expect(self.judge(low, golden=self.with_repeats("little", moved_little)), 2, "have other inputs than it")
+        self.expect(low, 2, "have other inputs than it", golden=self.with_repeats(moved_little))
 
     def test_one_repeat_of_another_run(self):
         def one_far(values, k):
             return [value + (0.2 * (-1) ** i if k == 7 else 0) for i, value in enumerate(jitter(1e-6)(values, k))]
-        low = self.own_steps([("dp", 2)], precision="float32")
-        golden = self.with_repeats("one_far", one_far)
-        self.expect(self.judge(low, golden=golden), 2, "noise7 repeats another run than the other repeats do: its loss of "
-                    "step 1 lies 0.2 away from the golden, and half of the others at most", "in 3 of 3 tensors",
-                    "record all repeats anew")
+        self.expect(self.own_steps(DP, precision="float32"), 2,
+                    "noise7 repeats another run than the other repeats do: its loss of step 1 lies 0.2 away from the "
+                    "golden, and half of the others at most", "in 3 of 3 tensors", "record all repeats anew",
+                    golden=self.with_repeats(one_far))
 
     def test_repeats_in_float64(self):
         """They measure what is computed from what is unresolved, in later steps too."""
-        plain = self.own_steps().write(os.path.join(self.scratch, "plain"))
-        measured = self.with_repeats("measured", jitter(1e-4), "float64")
-
         def off(size):
-            return self.own_steps([("dp", 2)], gradient_of=lambda gradient, step, rank: [
+            return self.own_steps(DP, gradient_of=lambda gradient, step, rank: [
                 g * (1 + size * (-1) ** i) for i, g in enumerate(gradient)])
-        self.expect(self.judge(off(1e-4), golden=plain), 1, "MISMATCH", "grad.w")
-        self.expect(self.judge(off(1e-4), golden=measured), 0, "MATCH", "16 repeats of it in float64")
-        self.expect(self.judge(off(0.5), golden=measured), 1, "MISMATCH", "grad.w")
+        self.expect(off(1e-4), 1, "MISMATCH", "grad.w", golden=self.own_steps())
+        self.golden = self.with_repeats(jitter(1e-4), "float64")
+        self.expect(off(1e-4), 0, "MATCH", "16 repeats of it in float64")
+        self.expect(off(0.5), 1, "MISMATCH", "grad.w")
 
     def test_a_rank_below_the_precision_of_the_run(self):
         """Its dtype must not widen what it is allowed."""
-        golden = self.with_repeats("single", jitter(1e-6))
+        self.golden = self.with_repeats(jitter(1e-6))
         for dtype, status, texts in (("float32", 0, ["MATCH"]),
                                      ("float16", 1, ["grad.w", "it is float16 on this rank, and float32 is the narrowest "
                                                      "dtype of rank 0"])):
-            run = self.own_steps([("dp", 2)], precision="float32")
+            run = self.own_steps(DP, precision="float32")
             for rank, narrow in enumerate(["float32", dtype]):
                 run.edit(rank, run.place(rank, "grad", ""), dtype=narrow)
-            self.expect(self.judge(run, golden=golden), status, *texts)
+            self.expect(run, status, *texts)
 
     def test_what_a_step_or_a_part_lacks_is_said(self):
         def with_optional(mesh=(), steps=(1, 2), rows=4):
@@ -692,17 +670,16 @@ class RecordedRunTest(cli_test.CommandTest):
             for step in steps:
                 run.add_to_all("scalar", "grad_norm", [0.5], (), step=step)
             return run.add_to_all("act", "m", values_of("m", (4, 2))[:2 * rows], (rows, 2), global_shape=[4, 2])
-        golden = with_optional().write(os.path.join(self.scratch, "optional"))
-        full = self.judge(with_optional([("dp", 2)]), golden=golden)
-        self.expect(full, 0, "MATCH", absent=["not compared"])
-        self.expect(self.judge(with_optional([("dp", 2)], steps=[1], rows=2), golden=golden), 0, "MATCH",
+        self.golden = with_optional()
+        self.expect(with_optional(DP), 0, "MATCH", absent=["not compared"])
+        self.expect(with_optional(DP, steps=[1], rows=2), 0, "MATCH",
                     "only the reference recorded it: grad_norm of step 2",
                     "because the ranks recorded a part of it: m.output of step 1 (4 of 8 elements)")
 
     def test_zeros_are_no_match(self):
         zeros = either(*(of(kind, part, lambda *_: 0.0) for kind, part in (("grad", ""), ("scalar", "loss"))))
-        golden = recorded((), zeros).write(os.path.join(self.scratch, "zeros"))
-        self.expect(self.judge(recorded([("dp", 2)], zeros), golden=golden), 2, "BAD INPUT",
+        self.golden = recorded((), zeros)
+        self.expect(recorded(DP, zeros), 2, "BAD INPUT",
                     "the loss and all 5 gradients are 0, so a match would show nothing of them")
 
     def test_a_buffer_that_one_rank_lacks(self):
@@ -710,28 +687,27 @@ class RecordedRunTest(cli_test.CommandTest):
             for rank in ranks:
                 run.add(rank, "buffer", "norm.running_mean", [0.5, 0.25], [2])
             return run
-        golden = with_buffer(recorded(), [0]).write(os.path.join(self.scratch, "buffers"))
-        self.expect(self.judge(with_buffer(recorded([("dp", 2)]), [0, 1]), golden=golden), 0, "MATCH")
-        self.expect(self.judge(with_buffer(recorded([("dp", 2)]), [0]), golden=golden), 1, "buffer.norm.running_mean",
+        self.golden = with_buffer(recorded(), [0])
+        self.expect(with_buffer(recorded(DP), [0, 1]), 0, "MATCH")
+        self.expect(with_buffer(recorded(DP), [0]), 1, "buffer.norm.running_mean",
                     "rank 1 recorded none of it, and rank 0, which has the same parameters, did")
         stages = with_buffer(recorded([("pp", 2)]), [0])  # the second stage has the head alone
         stages.without(lambda line: line["name"] == "head.weight", [0])
         stages.without(lambda line: line["name"] in PARAMETERS and line["name"] != "head.weight", [1])
-        self.expect(self.judge(stages, golden=golden), 0, "MATCH")
+        self.expect(stages, 0, "MATCH")
 
     def test_a_factor_of_a_buffer_is_no_count_of_tokens(self):
         def with_buffer(run, *factors):
             for rank, factor in enumerate(factors):
                 run.add(rank, "buffer", "average", [0.5 * factor, 0.25 * factor], [2])
             return run
-        golden = with_buffer(recorded(), 1).write(os.path.join(self.scratch, "buffers"))
-        self.expect(self.judge(with_buffer(recorded([("dp", 2)]), 1, 1.4), golden=golden), 1, "buffer.average",
+        self.golden = with_buffer(recorded(), 1)
+        self.expect(with_buffer(recorded(DP), 1, 1.4), 1, "buffer.average",
                     "every element is 1.4 x golden on rank 1 only", absent=["likely", "tokens"])
 
     def test_a_wait_says_what_it_waits_for(self):
         """A judge whose standard output takes nothing for now, which nothing but the next words can end."""
-        run = recorded([("tp", 2)]).write(f"{self.scratch}/run")
-        words = ["judge", run, "--golden", self.golden]
+        words = ["judge", self.written(recorded(TP)), "--golden", self.golden]
         with cli_test.StuckProgram(words, self.scratch, self.environment) as process:
             for _ in range(2):
                 self.assertRegex(process.stderr.readline(), r"^shardproof: \d+ s: judging, (\d+) of \1 tensors\n$")
@@ -742,14 +718,12 @@ class RecordedRunTest(cli_test.CommandTest):
         wrong = of("grad", "norm", lambda value, run, rank: 1.5 * value, ranks=[1, 3])
         layout = [("dp", 2), ("tp", 2)]
         self.environment["GITHUB_ACTIONS"] = "true"
-        self.environment["GITHUB_STEP_SUMMARY"] = summary = os.path.join(self.scratch, "summary.md")
-        self.expect(self.judge(recorded(layout)), 0)
+        self.environment["GITHUB_STEP_SUMMARY"] = summary = self.path("summary.md")
+        self.expect(recorded(layout), 0)
         self.assertFalse(os.path.exists(summary))  # without --out
         for change, status in ((None, 0), (wrong, 1)):
-            out = os.path.join(self.scratch, f"out{status}")
-            done = self.judge(recorded(layout, change), "--out", out)
-            self.expect(done, status)
-            run = f"{self.scratch}/run{self.count}"
+            out, run = self.path(f"out{status}"), self.written(recorded(layout, change))
+            done = self.expect(run, status, words=["--out", out])
             self.assertEqual("::error file=" in done.stdout, status == 1, done.stdout)
             results = self.results(out)
             case, = results["cases"]
@@ -763,7 +737,7 @@ class RecordedRunTest(cli_test.CommandTest):
             if status:
                 self.assertIn("::error file=" + os.path.join(run, "run.json"), done.stdout)
                 self.assertIn("grad.layers.0.norm.weight", suite.find(".//failure").get("message"))
-                self.assertRegex(pathlib.Path(summary).read_text(encoding="utf-8"),
+                self.assertRegex(self.read(summary),
                                  r"(?s)\A### shardproof: 1 of 1 as expected\n.*### shardproof: 0 of 1 as expected\n.*"
                                  r"\| grad.layers.0.norm.weight on ranks 1, 3: every element is 1.5 x golden")
                 self.assertTrue(os.listdir(os.path.join(out, "tensors")))
@@ -771,19 +745,16 @@ class RecordedRunTest(cli_test.CommandTest):
                 self.assertGreater(case["worst_ratio"], 1)
             with self.subTest("the page", status=status):
                 self.draw(out)
-        self.expect(self.judge(run, "--out", out), 1)  # a folder of an earlier run
+        self.expect(run, 1, words=["--out", out])
         for folder in (run, self.golden):
-            self.expect(self.judge(run, "--out", folder, "--force"), 2, "the same command reads this folder")
-        other = os.path.join(self.scratch, "other")
-        os.makedirs(other)
-        pathlib.Path(other, "notes.txt").write_text("mine", encoding="utf-8")
-        self.expect(self.judge(run, "--out", self.scratch, "--force"), 2, "holds", "which the same command reads")
-        self.expect(self.judge(self.golden), 2, "are the same, and what is compared with itself is equal")
-        self.expect(self.judge(run, "--out", "-"), 2, "--out -: this option does not write to standard output")
-        self.expect(self.judge(run, "--out", other), 2, "holds files that are not of a run", "--force")
-        self.expect(self.judge(run, "--out", other, "--force"), 1)
+            self.expect(run, 2, "the same command reads this folder", words=["--out", folder, "--force"])
+        other = os.path.dirname(self.write("other/notes.txt", "mine"))
+        self.expect(run, 2, "holds", "which the same command reads", words=["--out", self.scratch, "--force"])
+        self.expect(self.golden, 2, "are the same, and what is compared with itself is equal")
+        self.expect(run, 2, "--out -: this option does not write to standard output", words=["--out", "-"])
+        self.expect(run, 2, "holds files that are not of a run", "--force", words=["--out", other])
+        self.expect(run, 1, words=["--out", other, "--force"])
         self.assertEqual(sorted(os.listdir(other))[-4:], ["notes.txt", "results.json", "tensors", "timeline.json"])
-        self.expect(self.run_program("judge", self.scratch, "x", "--out", out), 2, "--out and --force are of recorded runs")
 
     def draw(self, folder):
         """The page, where this Python or the clone's has what it needs."""
@@ -800,23 +771,23 @@ class RecordedRunTest(cli_test.CommandTest):
     def test_a_frozen_parameter_that_moved(self):
         def frozen(run):
             return run.without(lambda line: line["kind"] == "grad" and "head" in line["name"])
-        golden = frozen(recorded()).write(os.path.join(self.scratch, "frozen"))
-        self.expect(self.judge(frozen(recorded([("tp", 2)])), golden=golden), 0, "MATCH")
+        self.golden = frozen(recorded())
+        self.expect(frozen(recorded(TP)), 0, "MATCH")
         moved = of("param", "head", lambda value, run, rank: value + 1e-6)
-        self.expect(self.judge(frozen(recorded([("tp", 2)], moved)), golden=golden), 1, "param.head.weight")
+        self.expect(frozen(recorded(TP, moved)), 1, "param.head.weight")
 
     def test_what_the_run_says_of_itself_widens_no_allowance(self):
-        run = recorded([("tp", 2)], of("param", "", lambda value, run, rank: value), optimizer_of={**ADAM, "lr": [1e9]})
+        run = recorded(TP, of("param", "", lambda value, run, rank: value), optimizer_of={**ADAM, "lr": [1e9]})
         for rank in range(2):
             run.edit(rank, -1, lambda value: value + 0.5)
-        self.expect(self.judge(run), 1, "param.head.weight")
+        self.expect(run, 1, "param.head.weight")
 
         def with_count(run, loss):
             run.add_to_all("scalar", "tokens_seen", [1e12], ())
             return run.edit_all("scalar", "loss", lambda value: loss)
-        golden = with_count(recorded(), 1.25).write(os.path.join(self.scratch, "count"))
-        self.expect(self.judge(with_count(recorded([("tp", 2)]), 1.25), golden=golden), 0, "MATCH")
-        self.expect(self.judge(with_count(recorded([("tp", 2)]), 1.26), golden=golden), 1, "loss")
+        self.golden = with_count(recorded(), 1.25)
+        self.expect(with_count(recorded(TP), 1.25), 0, "MATCH")
+        self.expect(with_count(recorded(TP), 1.26), 1, "loss")
 
     def test_a_schedule_of_the_learning_rate(self):
         """A first step at rate 0, a gradient as small as rounding: Adam amplifies its error in the second step."""
@@ -826,11 +797,10 @@ class RecordedRunTest(cli_test.CommandTest):
                 run.add(rank, "param", "w", [0.5, 0.25], [2], step=0)
                 for step, rate, gradient in ((1, 0.0, gradients), (2, 0.01, gradients)):
                     run.add(rank, "grad", "w", [1.0, gradient], [2], step=step)
-                    small = 0.25 - rate * gradient / (gradient + 1e-8)
-                    run.add(rank, "param", "w", [0.5 - rate, small], [2], step=step)
+                    run.add(rank, "param", "w", adam_step([0.5, 0.25], [1.0, gradient], rate), [2], step=step)
             return run
-        golden = run_of([], 1e-13).write(os.path.join(self.scratch, "warm"))
-        self.expect(self.judge(run_of([("dp", 2)], 3e-13), golden=golden), 0, "MATCH")
+        self.golden = run_of([], 1e-13)
+        self.expect(run_of(DP, 3e-13), 0, "MATCH")
 
     def test_forward_tensors_are_demanded(self):
         def with_logprobs(run, missing=None):
@@ -838,39 +808,36 @@ class RecordedRunTest(cli_test.CommandTest):
                 if rank != missing:
                     run.box(rank, "logprobs", "logprobs", values_of("lp", (4, 6)), (4, 6), 0, rank, run.world_size)
             return run
-        golden = with_logprobs(recorded()).write(os.path.join(self.scratch, "scored"))
-        self.expect(self.judge(with_logprobs(recorded([("dp", 2)])), golden=golden), 0, "MATCH")
-        self.expect(self.judge(with_logprobs(recorded([("dp", 2)]), 1), golden=golden), 1, "missing", "logprobs")
-        self.expect(self.judge(recorded([("dp", 2)]), golden=golden), 1, "missing", "logprobs")
-        self.expect(self.judge(with_logprobs(recorded([("dp", 2)]))), 0, "only this run recorded it: logprobs")
+        self.golden = with_logprobs(recorded())
+        self.expect(with_logprobs(recorded(DP)), 0, "MATCH")
+        self.expect(with_logprobs(recorded(DP), 1), 1, "missing", "logprobs")
+        self.expect(recorded(DP), 1, "missing", "logprobs")
+        self.expect(with_logprobs(recorded(DP)), 0, "only this run recorded it: logprobs", golden=recorded())
 
     def test_a_tensor_below_float64_that_is_not_finite(self):
-        run = recorded([("tp", 2)]).edit_all("grad", "norm", lambda value: math.nan, dtype="float32")
-        self.expect(self.judge(run), 1, "grad.layers.0.norm.weight", "not finite")
+        run = recorded(TP).edit_all("grad", "norm", lambda value: math.nan, dtype="float32")
+        self.expect(run, 1, "grad.layers.0.norm.weight", "not finite")
 
     def test_parts_that_overlap(self):
-        run, shape = Run([("dp", 2)], optimizer=ADAM), (8, 6)
-        golden = Run([], optimizer=ADAM)
+        run, golden, shape = Run(DP, optimizer=ADAM), Run(optimizer=ADAM), (8, 6)
         for kind, step in (("param", 0), ("grad", 1), ("param", 1)):
             whole = values_of(f"{kind}{step}", shape)
             golden.box(0, kind, "w", whole, shape, step=step)
             for rank, (first, end) in enumerate(((0, 5), (3, 8))):
                 run.add(rank, kind, "w", cut(whole, shape, (first, 0), (end - first, 6)), [end - first, 6], step=step,
                         global_shape=[8, 6], offset=[first, 0])
-        self.expect(self.judge(run, golden=golden.write(os.path.join(self.scratch, "w"))), 0, "MATCH")
+        self.expect(run, 0, "MATCH", golden=golden)
 
     def test_values_of_single_microbatches_are_no_reference(self):
-        golden = recorded()
-        golden.add(0, "scalar", "loss", [1.5], (), microbatch=1)
-        folder = golden.write(os.path.join(self.scratch, "micro"))
-        self.expect(self.judge(recorded([("tp", 2)]), golden=folder), 0, "MATCH", "single microbatches: loss")
+        self.golden = recorded()
+        self.golden.add(0, "scalar", "loss", [1.5], (), microbatch=1)
+        self.expect(recorded(TP), 0, "MATCH", "single microbatches: loss")
 
     def test_runs_that_are_not_whole(self):
         def broken(change):
-            self.count += 1
-            folder = recorded([("tp", 2)]).write(os.path.join(self.scratch, f"run{self.count}"))
+            folder = self.written(recorded(TP))
             change(folder)
-            return self.judge(folder)
+            return folder
 
         def rewrite(name, edit):
             def change(folder):
@@ -945,14 +912,14 @@ class RecordedRunTest(cli_test.CommandTest):
         self.expect(broken(rewrite("run.json", lambda text: text[:-4])), 2, "run.json", "JSON")
 
     def test_arguments(self):
-        self.expect(self.run_program("judge", self.golden), 2, "--golden")
-        self.expect(self.run_program("judge", self.golden, "file.safetensors", "--golden", self.golden), 2,
-                    "takes no result file")
+        for words, *texts in (([self.golden], "--golden"), ([self.scratch], "needs a result file"),
+                              ([self.golden, "file.safetensors", "--golden", self.golden], "takes no result file"),
+                              ([self.scratch, "x", "--out", "out"], "--out and --force are of recorded runs")):
+            self.says(self.run_to_end("judge", *words, status=2), *texts)
         for flag, value in (("--precision", "float32"), ("--seed", "1"), ("--steps", "2")):
-            self.expect(self.run_program("judge", self.golden, "--golden", self.golden, flag, value), 2,
-                        f"{flag} changes the case, and", "is a recorded run, which has no case; leave " + flag + " out")
-        self.expect(self.run_program("judge", self.scratch, "--golden", self.golden), 2, "not a recorded run")
-        self.expect(self.run_program("judge", self.scratch), 2, "needs a result file")
+            self.expect(self.golden, 2, f"{flag} changes the case, and",
+                        f"is a recorded run, which has no case; leave {flag} out", words=[flag, value])
+        self.expect(self.scratch, 2, "not a recorded run")
 
 
 if __name__ == "__main__":

@@ -88,9 +88,8 @@ class EndedRun(cli_test.CommandTest):
 
     def check_resumed(self, out):
         """The folder becomes that of an undisturbed run."""
-        text = self.call("run", "--resume", out)
-        self.assertIn(f"{CASES} cases: {CASES} match", text)
-        self.assertIn("all as expected", text)
+        self.says(self.call("run", "--resume", out), f"{CASES} cases: {CASES} match",
+                  "all as expected")
         if not os.path.exists(self.path("whole")):
             self.call(*self.words[1:], "--out", self.path("whole"))
         ours, whole = self.results(out), self.results(self.path("whole"))
@@ -288,9 +287,8 @@ class EndedRun(cli_test.CommandTest):
         self.assertEqual(CASES, len(self.results(out)["cases"]))
 
     def test_maxfail_keeps_the_status_of_the_failure(self):
-        text = self.run_maxfail(self.wrong, "2")
-        self.assertIn("2 of 30 cases", text)
-        self.assertIn("2 cases were not as expected (--maxfail 2)", text)
+        self.says(self.run_maxfail(self.wrong, "2"), "2 of 30 cases",
+                  "2 cases were not as expected (--maxfail 2)")
 
 
 if __name__ == "__main__":
