@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.colors import to_rgb, to_rgba
 
-from pictures import (FAINT, GAP, PAGE_WIDTH, PAPER, PIECE_COLORS, Picture, canvas, draw_cells, draw_lines, ink_on, inline,
+from pictures import (FAINT, PAGE_WIDTH, PAPER, PIECE_COLORS, Picture, canvas, draw_cells, draw_lines, ink_on, inline,
                       width_of, write)
 
 MOST_STRIPS, MOST_POSITIONS = 48, 256

@@ -15,7 +15,6 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 from cpp_tokens import tokens_of

@@ -3,7 +3,6 @@
 
 It is built where ./shardproof builds it, so that a second call of this test compiles what has changed."""
 
-import json
 import shutil
 import struct
 import subprocess

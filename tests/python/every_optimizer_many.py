@@ -6,11 +6,11 @@ import unittest
 import warnings
 
 import judging
+import layouts
 import models
 import ranks
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 import shardproof
 
@@ -45,12 +45,8 @@ def train(rank, out, golden, name, options, bug=""):
     with shardproof.float64():
         model = models.build()
         if golden:
-            mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
-            for layer in model.layers:
-                fully_shard(layer, mesh=mesh)
-            fully_shard(model, mesh=mesh)
-        ends = [model.embed.weight, model.head.weight]
-        others = [one for one in model.parameters() if all(one is not end for end in ends)]
+            layouts.shard(model, init_device_mesh("cpu", (2,), mesh_dim_names=("dp",)), by_tp=False)
+        ends, others = models.halves(model)
         optimizer = getattr(torch.optim, name)([{"params": ends, "lr": 0.01}, {"params": others}], lr=0.02, **options)
         if golden:
             shardproof.load(model, golden)

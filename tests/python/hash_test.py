@@ -1,19 +1,17 @@
 """Hashes of modules' outputs: what they depend on, their lines, and what the judge finds by them. SHARDPROOF_PROGRAM is the
 program; without it the judged tests are skipped."""
 
-import json
 import tempfile
 import threading
 import unittest
-from pathlib import Path
 
 import judging
 import layouts
 import ranks
-import schema_check
+import runs
 import torch
+from schema_check import OF_RUNS, problems
 
-import shardproof
 from shardproof import digest
 from shardproof.sources.dtensor import local_of
 
@@ -80,17 +78,15 @@ class DigestTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as scratch:
             draw = layouts.Draw(2, torch.float32)
             ranks.run(2, layouts.train, draw, DTENSOR, scratch, None, None, None, "layers.*")
-            schema = json.loads((Path(shardproof.__file__).parent / "run.schema.json").read_text())["$defs"]
-            lines = [json.loads(line) for line in Path(scratch, "rank0.jsonl").read_text().splitlines()]
+            *lines, end = runs.lines(scratch)
             hashes = [line for line in lines if line.get("kind") == "hash"]
             first = [line for line in hashes if line["step"] == 1]
             self.assertEqual({line["name"] for line in first},
                              {f"layers.{i}{part}" for i in range(draw.layers) for part in ("", ".norm", ".up", ".down")})
             self.assertEqual(sorted(line["order"] for line in first), list(range(4 * draw.layers)))
             for line in hashes:
-                self.assertEqual(schema_check.problems(line, schema["hash"]), [])
-            self.assertEqual(lines[-1], {"end": len(lines) - 1})
-
+                self.assertEqual(problems(line, OF_RUNS["hash"]), [])
+            self.assertEqual(end, {"end": len(lines)})
 
     def test_the_sum_is_that_of_the_page(self):
         """Runs of one version are compared with each other: another way to compute it must give the same."""

@@ -16,14 +16,10 @@ STEPS = 2
 SIZES = (2, 2)  # dp, tp
 
 
-def local(gradient):
-    return getattr(gradient, "_local_tensor", gradient)
-
-
 def scaled(model, name, factor):
     for found, parameter in model.named_parameters():
         if name in found:
-            local(parameter.grad).mul_(factor)
+            layouts.local(parameter.grad).mul_(factor)
 
 
 # What goes wrong after the backward of a step, by the rank's coordinates.

@@ -127,6 +127,10 @@ class HandModel(nn.Module):
         return self.head(x)
 
 
+def local(tensor):
+    return getattr(tensor, "_local_tensor", tensor)
+
+
 def shard(model, mesh, by_tp=True, by_fsdp=True):
     """The model over the axes tp and dp of the mesh, its layers by tensor parallelism and all of it by FSDP2."""
     for layer in model.layers:

@@ -47,6 +47,12 @@ def build():
     return model
 
 
+def halves(model):
+    """The parameters of the head and embedding, and the others."""
+    ends = [model.embed.weight, model.head.weight]
+    return ends, [one for one in model.parameters() if all(one is not end for end in ends)]
+
+
 def global_batch(step, rows=4, length=5, vocabulary=12):
     tokens = (torch.arange(rows * (length + 1)) * 7 + step * 5).reshape(rows, length + 1) % vocabulary
     return tokens[:, :-1], tokens[:, 1:]

@@ -1,9 +1,7 @@
 """Passes without gradients: what is recorded of them is what a training pass gives, to the bit, and a rank that is wrong in
 them alone is found. SHARDPROOF_PROGRAM is the program; without it the judged tests are skipped."""
 
-import json
 import unittest
-from pathlib import Path
 
 import judging
 import models
@@ -73,8 +71,7 @@ class RecordedTest(judging.RunsTest):
                 self.assertTrue(torch.equal(found, models.logprobs_of(model(tokens), targets).detach()), mode)
                 hidden = model.layers[0](model.embed(tokens)).detach()
                 self.assertTrue(torch.equal(runs.whole(self.out, kind="act", name="layers.0", step=step), hidden), mode)
-            lines = [json.loads(line) for line in Path(self.out, "rank0.jsonl").read_text().splitlines()]
-            self.assertEqual(sum(line.get("kind") == "hash" for line in lines), 2)
+            self.assertEqual(sum(line.get("kind") == "hash" for line in runs.lines(self.out)), 2)
 
 
 @judging.needs_program

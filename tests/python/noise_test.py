@@ -15,12 +15,8 @@ import shardproof
 HAND, SEQUENCE = ("hand", 1, 2), ("hand sp", 1, 2)
 
 
-def local(gradient):
-    return getattr(gradient, "_local_tensor", gradient)
-
-
 def of(model, part):
-    return [local(parameter.grad) for name, parameter in model.named_parameters() if part in name]
+    return [layouts.local(parameter.grad) for name, parameter in model.named_parameters() if part in name]
 
 
 def doubled(model, dp, tp):

@@ -1,17 +1,15 @@
 """What a run says of its optimizers: the rule behind a class's name, the numbers of each group, and which calls are steps."""
 
 import itertools
-import json
 import unittest
 import warnings
-from pathlib import Path
 
 import judging
 import models
 import ranks
 import runs
-import schema_check
 import torch
+from schema_check import OF_RUNS, problems
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -19,8 +17,6 @@ from torch.distributed.fsdp import fully_shard
 
 import shardproof
 from shardproof import optimizers
-
-SCHEMA = Path(shardproof.__file__).with_name("run.schema.json")
 
 
 class MyAdamW(torch.optim.AdamW):
@@ -73,12 +69,6 @@ class Descent:
             parameter.data -= 0.1 * parameter.grad
 
 
-def halves(model):
-    """The parameters of the head and embedding, and the others."""
-    ends = [model.embed.weight, model.head.weight]
-    return ends, [one for one in model.parameters() if all(one is not end for end in ends)]
-
-
 def backward(model, step):
     model.zero_grad()
     models.backward(model, step)
@@ -87,7 +77,7 @@ def backward(model, step):
 def train_two(rank, out, factor=1.0, rule=MyAdamW, steps=2):
     """SGD and a second optimizer, which steps after it with `factor` times its rate."""
     model = models.build()
-    ends, others = halves(model)
+    ends, others = models.halves(model)
     first = torch.optim.SGD(ends, lr=0.1)
     second = rule(others, lr=1e-2 * factor)
     with shardproof.record(model, [first, second], out=out):
@@ -139,8 +129,7 @@ class OptimizersTest(judging.RunsTest):
 
     def header(self):
         header = runs.header(self.out)
-        schema = json.loads(SCHEMA.read_text())["$defs"]["header"]
-        self.assertEqual(schema_check.problems(header, schema), [])
+        self.assertEqual(problems(header, OF_RUNS["header"]), [])
         return header
 
     def record(self, optimizer):
@@ -170,7 +159,7 @@ class OptimizersTest(judging.RunsTest):
                           "weight_decay": 0.01, "amsgrad": True})
 
     def test_groups_that_differ_are_named_with_their_rates(self):
-        ends, others = halves(self.model)
+        ends, others = models.halves(self.model)
         optimizer = torch.optim.SGD([{"params": ends, "lr": 0.5}, {"params": others}], lr=0.25, momentum=0.5)
         with self.record(optimizer):
             for step in range(2):
@@ -184,7 +173,7 @@ class OptimizersTest(judging.RunsTest):
         self.assertEqual(len(settings["groups"][1]["parameters"]), 8)
 
     def test_equal_groups_are_not_named(self):
-        ends, others = halves(self.model)
+        ends, others = models.halves(self.model)
         self.train(torch.optim.SGD([{"params": ends}, {"params": others}], lr=0.25), 1)
         self.assertNotIn("groups", self.header()["optimizer"])
 
@@ -196,7 +185,7 @@ class OptimizersTest(judging.RunsTest):
         self.assertEqual([(group["rule"], group["lr"]) for group in header["optimizer"]["groups"]],
                          [("sgd", [0.1, 0.1]), ("adamw", [0.01, 0.01])])
         model = self.model
-        ends, others = halves(model)
+        ends, others = models.halves(model)
         first, second = torch.optim.SGD(ends, lr=0.1), torch.optim.AdamW(others, lr=1e-2)
         for step in range(2):
             backward(model, step)
@@ -272,7 +261,7 @@ class OptimizersTest(judging.RunsTest):
         self.assertEqual(self.header()["steps"], 1)
 
     def test_an_optimizer_that_steps_every_second_time(self):
-        ends, others = halves(self.model)
+        ends, others = models.halves(self.model)
         first, second = torch.optim.SGD(ends, lr=0.1), torch.optim.SGD(others, lr=0.2)
         with self.record([first, second]):
             for step in range(3):
@@ -290,7 +279,7 @@ class OptimizersTest(judging.RunsTest):
         self.assertEqual(moved, [False, True, False])
 
     def test_a_clip_before_an_optimizer_that_steps_twice_begins_the_next_step(self):
-        ends, others = halves(self.model)
+        ends, others = models.halves(self.model)
         first, second = torch.optim.SGD(ends, lr=0.1), torch.optim.SGD(others, lr=0.2)
         with self.record([first, second]):
             for step in range(3):
@@ -312,7 +301,7 @@ class OptimizersTest(judging.RunsTest):
             self.record(both)
 
     def test_parameters_in_no_optimizer_are_named_once(self):
-        ends, others = halves(self.model)
+        ends, others = models.halves(self.model)
         self.model.layers[0].norm.weight.requires_grad_(False)
         with self.assertWarnsRegex(UserWarning, "2 of 10 parameters need gradients and are in no optimizer .*: "
                                                 "embed.weight, head.weight\\. .*a list") as caught:
@@ -324,7 +313,7 @@ class OptimizersTest(judging.RunsTest):
             self.record(None)
 
     def test_a_wrapper_without_states(self):
-        ends, others = halves(self.model)
+        ends, others = models.halves(self.model)
         chained = Chained(torch.optim.SGD(ends, lr=0.1), torch.optim.AdamW(others))
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -1,22 +1,19 @@
 """Buffers and the states of random generators: what is recorded of them, and what the judge says. SHARDPROOF_PROGRAM is the
 program; without it the judged tests are skipped."""
 
-import json
 import tempfile
 import unittest
-from pathlib import Path
 
 import judging
 import ranks
 import runs
-import schema_check
 import torch
 import torch.distributed as dist
+from schema_check import OF_RUNS, problems
 from torch import nn
 
 import shardproof
 
-SCHEMA = Path(shardproof.__file__).with_name("run.schema.json")
 ROWS = 8
 STEPS = 2
 
@@ -47,7 +44,6 @@ def train(rank, out, golden=None, bug="", wrong=None, layouts=None, dtype=torch.
     model = Model()
     model.linear.to(dtype)
     model.mean = model.mean.to(dtype)
-    size = dist.get_world_size()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if golden:
         shardproof.load(model, golden)
@@ -86,13 +82,11 @@ class ProgramStateTest(judging.RunsTest):
 
     def test_lines_follow_the_schema(self):
         ranks.run(1, train, self.out)
-        schema = json.loads(SCHEMA.read_text())["$defs"]
-        lines = [json.loads(line) for line in Path(self.out, "rank0.jsonl").read_text().splitlines()]
         kinds = {"buffer": "piece", "random": "hash"}
-        found = [line for line in lines if line.get("kind") in kinds]
+        found = [line for line in runs.lines(self.out) if line.get("kind") in kinds]
         self.assertEqual(len(found), STEPS * 3)
         for line in found:
-            self.assertEqual(schema_check.problems(line, schema[kinds[line["kind"]]]), [])
+            self.assertEqual(problems(line, OF_RUNS[kinds[line["kind"]]]), [])
 
     def test_patterns_select_buffers(self):
         for options, names in (({"buffers": "me*"}, ["mean"]), ({"buffers": ()}, []), ({"only": "linear.*"}, [])):
@@ -110,8 +104,8 @@ class ProgramStateTest(judging.RunsTest):
         digests = []
         for bug in ("", "", "draw"):
             ranks.run(1, train, self.out, None, bug, 0)
-            lines = [json.loads(line) for line in Path(self.out, "rank0.jsonl").read_text().splitlines()]
-            digests.append([line["digest"] for line in lines if line.get("kind") == "random" and line["name"] == "cpu"])
+            digests.append([line["digest"] for line in runs.lines(self.out)
+                            if line.get("kind") == "random" and line["name"] == "cpu"])
         self.assertEqual([len(one) for one in digests], [STEPS] * 3)
         self.assertEqual(digests[0], digests[1])
         self.assertEqual(len({*digests[0], *digests[2]}), 3)  # it changes by what is drawn alone

@@ -22,12 +22,16 @@ def tensors(path):
     return found
 
 
+def lines(folder, rank=0):
+    return [json.loads(line) for line in (Path(folder) / f"rank{rank}.jsonl").read_text().splitlines()]
+
+
 def rank_pieces(folder, rank):
     """(line, tensor) of each piece of a rank that has values, in the order recorded."""
-    lines = [json.loads(line) for line in (Path(folder) / f"rank{rank}.jsonl").read_text().splitlines()]
-    assert lines[-1] == {"end": len(lines) - 1}
+    *there, end = lines(folder, rank)
+    assert end == {"end": len(there)}
     held = tensors(Path(folder) / f"rank{rank}.safetensors")
-    return [(line, held[line["key"]]) for line in lines[:-1] if "key" in line]
+    return [(line, held[line["key"]]) for line in there if "key" in line]
 
 
 def header(folder):

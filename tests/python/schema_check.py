@@ -1,6 +1,11 @@
 """Holds a value against the keywords of JSON Schema that run.schema.json uses. The jsonschema package is not needed."""
 
+import json
 import re
+from pathlib import Path
+
+SCHEMA = Path(__file__).resolve().parents[2] / "python/shardproof/run.schema.json"
+OF_RUNS = json.loads(SCHEMA.read_text())["$defs"]  # header, piece, hash, end
 
 TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "null": type(None)}
 KNOWN = {"type", "required", "additionalProperties", "properties", "items", "oneOf", "const", "enum", "pattern",

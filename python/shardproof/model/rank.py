@@ -1,11 +1,9 @@
 """What one rank does with a model: loads it, saves it, infers, and trains one step, recorded."""
 
 import json
-import os
 import resource
 import time
 import traceback
-from pathlib import Path
 
 import torch
 

@@ -119,9 +119,13 @@ class RanksTest(unittest.TestCase):
             self.assertIsNone(outcome.error, f"rank {rank}: {outcome.error}")
         return [outcome.value for outcome in outcomes]
 
+    def outcomes(self, size, function, *arguments, **options):
+        """How each rank ends by itself."""
+        return launch(size, function, *arguments, stop_others=False, **options)
+
     def errors(self, size, function, *arguments, **options):
         """What each rank says; each must fail by itself, before the 300 s of a time-out, with the backend's error."""
-        outcomes = launch(size, function, *arguments, stop_others=False, **options)
+        outcomes = self.outcomes(size, function, *arguments, **options)
         for rank, outcome in enumerate(outcomes):
             self.assertIsNotNone(outcome, f"rank {rank} hung or died")
             self.assertIsNotNone(outcome.error, f"rank {rank} returned {outcome.value}")

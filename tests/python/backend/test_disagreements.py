@@ -8,7 +8,7 @@ import unittest
 import torch
 import torch.distributed as dist
 
-from ranks import RanksTest, launch
+from ranks import RanksTest
 
 SOON = {"SHARDPROOF_TIMEOUT": "1.5"}  # of calls that a member never makes
 
@@ -226,7 +226,7 @@ class Disagreements(RanksTest):
             self.assertIn("set SHARDPROOF_TIMEOUT above 1.5 s if the rank is only slow", error)
 
     def test_rank_that_ended(self):
-        first, gone, last = launch(3, agreed, ended, stop_others=False, environment={"SHARDPROOF_TIMEOUT": "90"})
+        first, gone, last = self.outcomes(3, agreed, ended, environment={"SHARDPROOF_TIMEOUT": "90"})
         self.assertIsNone(gone)
         for rank, outcome in ((0, first), (2, last)):
             self.assertLess(outcome.seconds, 60)  # not only after the 90 s
@@ -258,7 +258,7 @@ class Disagreements(RanksTest):
         self.assertRegex(second, "rank 0 did not come")
 
     def test_only_the_group_concerned(self):
-        outcomes = launch(4, agreed, in_subgroup, stop_others=False)
+        outcomes = self.outcomes(4, agreed, in_subgroup)
         self.assertEqual([outcomes[0].value, outcomes[2].value], [0, 2])
         site = self.line_of(in_subgroup, "groups[1])")
         for rank in (1, 3):

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ranks import RanksTest, launch
+from ranks import RanksTest
+from test_disagreements import other_reduce_op
 
 import shardproof.backend
 
@@ -52,10 +53,6 @@ def in_crossed_groups(rank, size):
         dist.all_reduce(tensor, group=mesh.get_group(name))
         out.append(tensor.item())
     return out
-
-
-def other_reduce_op(rank, size):
-    dist.all_reduce(torch.ones(4), dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)
 
 
 def zeros_and_ones(rank, size):
@@ -204,8 +201,7 @@ class Faults(Quiet):
         self.assertEqual(second, "")
 
     def test_fault_of_a_rank_that_there_is_not(self):
-        for outcome in launch(2, without_calls, stop_others=False,
-                              environment={"SHARDPROOF_FAULT": "rank=7,kind=drop"}):
+        for outcome in self.outcomes(2, without_calls, environment={"SHARDPROOF_FAULT": "rank=7,kind=drop"}):
             self.assertIn("names rank 7 in 'rank=7,kind=drop', but the ranks are 0 to 1", outcome.error)
 
     def test_refused(self):

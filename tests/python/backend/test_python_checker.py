@@ -13,7 +13,7 @@ import test_disagreements
 import test_options
 import test_training
 import test_values
-from ranks import RanksTest, launch
+from ranks import RanksTest
 
 import shardproof.backend
 from shardproof.backend import build
@@ -33,8 +33,8 @@ class InPython:
         if self._testMethodName in NOT_IN_PYTHON:
             self.skipTest("not in Python")
 
-    def errors(self, size, function, *arguments, environment=None, **options):
-        return super().errors(size, function, *arguments, environment=python(environment), **options)
+    def outcomes(self, size, function, *arguments, environment=None, **options):
+        return super().outcomes(size, function, *arguments, environment=python(environment), **options)
 
     def values(self, size, function, *arguments, environment=None, **options):
         return super().values(size, function, *arguments, environment=python(environment), **options)
@@ -45,21 +45,7 @@ def python(environment):
     return found | {"SHARDPROOF_CHECKER": "python"}
 
 
-def in_subgroup(rank, size):
-    assert type(dist.group.WORLD).__name__ == "CheckedGroup"
-    return test_disagreements.in_subgroup(rank, size)
-
-
 class Disagreements(InPython, test_disagreements.Disagreements):
-    def test_only_the_group_concerned(self):
-        outcomes = launch(4, in_subgroup, stop_others=False, environment=python({}))
-        self.assertEqual([outcomes[0].value, outcomes[2].value], [0, 2])
-        site = self.line_of(test_disagreements.in_subgroup, "groups[1])")
-        for rank in (1, 3):
-            self.assertEqual(outcomes[rank].error, "call 3 of group dp [1, 3] differs: rank 3 calls all_reduce(sum) "
-                             f"[2, 3] float32 at {site}, rank 1 calls all_reduce(sum) [2, 2] float32 at {site}; make "
-                             "every member enter the same calls in the same order")
-
     def line_of(self, function, text):
         return super().line_of(function, text).replace(os.path.relpath(__file__), test_disagreements.__name__ + ".py")
 
@@ -72,7 +58,12 @@ class Training(InPython, test_training.Training):
     pass
 
 
+class Notice(InPython, test_options.Notice):
+    pass
+
+
 def sums(rank, size):
+    assert type(dist.group.WORLD).__name__ == "CheckedGroup"
     tensor = test_values.own(rank)
     dist.all_reduce(tensor)
     reduced = test_values.own(rank)
@@ -96,14 +87,8 @@ class Other(InPython, RanksTest):
         self.assertEqual([row[:5] for row in rows], [["0", "world [0, 1]", "all_reduce(sum)", "float32", "[1]"],
                                                      ["0", "tp [0, 1]", "all_reduce(sum)", "float32", "[1]"]])
 
-    def test_a_long_wait_is_told(self):
-        first, second = self.values(2, test_options.slow, environment={"SHARDPROOF_NOTICE": "0.5"})
-        self.assertRegex(first, r"^shardproof: rank 0 waits in call 1 of group world \[0, 1\]: barrier at \S+; rank 1 "
-                         r"did not come within 0.5 s; rank 1's last call was call 0 of group world \[0, 1\]: barrier at "
-                         r"\S+; the wait ends with an error after 300 s\n$")
-
     def test_faults_are_refused(self):
-        for outcome in launch(2, sums, stop_others=False, environment=python({"SHARDPROOF_FAULT": "rank=0,kind=drop"})):
+        for outcome in self.outcomes(2, sums, environment={"SHARDPROOF_FAULT": "rank=0,kind=drop"}):
             self.assertIn("SHARDPROOF_FAULT needs the backend's extension", outcome.error)
 
     def test_without_a_compiler(self):
