@@ -47,20 +47,35 @@ def defaults():
 class Job:
     """One job with the action in it."""
 
-    def __init__(self, case, program=PROGRAM):
+    def __init__(self, case, files=()):
         self.folder = Path(tempfile.mkdtemp(prefix="action."))
         case.addCleanup(subprocess.run, ["rm", "-r", self.folder])
         self.files = {name: self.folder / name for name in ("GITHUB_ENV", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
-        self.program = program
         self.outcome, self.output = 0, ""
         for path in self.files.values():
             path.touch()
+        for name, text in dict(files).items():
+            (self.folder / name).write_text(text)
 
     def stub(self, name, text):
         path = self.folder / "bin" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
+
+    def stub_python(self):
+        """One that writes down what pip is to install, and is otherwise that of .venv."""
+        own = ROOT / ".venv/bin/python"
+        self.stub("python3", f'if [ "$2" = pip ]; then echo "$@" >>"{self.folder}/pip.log"; '
+                             f'else exec "{own if own.exists() else sys.executable}" -B "$@"; fi')
+
+    def run_pytest(self):
+        """The tests of test_it.py."""
+        self.stub_python()
+        self.run(pytest="test_it.py", wheel="some.whl", options="-p no:cacheprovider")
+        if "No module named pytest" in self.output:
+            raise unittest.SkipTest("this Python has no pytest")
+        return self
 
     def read(self, name):
         return self.files[name].read_text()
@@ -71,7 +86,7 @@ class Job:
         (action / ".github").mkdir(parents=True)
         (action / ".github/action").symlink_to(ROOT / ".github/action")
         (action / "shardproof").write_text(
-            f'#!/bin/sh\nif [ "$1" = build ]; then echo "$@" >>"{self.folder}/built"; else exec "{self.program}" "$@"; fi\n')
+            f'#!/bin/sh\nif [ "$1" = build ]; then echo "$@" >>"{self.folder}/built"; else exec "{PROGRAM}" "$@"; fi\n')
         (action / "shardproof").chmod(0o755)
         values = defaults() | inputs
         for always, variables, command in steps():
@@ -97,18 +112,14 @@ class Action(unittest.TestCase):
         self.assertEqual(set(used), set(defaults()))
 
     def test_scenarios_that_match(self):
-        job = Job(self)
-        (job.folder / "right.yaml").write_text(RIGHT)
-        job.run(scenarios="right.yaml", options="--backend emulated")
+        job = Job(self, {"right.yaml": RIGHT}).run(scenarios="right.yaml", options="--backend emulated")
         self.assertEqual(job.outcome, 0, job.output)
         self.assertEqual((job.folder / "built").read_text(), "build --yes\n")
         self.assertNotIn("::error", job.output)
         self.assertIn("### shardproof: 1 of 1 as expected\n", job.read("GITHUB_STEP_SUMMARY"))
 
     def test_a_scenario_that_does_not(self):
-        job = Job(self)
-        (job.folder / "wrong.yaml").write_text(WRONG)
-        job.run(scenarios="wrong.yaml", options="--backend emulated", out="here")
+        job = Job(self, {"wrong.yaml": WRONG}).run(scenarios="wrong.yaml", options="--backend emulated", out="here")
         self.assertEqual(job.outcome, 1, job.output)
         self.assertRegex(job.output, r"(?m)^::error file=wrong.yaml,line=\d+.*grad\.")
         summary = job.read("GITHUB_STEP_SUMMARY")
@@ -121,8 +132,7 @@ class Action(unittest.TestCase):
     def test_shards_are_disjoint_and_complete(self):
         ran = []
         for shard in ("1/2", "2/2"):
-            job = Job(self)
-            (job.folder / "many.yaml").write_text(RIGHT + "matrix: {seed: [1, 2, 3]}\n")
+            job = Job(self, {"many.yaml": RIGHT + "matrix: {seed: [1, 2, 3]}\n"})
             job.run(scenarios="many.yaml", options="--backend emulated", shard=shard)
             self.assertEqual(job.outcome, 0, job.output)
             ran += re.findall(r'testcase [^>]*name="([^"]*)"', (job.folder / "shardproof-run/junit.xml").read_text())
@@ -130,14 +140,7 @@ class Action(unittest.TestCase):
         self.assertEqual(len(set(ran)), 3)
 
     def test_pytest(self):
-        own = ROOT / ".venv/bin/python"
-        python = own if own.exists() else sys.executable
-        job = Job(self)
-        (job.folder / "test_it.py").write_text(TESTS)
-        job.stub("python3", f'if [ "$2" = pip ]; then echo "$@" >>"{job.folder}/pip.log"; else exec "{python}" -B "$@"; fi')
-        job.run(pytest="test_it.py", wheel="some.whl", options="-p no:cacheprovider")
-        if "No module named pytest" in job.output:
-            self.skipTest("this Python has no pytest")
+        job = Job(self, {"test_it.py": TESTS}).run_pytest()
         self.assertEqual(job.outcome, 1, job.output)
         self.assertEqual((job.folder / "pip.log").read_text(), "-m pip install --quiet some.whl\n")
         self.assertRegex(job.output, r"(?m)^::error file=test_it.py,line=4,title=test_layout\[wrong\]::tensor grad.bias \[3\] of "
@@ -147,26 +150,20 @@ class Action(unittest.TestCase):
 
     def test_without_a_wheel_the_light_program_is_built_for_pytest(self):
         job = Job(self)
-        job.stub("python3", f'if [ "$2" = pip ]; then echo "$@" >>"{job.folder}/pip.log"; else exec "{sys.executable}" "$@"; fi')
+        job.stub_python()
         job.run(pytest="no_such_test.py")
         self.assertEqual((job.folder / "built").read_text(), "build shardproof-light --yes\n")
         self.assertRegex((job.folder / "pip.log").read_text(), r"--editable .*/python\n$")
         self.assertNotEqual(job.outcome, 0)
 
     def test_a_job_that_ran_nothing_is_red(self):
-        job = Job(self)
-        (job.folder / "skipped.yaml").write_text(RIGHT + "skip: not now\n")
+        job = Job(self, {"skipped.yaml": RIGHT + "skip: not now\n"})
         job.run(scenarios="skipped.yaml", options="--backend emulated")
         self.assertEqual(job.outcome, 1, job.output)
         self.assertIn("::error::no case was run: all are skipped, or none was selected", job.output)
 
-        own = ROOT / ".venv/bin/python"
-        job = Job(self)
-        (job.folder / "test_it.py").write_text("import pytest\n\n\ndef test_it():\n    pytest.skip('not now')\n")
-        job.stub("python3", f'if [ "$2" != pip ]; then exec "{own if own.exists() else sys.executable}" -B "$@"; fi')
-        job.run(pytest="test_it.py", wheel="some.whl", options="-p no:cacheprovider")
-        if "No module named pytest" in job.output:
-            self.skipTest("this Python has no pytest")
+        test = "import pytest\n\n\ndef test_it():\n    pytest.skip('not now')\n"
+        job = Job(self, {"test_it.py": test}).run_pytest()
         self.assertEqual(job.outcome, 1, job.output)
         self.assertIn("::error::no test was run: all are skipped", job.output)
         self.assertIn("0 of 1 as expected, 1 skipped", job.read("GITHUB_STEP_SUMMARY"))
@@ -175,9 +172,7 @@ class Action(unittest.TestCase):
         for inputs, text in (({"scenarios": "none.yaml"}, "::error::shardproof run: bad input, no case"),
                              ({"scenarios": "right.yaml", "options": "--filter 'a"}, "::error::the input options cannot be split")):
             with self.subTest(text=text):
-                job = Job(self)
-                (job.folder / "right.yaml").write_text(RIGHT)
-                job.run(**inputs)
+                job = Job(self, {"right.yaml": RIGHT}).run(**inputs)
                 self.assertEqual(job.outcome, 2, job.output)
                 self.assertIn(text, job.output)
                 self.assertNotIn("Traceback", job.output)

@@ -169,13 +169,15 @@ class CommandTest(unittest.TestCase):
         """What the run of a scenario's text says."""
         return self.call("run", self.write("run.yaml", scenario), "--backend", "emulated", *words, status=status)
 
-    def run_program(self, *words):
-        return subprocess.run([PROGRAM, *map(str, words)], cwd=self.scratch, env=self.environment, timeout=LIMIT_S,
-                              text=True, stdin=subprocess.DEVNULL, capture_output=True)
+    def run_program(self, *words, **options):
+        """A finished run; `options` of subprocess.run go before these."""
+        own = {"cwd": self.scratch, "env": self.environment, "timeout": LIMIT_S, "text": True,
+               "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.run([PROGRAM, *map(str, words)], check=False, **own | options)
 
-    def run_to_end(self, *words, status=0):
+    def run_to_end(self, *words, status=0, **options):
         """A finished run, which must end with `status`; None: with any."""
-        done = self.run_program(*words)
+        done = self.run_program(*words, **options)
         if status is not None:
             self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done
@@ -302,9 +304,6 @@ class Check(CommandTest):
         self.assertFalse(os.path.exists(self.path("out")))
 
 
-WIDTHS, CODES = {"F64": 8, "F32": 4}, {"F64": "d", "F32": "f"}
-
-
 class Judge(CommandTest):
     def test_a_result_file_is_judged_whole_or_in_part(self):
         self.make_case()
@@ -334,9 +333,8 @@ class Judge(CommandTest):
                 stepped = [name for name in tensors if ".param." in name]
                 self.assertTrue(stepped)
                 for name in stepped:  # as though no step had been made
-                    dtype, shape, raw = weights[name.split(".param.")[1]][:3]
+                    _, shape, _, values = weights[name.split(".param.")[1]]
                     self.assertEqual(shape, tensors[name][1])
-                    values = struct.unpack(f"<{len(raw) // WIDTHS[dtype]}{CODES[dtype]}", raw)
                     tensors[name] = ("F64", shape, struct.pack(f"<{len(values)}d", *values))
                 self.write(file, case_maker.safetensors(tensors))
                 text = self.call("judge", case, file, "--precision", precision, status=status)

@@ -18,6 +18,7 @@ model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layer
 data: {lengths: [5, 3]}
 parallel: {tensor_parallel_size: 2}
 """
+FAULT = MODEL + "faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, bit: %d}]\nexpect: {verdict: mismatch}\n"
 LAYER = """
 name: t/layer
 workload: column_parallel_linear
@@ -49,9 +50,8 @@ class CompareRuns(Runs):
         self.assertIn("1 the same to the bit, 0 differ", done.stdout)
 
     def test_a_run_that_keeps_little_is_compared_by_phases(self):
-        fault = MODEL + "faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, bit: %d}]\nexpect: {verdict: mismatch}\n"
         for out, text, flags in (("a", MODEL, ("--keep", "unexpected")), ("all", MODEL, ()),
-                                 ("f", fault % 50, ("--keep", "unexpected")), ("g", fault % 49, ())):
+                                 ("f", FAULT % 50, ("--keep", "unexpected")), ("g", FAULT % 49, ())):
             self.run_text(text, out, *flags, status=0)
         little, whole = self.results("a")["cases"][0], self.results("all")["cases"][0]
         self.assertEqual((little["kept"], little["tensors"], whole["kept"]), ("digests", [], "all"))
@@ -119,10 +119,8 @@ class CompareRuns(Runs):
                          r"compare$\n^2 cases in both runs: 1 the same to the bit, 1 differ$")
 
     def test_what_repeats_the_values_of_a_run_has_its_seed(self):
-        fault = MODEL + ("faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, bit: %d}]\n"
-                         "expect: {verdict: mismatch}\n")
-        self.run_text(fault % 50, "a", "--seed", "9")
-        self.run_text(fault % 49, "b", "--seed", "9")
+        self.run_text(FAULT % 50, "a", "--seed", "9")
+        self.run_text(FAULT % 49, "b", "--seed", "9")
         done = self.compare("a", "b")
         self.assertRegex(done.stdout, r"from the golden \S+ of an allowance in A, \S+ in B")
         self.assertRegex(done.stdout, r"Values: run both with\n +shardproof run .* --seed 9 --dump FILE")
@@ -154,10 +152,8 @@ class CompareRuns(Runs):
         self.assertRegex(done.stdout, f"^other program: .*, digest {digest} in A, .*, digest 00000000 in B\n")
 
     def test_values_that_the_folders_hold_are_compared(self):
-        fault = MODEL + ("faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, bit: %d}]\n"
-                         "expect: {verdict: mismatch}\n")
-        self.run_text(fault % 50, "a")
-        self.run_text(fault % 49, "b")
+        self.run_text(FAULT % 50, "a")
+        self.run_text(FAULT % 49, "b")
         done = self.compare("a", "b", status=1)
         by = re.search(r"by +(\d+) of \d+ elements differ, at most by (\S+), relatively by", done.stdout)
         self.assertTrue(by, done.stdout)

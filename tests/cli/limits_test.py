@@ -60,8 +60,7 @@ class Limited(cli_test.CommandTest):
                 os.setgid(NOBODY)
                 os.setuid(NOBODY)
 
-        done = subprocess.run([cli_test.PROGRAM, *words], capture_output=True, text=True, timeout=LIMIT_S, cwd=self.scratch,
-                              env=self.environment, preexec_fn=limit)
+        done = self.run_program(*words, preexec_fn=limit)
         text = " ".join((done.stdout + done.stderr).split())
         self.assertNotIn("a fault in shardproof", text)
         self.assertNotRegex(text, r"c10::|\.so|frame #|std::")

@@ -14,10 +14,8 @@ from logprobs_test import SEED, Batch, rounded
 
 class LogprobsValuesTest(cli_test.CommandTest):
     pair = logprobs_test.LogprobsTest.pair
+    compare = logprobs_test.LogprobsTest.compare
     expect = logprobs_test.LogprobsTest.expect
-
-    def compare(self, batch, a, b, dtype="float32", **metadata):
-        return self.pair(a=batch.tensors(a, dtype), b=batch.tensors(b, dtype), **metadata)
 
     def test_values_that_were_rounded(self):
         batch = Batch(random.Random(f"{SEED} rounded"), rows=8, length=48)

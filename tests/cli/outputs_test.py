@@ -11,7 +11,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
 import tempfile
 import xml.etree.ElementTree
 
@@ -134,9 +133,7 @@ class Outputs(cli_test.CommandTest):
 class StandardOutput(cli_test.CommandTest):
     def said_without_output(self, words, target, **more):
         with open(target, "wb") as out:
-            done = subprocess.run([cli_test.PROGRAM, *words], cwd=self.scratch, env=self.environment, stdout=out,
-                                  stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=cli_test.LIMIT_S, text=True,
-                                  **more)
+            done = self.run_program(*words, stdout=out, **more)
         return done.returncode, [line for line in done.stderr.splitlines() if line.startswith("shardproof: standard")]
 
     def commands(self):
@@ -172,9 +169,7 @@ class StandardOutput(cli_test.CommandTest):
             resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         for words in (["run", "good.yaml", "--backend", "emulated", "--no-cache"], ["schema"]):
             with self.subTest(words), open(self.path("out.txt"), "wb") as out:
-                done = subprocess.run([cli_test.PROGRAM, *words], cwd=self.scratch, env=self.environment,
-                                      stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True,
-                                      timeout=cli_test.LIMIT_S, preexec_fn=limit)
+                done = self.run_program(*words, stdout=out, preexec_fn=limit)
                 text = (self.folder / "out.txt").read_text() + done.stderr
                 self.assertEqual(2, done.returncode, text)
                 self.assertIn("File too large", text)
@@ -257,10 +252,8 @@ class ForCi(cli_test.CommandTest):
         self.run_wrong()
         for folder in (self.folder, self.folder / "elsewhere"):
             earlier = os.path.relpath(self.path("out"), folder)
-            done = subprocess.run([cli_test.PROGRAM, "run", "--rerun-failed", earlier, "--backend", "emulated", "--out",
-                                   "again"], cwd=folder, env=self.environment, capture_output=True, text=True,
-                                  timeout=cli_test.LIMIT_S)
-            self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+            self.run_to_end("run", "--rerun-failed", earlier, "--backend", "emulated", "--out", "again", cwd=folder,
+                            status=1)
             names = [case["name"] for case in json.loads((folder / "again/results.json").read_text())["cases"]]
             self.assertEqual(["t/wrong"], names)
         self.call("run", "good.yaml", "--backend", "emulated", "--out", "right")

@@ -4,6 +4,7 @@ changed case that stays behind runs as a case folder.
 
 Usage: relations_test.py PROGRAM [unittest arguments]
 """
+import collections
 
 import cli_test
 
@@ -56,25 +57,27 @@ class Relations(cli_test.CommandTest):
         super().setUp()
         (self.folder / "small.yaml").write_text(SMALL)
 
-    def test_relations_of_experts_hold_beside_those_of_batches_and_losses_of_routers_leave_the_first(self):
-        (self.folder / "experts.yaml").write_text(EXPERTS)
-        self.run_to_end("run", "experts.yaml", "--relations", "--backend", "emulated", "--out", "out")
-        ran = {"plain": {}, "balanced": {}}
+    def ran(self, name, text):
+        """{row: {relation: verdict}} of the scenario's cases."""
+        self.write(f"{name}.yaml", text)
+        self.run_to_end("run", f"{name}.yaml", "--relations", "--backend", "emulated", "--out", "out")
+        found = collections.defaultdict(dict)
         for case in self.results("out")["cases"]:
-            row, _, relation = case["name"].removeprefix("t/experts[").removesuffix("]").partition(",relation=")
-            ran[row][relation] = case["verdict"]
+            row, _, relation = case["name"].removeprefix(f"t/{name}[").removesuffix("]").partition(",relation=")
+            found[row][relation] = case["verdict"]
+        return found
+
+    def test_relations_of_experts_hold_beside_those_of_batches_and_losses_of_routers_leave_the_first(self):
+        ran = self.ran("experts", EXPERTS)
+        self.assertEqual(set(ran), {"plain", "balanced"})
         self.assertEqual(set(ran["plain"].values()), {"match"})
         self.assertLess(OF_EXPERTS | {"experts_as_mlp", "files", "samples_reversed", "later_tokens_changed"}, set(ran["plain"]))
         self.assertFalse({"heads_reversed", "channels_changed"} & set(ran["plain"]))
         self.assertEqual(ran["balanced"], dict.fromkeys(OF_EXPERTS, "match"))
 
     def test_relations_hold_beside_extra_heads_and_those_of_stages_beside_losses_of_routers(self):
-        (self.folder / "heads.yaml").write_text(HEADS)
-        self.run_to_end("run", "heads.yaml", "--relations", "--backend", "emulated", "--out", "out")
-        ran = {"llama": {}, "deepseek": {}}
-        for case in self.results("out")["cases"]:
-            row, _, relation = case["name"].removeprefix("t/heads[").removesuffix("]").partition(",relation=")
-            ran[row][relation] = case["verdict"]
+        ran = self.ran("heads", HEADS)
+        self.assertEqual(set(ran), {"llama", "deepseek"})
         self.assertEqual(set(ran["llama"].values()), {"match"})
         self.assertLess(OF_STAGES | {"samples_reversed", "loss_scaled", "later_tokens_changed", "heads_reversed"}, set(ran["llama"]))
         self.assertFalse({"residual_reversed", "residual_scaled", "temperature_doubled", "layer_added"} & set(ran["llama"]))

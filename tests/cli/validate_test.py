@@ -242,10 +242,8 @@ class Validate(cli_test.CommandTest):
         for launcher, names in (("torchrun", ("RANK", "WORLD_SIZE")),
                                 ("srun", ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID")),
                                 ("mpirun", ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"))):
-            done = subprocess.run([cli_test.PROGRAM, "validate", "--ranks", "2", "--out", self.folder / "run"],
-                                  env=own_environment() | dict(zip(names, ("1", "4", "0"))), capture_output=True, text=True,
-                                  timeout=LIMIT_S)
-            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            done = self.run_to_end("validate", "--ranks", "2", "--out", self.folder / "run", status=2,
+                                   env=own_environment() | dict(zip(names, ("1", "4", "0"))))
             self.assertIn("validate --ranks starts ranks of its own, but this process is rank 1 of 4 of "
                           f"{launcher}; leave out --ranks", done.stderr)
             self.assertFalse((self.folder / "run").exists())
@@ -254,9 +252,7 @@ class Validate(cli_test.CommandTest):
         suite = self.write("suite.yaml", "stages: [pairs]\nrounds: 1\nsizes: [5]\n")
         for place in ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"},  # a shell of `srun --pty`
                       {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}):  # a script of `sbatch --ntasks=4`
-            done = subprocess.run([cli_test.PROGRAM, "validate", suite, "--ranks", "2", "--out", self.folder / "run"],
-                                  env=own_environment() | place, capture_output=True, text=True, timeout=LIMIT_S)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.run_to_end("validate", suite, "--ranks", "2", "--out", self.folder / "run", env=own_environment() | place)
 
     def test_help_has_the_exit_statuses_of_validate(self):
         done = self.run_to_end("validate", "--help", status=0)
@@ -293,10 +289,7 @@ class Validate(cli_test.CommandTest):
                 ("", ["--slow", "0.5"], "--slow")):
             done, _ = self.validate(text, *words, status=2)
             self.assertRegex(done.stderr, said)
-        env = {name: value for name, value in os.environ.items() if not name.startswith("OMPI_")}
-        done = subprocess.run([cli_test.PROGRAM, "validate"], capture_output=True, text=True, timeout=LIMIT_S, env=env)
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("--ranks", done.stderr)
+        self.assertIn("--ranks", self.run_to_end("validate", status=2, env=own_environment()).stderr)
 
 
 if __name__ == "__main__":
