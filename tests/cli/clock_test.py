@@ -23,11 +23,10 @@ def run(scenario, folder):
 class Clock(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
+        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         cls.runs = []
         for number in range(2):
-            out = Path(cls.folder.name) / str(number)
+            out = cls.folder / str(number)
             done = run("scenarios/clock", out)
             assert done.returncode == 0, done.stdout + done.stderr
             cls.runs.append(json.loads((out / "results.json").read_text()))
@@ -36,7 +35,7 @@ class Clock(unittest.TestCase):
     def test_fixed_costs_give_the_same_times_in_every_run(self):
         for first, second in zip(self.runs[0]["cases"], self.runs[1]["cases"]):
             self.assertEqual(first["virtual_time"], second["virtual_time"], first["name"])
-        timelines = [(Path(self.folder.name) / str(number) / "timeline.json").read_text() for number in range(2)]
+        timelines = [(self.folder / str(number) / "timeline.json").read_text() for number in range(2)]
         self.assertEqual(*timelines)
 
     def test_the_parts_of_a_ranks_time_are_its_whole_time(self):
@@ -105,9 +104,9 @@ class Clock(unittest.TestCase):
                 ("world: {stragglers: [{compute: 2}]}", "has no rank"),
                 ("world: {links: {in_node: {latency: 3}}}", "latency_us"),
                 ("world: {compute: fast}", "known are measured, fixed")):
-            path = Path(self.folder.name) / "bad.yaml"
+            path = self.folder / "bad.yaml"
             path.write_text("parallel: {tensor_parallel_size: 4}\n" + line + "\n")
-            done = run(path, Path(self.folder.name) / "bad")
+            done = run(path, self.folder / "bad")
             self.assertEqual(done.returncode, 2, line)
             self.assertIn(words, done.stdout + done.stderr)
             self.assertIn("bad.yaml:2", done.stdout + done.stderr)

@@ -22,9 +22,7 @@ LACKS = re.search(r"\n    (describe[^)]*)\) ;;\n", (ROOT / "shardproof").read_te
 
 class FirstProgram(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="first.")
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="first.")))
 
     def call(self, program, *words):
         done = subprocess.run([program, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=600)

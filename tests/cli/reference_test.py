@@ -42,13 +42,12 @@ def scenario(*lines):
 
 class Program(unittest.TestCase):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.pieces = Path(self.folder.name) / "pieces"
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.pieces = self.folder / "pieces"
         self.pieces.mkdir()
 
     def start(self, text, *flags, data_bytes=None):
-        path = Path(self.folder.name) / "scenario.yaml"
+        path = self.folder / "scenario.yaml"
         path.write_text(text)
 
         def limit():
@@ -56,7 +55,7 @@ class Program(unittest.TestCase):
                 resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
 
         return subprocess.Popen(
-            [PROGRAM, "run", path, "--no-cache", "--out", Path(self.folder.name) / "out", *flags], text=True,
+            [PROGRAM, "run", path, "--no-cache", "--out", self.folder / "out", *flags], text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=limit, cwd=ROOT,
             env=dict(os.environ, TMPDIR=str(self.pieces)))
 
@@ -68,7 +67,7 @@ class Program(unittest.TestCase):
         return output
 
     def results(self):
-        return json.loads((Path(self.folder.name) / "out/results.json").read_text())["cases"]
+        return json.loads((self.folder / "out/results.json").read_text())["cases"]
 
 
 class Verdicts(Program):
@@ -78,7 +77,7 @@ class Verdicts(Program):
         case = self.results()[0]
         self.assertEqual(case["reference"], "tp2")
         self.assertIn("an error that both layouts make is not seen", case["text"])
-        self.assertIn("against tp2, not against one device", (Path(self.folder.name) / "out/junit.xml").read_text())
+        self.assertIn("against tp2, not against one device", (self.folder / "out/junit.xml").read_text())
         judged = {tensor["name"] for tensor in case["tensors"]}
         for name in ("logprobs", "loss", "grad_norm", "model.layers.1.mlp.gate_proj.output",
                      "model.layers.0.self_attn.k_proj.grad_input", "grad.lm_head.weight",

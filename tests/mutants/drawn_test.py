@@ -26,12 +26,11 @@ std::vector<int> f(const T&& x, int* p) {
 
 class Changes(unittest.TestCase):
     def folder(self, **files):
-        place = tempfile.TemporaryDirectory()
-        self.addCleanup(place.cleanup)
-        (Path(place.name) / "src/part").mkdir(parents=True)
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (place / "src/part").mkdir(parents=True)
         for name, text in files.items():
-            (Path(place.name) / f"src/part/{name}.cpp").write_text(text)
-        return Path(place.name)
+            (place / f"src/part/{name}.cpp").write_text(text)
+        return place
 
     def test_comments_texts_types_and_preprocessor_lines_are_left(self):
         found = [(change.old, change.new) for change in changes_of("f.cpp", SOURCE)]
@@ -75,9 +74,8 @@ class Failures(unittest.TestCase):
 
 class Lines(unittest.TestCase):
     def setUp(self):
-        place = tempfile.TemporaryDirectory()
-        self.addCleanup(place.cleanup)
-        self.path = Path(place.name) / "drawn" / "part_1.jsonl"
+        place = self.enterContext(tempfile.TemporaryDirectory())
+        self.path = Path(place) / "drawn" / "part_1.jsonl"
 
     def test_a_stopped_run_keeps_its_lines_and_the_last_of_a_change_counts(self):
         one, two = Change("a.cpp", 3, "+", "-"), Change("a.cpp", 9, "1", "2")

@@ -119,7 +119,7 @@ class Plant(unittest.TestCase):
 
 class Changed(unittest.TestCase):
     def setUp(self):
-        self.root = Path(tempfile.mkdtemp())
+        self.root = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.git("init", "-q")
         self.write(f="return 1;", g="return 2;")
         self.commit()

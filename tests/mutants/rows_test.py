@@ -60,9 +60,9 @@ GOOD = """\
 
 
 def rows_of(text):
-    folder = Path(tempfile.mkdtemp())
-    (folder / "a.yaml").write_text(text)
-    return read_rows(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "a.yaml").write_text(text)
+        return read_rows(Path(folder))
 
 
 class Reader(unittest.TestCase):

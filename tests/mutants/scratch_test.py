@@ -57,8 +57,7 @@ def bug(name, to):
 @unittest.skipUnless(shutil.which("ninja"), "ninja is not installed")
 class Passes(unittest.TestCase):
     def setUp(self):
-        self.root = Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, self.root)
+        self.root = Path(self.enterContext(tempfile.TemporaryDirectory()))
         for folder in ("src", "golden/hf", "golden/witness"):
             (self.root / folder).mkdir(parents=True)
         for name in ("a", "b"):

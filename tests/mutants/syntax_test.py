@@ -13,9 +13,7 @@ from syntax import Commands, NoBuild, compile_all, errors_of
 
 class Syntax(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = Path(folder.name)
+        self.root = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.build = self.root / "build"
         (self.root / "src/part").mkdir(parents=True)
         self.build.mkdir()

@@ -61,8 +61,7 @@ def make_wheel(folder):
 class Installed(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = Path(tempfile.mkdtemp(prefix="install."))
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         cls.wheel = make_wheel(cls.folder)
         own = ROOT / ".venv/bin/python"
         subprocess.run([own if torch_site() else sys.executable, "-m", "venv", cls.folder / "env"], check=True)

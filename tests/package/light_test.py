@@ -48,8 +48,7 @@ def changed(path, name=None, factor=1.0, lack=()):
 class Light(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = Path(tempfile.mkdtemp(prefix="light."))
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         for name, text in WRONG.items():
             (cls.folder / name).write_text(text)
         cls.light = build_light()

@@ -28,8 +28,7 @@ def torch_folder():
 class Wheel(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = Path(tempfile.mkdtemp(prefix="wheel."))
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         subprocess.run([sys.executable, "-B", ROOT / "python/program/wheel.py", BUILD, cls.folder], check=True,
                        stdout=subprocess.DEVNULL)
         [cls.wheel] = cls.folder.glob("*.whl")

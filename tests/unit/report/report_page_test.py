@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -69,8 +68,7 @@ class SeveralRuns(unittest.TestCase):
     """Runs that share no case make one page."""
 
     def setUp(self):
-        self.folder = Path(tempfile.mkdtemp(prefix="report."))
-        self.addCleanup(shutil.rmtree, self.folder)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.whole = example_run.example_results()
         for number, cases in enumerate((self.whole["cases"][::2], self.whole["cases"][1::2])):
             self.write(number, cases)
@@ -449,13 +447,10 @@ def small(results):
 
 class Size(unittest.TestCase):
     def page_of(self, cases, rounds=0):
-        with tempfile.TemporaryDirectory() as folder:
-            results = {**example_run.example_results(0), "cases": cases}
-            results["totals"] = example_run.totals_of(cases, 1)
-            results["run"]["exit_status"] = 1
-            (Path(folder) / "results.json").write_text(json.dumps(results))
-            (Path(folder) / "timeline.json").write_text(json.dumps(example_run.example_timeline(cases[:20], rounds)))
-            return report.render(run_data.read_results(folder), [folder])
+        results = {**example_run.example_results(0), "cases": cases}
+        results["totals"] = example_run.totals_of(cases, 1)
+        results["run"]["exit_status"] = 1
+        return drawn(results, example_run.example_timeline(cases[:20], rounds))
 
     def test_a_hundred_cases_that_all_fail_take_at_most_a_megabyte(self):
         rng, mesh, cases = random.Random(1), [("dp", 8), ("tp", 8)], []
@@ -483,14 +478,9 @@ class Size(unittest.TestCase):
 
 class FileOfThePage(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.run_folder, self.page = Path(folder.name), Path(folder.name) / "report.html"
+        self.run_folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.page = self.run_folder / "report.html"
         example_run.write(self.run_folder)
-
-    def draw(self):
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
-            return report.main([str(self.run_folder)]), said.getvalue()
 
     def test_a_link_is_replaced_and_not_the_file_that_it_leads_to(self):
         notes = self.run_folder / "notes"
@@ -498,19 +488,19 @@ class FileOfThePage(unittest.TestCase):
             notes.write_text("mine")
             self.page.unlink(missing_ok=True)
             link(notes)
-            self.assertEqual(self.draw(), (0, ""))
+            self.assertEqual(report_of(self.run_folder), (0, ""))
             self.assertEqual(notes.read_text(), "mine")
             self.assertIn("<html", self.page.read_text())
 
     def test_another_file_is_not_replaced(self):
         self.page.write_text("a thesis")
-        status, said = self.draw()
+        status, said = report_of(self.run_folder)
         self.assertEqual((status, self.page.read_text()), (2, "a thesis"))
         self.assertIn("report.html is no page of shardproof, and would be replaced", said)
 
     def test_a_pipe_is_said_and_not_waited_for(self):
         os.mkfifo(self.page)
-        status, said = self.draw()
+        status, said = report_of(self.run_folder)
         self.assertEqual(status, 2)
         self.assertIn("report.html is not a regular file", said)
 

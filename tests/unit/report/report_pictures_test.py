@@ -44,7 +44,7 @@ class Routes(unittest.TestCase):
         drawn = route_picture.draw(self.case())
         self.assertEqual([picture.caption for picture in drawn],
                          ["layers.2.mlp.gate: rows of each expert", "layers.10.mlp.gate: rows of each expert"])
-        texts = [text.text for text in ElementTree.fromstring(drawn[1].svg).iter("text")]
+        texts = texts_of(drawn[1:])
         self.assertEqual(texts[:5], ["rank 0", "5", "0", "3", "0"])
         self.assertEqual(texts[texts.index("all"):][:5], ["all", "7", "6", "3", "0"])
         self.assertIn("margin 0.001 to 0.9", texts)
@@ -282,8 +282,7 @@ class GuiltyTensor(unittest.TestCase):
         view = self.view(tensor_bytes(self.arrays))
         self.assertEqual([picture.caption for picture in view["pictures"]], ["golden", "actual", "actual - golden"])
         for picture in view["pictures"]:
-            texts = [text.text for text in ElementTree.fromstring(picture.svg).iter("text")]
-            self.assertEqual(texts, ["rank 0", "rank 1"])
+            self.assertEqual(texts_of([picture]), ["rank 0", "rank 1"])
         self.assertEqual([(row["wrong"], row["count"], row["ratio"]) for row in view["rows"]], [(2, 12, 2e12)])
         self.assertEqual((view["last_good"], len(view["collectives"])), ("y", 1))
 
@@ -415,10 +414,8 @@ class Mesh(unittest.TestCase):
     def test_a_mesh_is_drawn_with_its_ranks_and_one_rank_alone_is_not(self):
         case = {"mesh": {"axes": [{"name": "dp", "size": 2}, {"name": "tp", "size": 3}]}}
         ranks, weight = mesh_picture.draw(case, {"w": ("S(1)tp", [4, 6])})
-        texts = [text.text for text in ElementTree.fromstring(ranks.svg).iter("text")]
-        self.assertEqual(texts[:4], ["0", "dp0 tp0", "1", "dp0 tp1"])
-        self.assertEqual([text.text for text in ElementTree.fromstring(weight.svg).iter("text")],
-                         ["0, 3", "1, 4", "2, 5"])
+        self.assertEqual(texts_of([ranks])[:4], ["0", "dp0 tp0", "1", "dp0 tp1"])
+        self.assertEqual(texts_of([weight]), ["0, 3", "1, 4", "2, 5"])
         self.assertEqual(mesh_picture.draw({"mesh": {"axes": [{"name": "tp", "size": 1}]}}, {"w": ("", [4])}), [])
 
     def test_ranks_that_do_not_fit_are_not_mistaken_for_a_range(self):

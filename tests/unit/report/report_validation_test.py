@@ -1,8 +1,6 @@
 """The page of a validation names who is at fault and shows what was checked; changed files are refused or said to be."""
 
-import contextlib
 import copy
-import io
 import json
 import subprocess
 import sys
@@ -14,7 +12,6 @@ from report_packages import REPORTS
 
 import host_matrix  # noqa: E402
 import numpy as np  # noqa: E402
-import report  # noqa: E402
 import report_page_test  # noqa: E402
 import validation_page  # noqa: E402
 from report_pictures_test import texts_of  # noqa: E402
@@ -184,20 +181,17 @@ class Matrix(unittest.TestCase):
 
 class ValidationPage(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def draw(self, validation):
         """(status, what the page says, what stood on standard error)."""
         written = validation if isinstance(validation, str) else json.dumps(validation)
         (self.folder / "validation.json").write_text(written)
-        said, page = io.StringIO(), self.folder / "report.html"
+        page = self.folder / "report.html"
         page.unlink(missing_ok=True)
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-            status = report.main([str(self.folder)])
+        status, said = report_page_test.report_of(self.folder)
         shown = Shown(page.read_text()).text if page.exists() else ""
-        return status, " ".join(shown.split()), said.getvalue()
+        return status, " ".join(shown.split()), said
 
     def test_host_gpu_and_link_are_named_first(self):
         status, page, _ = self.draw(example(finding(), finding(hosts=["node0", "node1"], ranks=[1, 3],
