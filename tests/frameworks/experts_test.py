@@ -6,7 +6,6 @@ skipped (README.md here).
 """
 
 import argparse
-import importlib.metadata
 import os
 import sys
 import tempfile
@@ -18,7 +17,7 @@ sys.path[:0] = [str(ROOT / "tests" / "python"), str(Path(__file__).parent)]
 
 import judging  # noqa: E402
 import ranks  # noqa: E402
-from planting import plant  # noqa: E402
+from planting import needs, plant  # noqa: E402
 from programs import example  # noqa: E402
 
 FAR = "of their size or more away from the reference"
@@ -52,13 +51,6 @@ TORCHTITAN = {
          ") = self._local_reorder(x_TD, topk_scores_TK.detach(), topk_expert_ids_TK)", dict(world=4, ep=2),
          ["grad.layers.1.moe.router.gate.weight", "no rank of this run recorded it"]),
 }
-
-
-def is_installed(package, version):
-    try:
-        return importlib.metadata.version(package).startswith(version)
-    except importlib.metadata.PackageNotFoundError:
-        return False
 
 
 def rank_main(_, name, options, fault):
@@ -98,26 +90,26 @@ class ExpertsTest(judging.SharedRunsTest):
             with self.subTest(title):
                 self.expect(self.judged(name, sizes, (where, right, wrong)), 1, *pieces)
 
-    @unittest.skipUnless(is_installed("transformers", "5.23."), "transformers 5.23 is not installed")
+    @needs("transformers", "5.23.")
     def test_clean_layouts_of_transformers(self):
         self.check_clean("transformers_experts", dict(world=4, ep=2), dict(world=4, tp=2, ep=2))
 
-    @unittest.skipUnless(is_installed("transformers", "5.23."), "transformers 5.23 is not installed")
+    @needs("transformers", "5.23.")
     def test_faults_in_transformers(self):
         self.check_faults("transformers_experts", TRANSFORMERS)
 
-    @unittest.skipUnless(is_installed("transformers", "5.23.") and is_installed("torch", "2.14.1"),
-                         "transformers 5.23 and torch 2.14.1 are not installed")
+    @needs("transformers", "5.23.")
+    @needs("torch", "2.14.1")
     def test_fsdp_of_one_rank_divides_experts_twice(self):
         """Nothing is planted: FSDP2 has this bug in float64 and float16 (examples/upstream/torch_fsdp2_one_rank_factor.py)."""
         self.expect(self.judged("transformers_experts", dict(world=2, ep=2)), 1,
                     "grad.model.layers.1.mlp.experts.", "0.5 (1/2) x golden", "2 is the size of fsdp and of ep")
 
-    @unittest.skipUnless(is_installed("torchtitan", "0.3."), "torchtitan 0.3 is not installed")
+    @needs("torchtitan", "0.3.")
     def test_clean_layouts_of_torchtitan(self):
         self.check_clean("torchtitan", dict(world=4, ep=2), dict(world=4, tp=2, ep=2))
 
-    @unittest.skipUnless(is_installed("torchtitan", "0.3."), "torchtitan 0.3 is not installed")
+    @needs("torchtitan", "0.3.")
     def test_faults_in_torchtitan(self):
         self.check_faults("torchtitan", TORCHTITAN)
 

@@ -1,10 +1,21 @@
-"""Reverts an upstream fix in an installed package: one piece of one function's text is replaced, in memory alone."""
+"""Reverts an upstream fix in an installed package: one piece of one function's text is replaced, in memory alone.
+A package of another version may have another text there: `needs` skips its tests."""
 
 import __future__
 import ast
-import importlib
+import importlib.metadata
 import inspect
 import textwrap
+import unittest
+
+
+def needs(package, version):
+    """Skips a test where the package is not installed, or its version begins otherwise."""
+    try:
+        found = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return unittest.skip(f"{package} is not installed")
+    return unittest.skipUnless(found.startswith(version), f"{package} is {found}, not {version}")
 
 
 def plant(where, fixed, broken):

@@ -6,7 +6,6 @@ SHARDPROOF_PROGRAM is the program; without it, or without a framework, its rows 
 
 import argparse
 import importlib
-import importlib.metadata
 import math
 import sys
 import tempfile
@@ -18,7 +17,7 @@ sys.path[:0] = [str(ROOT / "tests" / "python"), str(Path(__file__).parent)]
 
 import judging  # noqa: E402
 import ranks  # noqa: E402
-from planting import plant  # noqa: E402
+from planting import needs, plant  # noqa: E402
 from rows import ROWS  # noqa: E402
 
 # The versions whose text the rows have, by program.
@@ -77,17 +76,8 @@ class RowsTest(judging.SharedRunsTest):
         self.assertIn(row.explained, text)
 
 
-def why_skipped(row):
-    package, version = PINNED[row.program]
-    try:
-        found = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return f"{package} is not installed"
-    return "" if found.startswith(version) else f"{package} is {found}, the row is of {version}"
-
-
 def test_of(row):
-    @unittest.skipIf(why_skipped(row), why_skipped(row))
+    @needs(*PINNED[row.program])
     def test(self):
         self.check(row)
     return test
