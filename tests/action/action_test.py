@@ -112,14 +112,16 @@ class Action(unittest.TestCase):
         self.assertEqual(set(used), set(defaults()))
 
     def test_scenarios_that_match(self):
-        job = Job(self, {"right.yaml": RIGHT}).run(scenarios="right.yaml", options="--backend emulated")
+        job = Job(self, {"right.yaml": RIGHT}).run(scenarios="right.yaml",
+                                                   options="--backend emulated")
         self.assertEqual(job.outcome, 0, job.output)
         self.assertEqual((job.folder / "built").read_text(), "build --yes\n")
         self.assertNotIn("::error", job.output)
         self.assertIn("### shardproof: 1 of 1 as expected\n", job.read("GITHUB_STEP_SUMMARY"))
 
     def test_a_scenario_that_does_not(self):
-        job = Job(self, {"wrong.yaml": WRONG}).run(scenarios="wrong.yaml", options="--backend emulated", out="here")
+        job = Job(self, {"wrong.yaml": WRONG}).run(scenarios="wrong.yaml",
+                                                   options="--backend emulated", out="here")
         self.assertEqual(job.outcome, 1, job.output)
         self.assertRegex(job.output, r"(?m)^::error file=wrong.yaml,line=\d+.*grad\.")
         summary = job.read("GITHUB_STEP_SUMMARY")

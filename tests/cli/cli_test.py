@@ -694,7 +694,8 @@ faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
                                             "t/two[throws]"], cwd=self.scratch, env=marked,
                                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 # until the case runs: control, the zygote and two more
-                processes.wait_for(lambda: len(processes.marked(self.scratch)) >= 4 or process.poll() is not None)
+                processes.wait_for(lambda: len(processes.marked(self.scratch)) >= 4
+                                   or process.poll() is not None)
                 self.assertIsNone(process.poll())
                 process.send_signal(signal.SIGINT)
                 self.assertEqual(130, process.wait(200))

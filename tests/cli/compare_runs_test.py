@@ -18,7 +18,8 @@ model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layer
 data: {lengths: [5, 3]}
 parallel: {tensor_parallel_size: 2}
 """
-FAULT = MODEL + "faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, bit: %d}]\nexpect: {verdict: mismatch}\n"
+FAULT = MODEL + "faults: [{kind: corrupt, rank: 1, op: all_reduce, axis: tp, bit: %d}]\n" \
+        "expect: {verdict: mismatch}\n"
 LAYER = """
 name: t/layer
 workload: column_parallel_linear

@@ -563,7 +563,8 @@ class LogprobsTest(cli_test.CommandTest):
         rows = {0, 1, 4, 6, 7, 10, 13, 15}
         other = batch.score("float64", change=lambda row, t: 0.5)
         b = [other[row] if row in rows else a[row] for row in range(16)]
-        self.expect(self.compare(batch, a, b), 1, "no known cause", "stale or partly updated weights",
+        self.expect(self.compare(batch, a, b), 1, "no known cause",
+                    "stale or partly updated weights",
                     absent=["few tokens"])
 
     def test_a_top_p_that_every_token_reaches(self):
@@ -613,7 +614,8 @@ class LogprobsTest(cli_test.CommandTest):
         self.expect(done, 1, "the cause is known: late_positions",
                     "only positions from 82 on differ, in 12 of 24 rows: 0, 2, 4, 6, 8, 10, 12, 14, ...",
                     "inside 216 of 216 tokens are wrong and outside 2160 of 2160 are right",
-                    "the first wrong token is at row 0, position 82, token", "these rows alone", absent=["every row"])
+                    "the first wrong token is at row 0, position 82, token",
+                    "these rows alone", absent=["every row"])
         found = self.found()
         self.assertEqual((found["first_wrong"]["row"], found["first_wrong"]["position"]), (0, 82))
         self.assertEqual(found["causes"][0]["inside"], {"wrong": 216, "tokens": 216})
@@ -673,7 +675,8 @@ class LogprobsTest(cli_test.CommandTest):
         batch = Batch(random.Random(f"{SEED} advice"), rows=8, length=40, packed=1, padded=True)
         batch.versions = [[1] * 40 for _ in range(8)]
         a, b = batch.score("float64"), batch.score("float64", change=lambda row, t: 0.5)
-        self.expect(self.compare(batch, a, b, dtype="float64"), 1, "apart; compare the logits of one row")
+        self.expect(self.compare(batch, a, b, dtype="float64"), 1,
+                    "apart; compare the logits of one row")
 
     def test_temperatures_of_the_metadata_win_over_a_factor(self):
         batch = Batch(random.Random(f"{SEED} low"))
@@ -684,7 +687,8 @@ class LogprobsTest(cli_test.CommandTest):
                 done = self.compare(batch, a, b, dtype="float64", metadata_a={"temperature": str(a_of)},
                                     metadata_b={"temperature": str(b_of)})
                 self.expect(done, 1, "the cause is known: temperature", f"the metadata say {a_of} in A and {b_of} in B",
-                            "score both files at the same temperature", absent=["after log_softmax"])
+                            "score both files at the same temperature",
+                            absent=["after log_softmax"])
         for of_both in ({}, {"temperature": "0.3"}):
             done = self.compare(batch, a, exact, dtype="float64", metadata_a=of_both, metadata_b=of_both)
             self.expect(done, 1, "the cause is known: factor", "after log_softmax")

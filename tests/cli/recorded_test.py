@@ -214,11 +214,14 @@ def jitter(size):
 class JudgedTest(cli_test.CommandTest):
     def written(self, run):
         """The folder of a run, or this folder."""
-        return run.write(tempfile.mkdtemp(dir=self.scratch) + "/run") if isinstance(run, Run) else run
+        if not isinstance(run, Run):
+            return run
+        return run.write(tempfile.mkdtemp(dir=self.scratch) + "/run")
 
     def judged_pair(self, golden, run, *words, status=1):
         """What the judge says of a run beside a golden; each is a Run or a folder."""
-        return self.run_to_end("judge", self.written(run), "--golden", self.written(golden), *words, status=status)
+        return self.run_to_end("judge", self.written(run), "--golden", self.written(golden),
+                               *words, status=status)
 
 
 class RecordedRunTest(JudgedTest):
@@ -239,7 +242,8 @@ class RecordedRunTest(JudgedTest):
         elements = {"tp": 3 * (whole + uncut) + 4, "dp": 2 * (3 * whole + 2)}
         for axis, count in elements.items():
             with self.subTest(axis=axis):
-                self.expect(recorded([(axis, 2)]), 0, "MATCH", f"17 tensors, {count} elements", "(one rank)",
+                self.expect(recorded([(axis, 2)]), 0, "MATCH",
+                            f"17 tensors, {count} elements", "(one rank)",
                             absent=["collective"])
         self.expect(recorded([("dp", 3), ("tp", 2)]), 0, "MATCH", "dp=3 tp=2")
 
@@ -280,7 +284,8 @@ class RecordedRunTest(JudgedTest):
             return run.add_to_all("act", "grad.up", [factor * value for value in values_of("up", (4, 6))], (4, 6))
         self.golden = with_output(recorded())
         change = of("grad", "layers", lambda value, run, rank: 1.5 * value)
-        self.expect(with_output(recorded(DP, change), 1.5), 1, "tensor    grad.up.output", "4 of 5 gradients of step 1 are wrong")
+        self.expect(with_output(recorded(DP, change), 1.5), 1,
+                    "tensor    grad.up.output", "4 of 5 gradients of step 1 are wrong")
 
     def test_the_first_wrong_gradient_is_the_first_that_backward_computes(self):
         change = of("grad", "layers", lambda value, run, rank: 1.5 * value)
@@ -797,7 +802,8 @@ class RecordedRunTest(JudgedTest):
                 run.add(rank, "param", "w", [0.5, 0.25], [2], step=0)
                 for step, rate, gradient in ((1, 0.0, gradients), (2, 0.01, gradients)):
                     run.add(rank, "grad", "w", [1.0, gradient], [2], step=step)
-                    run.add(rank, "param", "w", adam_step([0.5, 0.25], [1.0, gradient], rate), [2], step=step)
+                    run.add(rank, "param", "w",
+                            adam_step([0.5, 0.25], [1.0, gradient], rate), [2], step=step)
             return run
         self.golden = run_of([], 1e-13)
         self.expect(run_of(DP, 3e-13), 0, "MATCH")
@@ -914,7 +920,8 @@ class RecordedRunTest(JudgedTest):
     def test_arguments(self):
         for words, *texts in (([self.golden], "--golden"), ([self.scratch], "needs a result file"),
                               ([self.golden, "file.safetensors", "--golden", self.golden], "takes no result file"),
-                              ([self.scratch, "x", "--out", "out"], "--out and --force are of recorded runs")):
+                              ([self.scratch, "x", "--out", "out"],
+                               "--out and --force are of recorded runs")):
             self.says(self.run_to_end("judge", *words, status=2), *texts)
         for flag, value in (("--precision", "float32"), ("--seed", "1"), ("--steps", "2")):
             self.expect(self.golden, 2, f"{flag} changes the case, and",

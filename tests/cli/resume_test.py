@@ -143,7 +143,8 @@ class EndedRun(cli_test.CommandTest):
         self.assertFalse(os.path.exists(os.path.join(out, "results.json")))
         ran = self.finished(out)
         shutil.copytree(out, self.path("copy"))
-        self.assertIn(f"{ran} of {CASES} cases had run", self.run_program("report", self.path("copy")).stdout)
+        self.assertIn(f"{ran} of {CASES} cases had run",
+                      self.run_program("report", self.path("copy")).stdout)
         results = self.results(self.path("copy"))
         self.assertEqual([ran, CASES - ran], [len(results["cases"]), len(results["not_run"])])
         self.assertIsNone(results["run"]["exit_status"])

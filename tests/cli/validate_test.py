@@ -289,7 +289,8 @@ class Validate(cli_test.CommandTest):
                 ("", ["--slow", "0.5"], "--slow")):
             done, _ = self.validate(text, *words, status=2)
             self.assertRegex(done.stderr, said)
-        self.assertIn("--ranks", self.run_to_end("validate", status=2, env=own_environment()).stderr)
+        self.assertIn("--ranks",
+                      self.run_to_end("validate", status=2, env=own_environment()).stderr)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ GLOO_S = 60  # what Gloo itself waits for; found later, a cut would have been fo
 
 def ranks_of(pid):
     """{rank: pid} of the workers below this process."""
-    return {int(name[8:]): worker for worker, name in descendants(pid).items() if name.startswith("sp-rank-")}
+    return {int(name[8:]): worker for worker, name in descendants(pid).items()
+            if name.startswith("sp-rank-")}
 
 
 class Nodes(machines.FolderTest):

@@ -173,7 +173,8 @@ class Srun(unittest.TestCase):
         suite.write_text("sizes: [65]\nstages: [environment, groups, pairs]\n")
         for victim in ("srun", "slurmstepd"):
             output, mark = self.cluster.folder / f"gone-{victim}", f"{os.getpid()}-{victim}"
-            env = self.cluster.env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), MARK: mark}
+            env = self.cluster.env | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
+                                      MARK: mark}
             words = ["srun", "-n", "4", PROGRAM, "validate", suite, "--minutes", "5", "--out", f"{output}.run"]
             with open(output, "w") as file:
                 step = subprocess.Popen(list(map(str, words)), cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=file,

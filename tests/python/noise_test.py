@@ -16,7 +16,8 @@ HAND, SEQUENCE = ("hand", 1, 2), ("hand sp", 1, 2)
 
 
 def of(model, part):
-    return [layouts.local(parameter.grad) for name, parameter in model.named_parameters() if part in name]
+    return [layouts.local(parameter.grad)
+            for name, parameter in model.named_parameters() if part in name]
 
 
 def doubled(model, dp, tp):

@@ -23,7 +23,8 @@ def tensors(path):
 
 
 def lines(folder, rank=0):
-    return [json.loads(line) for line in (Path(folder) / f"rank{rank}.jsonl").read_text().splitlines()]
+    text = (Path(folder) / f"rank{rank}.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def rank_pieces(folder, rank):

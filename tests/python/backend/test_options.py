@@ -201,7 +201,8 @@ class Faults(Quiet):
         self.assertEqual(second, "")
 
     def test_fault_of_a_rank_that_there_is_not(self):
-        for outcome in self.outcomes(2, without_calls, environment={"SHARDPROOF_FAULT": "rank=7,kind=drop"}):
+        for outcome in self.outcomes(2, without_calls,
+                                     environment={"SHARDPROOF_FAULT": "rank=7,kind=drop"}):
             self.assertIn("names rank 7 in 'rank=7,kind=drop', but the ranks are 0 to 1", outcome.error)
 
     def test_refused(self):
