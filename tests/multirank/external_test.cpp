@@ -8,6 +8,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <fstream>
 #include <map>
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -135,6 +136,28 @@ TEST_CASE("a rank of another launcher that dies is named, and the world is made 
   CHECK(world.exit_statuses() == std::vector<int>{3, 3});
 }
 
+TEST_CASE("a rank that a signal has stopped is killed, and the world is made anew", "[external]") {
+  Adopted world(2);
+  const std::string before = world.last_of_right_case();
+  const std::string number = std::to_string(world.pids.back());
+  pid_t rank = 0;  // a child of what the launcher started
+  std::ifstream("/proc/" + number + "/task/" + number + "/children") >> rank;
+  REQUIRE(::kill(rank, SIGSTOP) == 0);
+  CHECK(world.run().back().kind != ResultKind::kFinished);
+  CHECK(world.last_of_right_case() != before);
+  world.pool.dismiss(3);
+  CHECK(world.exit_statuses() == std::vector<int>{3});
+}
+
+TEST_CASE("two processes of one rank are told apart from one that is late", "[external]") {
+  Launched launched(3, [](ExternalPlace& place) { place.rank = 1; });
+  ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
+  CHECK_THROWS_WITH(
+      host.accept_all(3, [] { return false; }),
+      Catch::Contains("rank 2 did not come within 3 s; rank 1 came twice, as process ") &&
+          Catch::Contains("give each process a RANK of its own"));
+}
+
 TEST_CASE("ranks that cannot start again leave a sentence for each later case", "[external]") {
   Adopted world(2);
   for (const pid_t pid : world.pids) ::kill(pid, SIGKILL);  // its rank ends with it
@@ -144,7 +167,7 @@ TEST_CASE("ranks that cannot start again leave a sentence for each later case", 
   REQUIRE(later.size() == 2);
   CHECK(later[0].kind == ResultKind::kAborted);
   CHECK_THAT(later[0].message, Catch::Contains("not run: an earlier case ended the ranks") &&
-                                   Catch::Contains("ranks 1 did not come"));
+                                   Catch::Contains("rank 1 did not come"));
 }
 
 TEST_CASE("ranks exit when control goes without a word", "[external]") {
@@ -163,7 +186,7 @@ TEST_CASE("a rank with another secret is refused, counted, and exits with a sent
   ExternalHost host(launched.place, Backend::kGloo, DeviceKind::kCpu, small_workers());
   CHECK_THROWS_WITH(
       host.accept_all(3, [] { return false; }),
-      Catch::Contains("ranks 1 did not come within 3 s; 1 connection without the secret was "
+      Catch::Contains("rank 1 did not come within 3 s; 1 connection without the secret was "
                       "refused, from 127.0.0.1"));
   CHECK(launched.exit_statuses() == std::vector<int>{2});
 }

@@ -246,9 +246,9 @@ class ExternalRank {
   [[noreturn]] void control_gone(const std::string& what) {
     static Mutex only_once;
     only_once.lock();  // and never unlocked
-    const std::string text =
-        fmt::format("shardproof: rank {}: rank 0's process at {}:{} {}; this rank ends\n",
-                    place_.rank, control_.host, control_.port, what);
+    const std::string text = fmt::format(
+        "shardproof: rank {}: {} at {}:{} {}; this rank ends\n", place_.rank,
+        place_.rank == 0 ? "its control" : "rank 0's process", control_.host, control_.port, what);
     ::dprintf(STDERR_FILENO, "%s", text.c_str());
     ::_exit(kControlGone);
   }
@@ -354,6 +354,15 @@ ExternalHost::~ExternalHost() {
   ::waitpid(child_, nullptr, 0);
 }
 
+namespace {
+
+bool is_open(int socket) {
+  char byte = 0;
+  return ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
+}
+
+}  // namespace
+
 std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
                                                          const std::function<bool()>& stop) {
   const auto start = std::chrono::steady_clock::now();
@@ -361,14 +370,18 @@ std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
   std::vector<Peer> peers(static_cast<size_t>(place_.world_size));
   std::set<int64_t> missing;
   for (int64_t rank = 0; rank < place_.world_size; ++rank) missing.insert(rank);
+  std::string twice;
   while (!missing.empty() && !stop()) {
     if (seconds_since(start) > limit_s) {
       const std::string refusals = listener_->refusals();
       throw Error(
           {.kind = ErrorKind::kFailed,
-           .what = fmt::format("ranks {} did not come within {:g} s{}{}", fmt::join(missing, ", "),
-                               limit_s, refusals.empty() ? "" : "; ", refusals),
-           .fix = "look at what they printed, and whether they reach " + place_.master_addr,
+           .what = fmt::format("{} {} did not come within {:g} s{}{}{}",
+                               missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
+                               limit_s, twice, refusals.empty() ? "" : "; ", refusals),
+           .fix = twice.empty()
+                      ? "look at what they printed, and whether they reach " + place_.master_addr
+                      : "give each process a RANK of its own",
            .code = "hung"});
     }
     for (auto& caller : listener_->take(std::chrono::milliseconds(100))) {
@@ -378,8 +391,16 @@ std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
           frame ? caller.seals.in.open(static_cast<uint16_t>(FrameType::kHello), frame->payload)
                 : std::nullopt;
       const auto hello = text ? decode_hello(*text) : std::nullopt;
-      // It may have died in the meantime; its next life is on its way.
-      if (!hello || missing.erase(caller.rank) == 0) continue;
+      if (!hello) continue;  // it may have died in the meantime; its next life is on its way
+      if (missing.erase(caller.rank) == 0) {
+        const Peer& first = peers[static_cast<size_t>(caller.rank)];
+        if (is_open(first.socket.get())) {
+          twice +=
+              fmt::format("; rank {} came twice, as process {} on {} and process {} on {}",
+                          caller.rank, first.hello.pid, first.hello.host, hello->pid, hello->host);
+        }
+        continue;
+      }
       if (hello->program != program_digest()) {
         throw_bad_input(fmt::format("rank {} on {} runs another build of shardproof than rank 0",
                                     caller.rank, hello->host),

@@ -8,6 +8,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/owned_fd.h"
@@ -35,9 +37,10 @@ std::string checked(std::string secret, const std::string& source) {
 }
 
 // Of a file or a folder: nobody but its owner may read or write it, and that is this user or root.
-void check_private(int fd, const std::string& path) {
+void check_private(int fd, const std::string& path, bool is_folder = false) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) bad_secret(path + " cannot be read");
+  if (!S_ISREG(info.st_mode) && !is_folder) bad_secret(path + " is not a file");
   if (info.st_uid != ::geteuid() && info.st_uid != 0) {
     bad_secret(fmt::format("{} belongs to user {}", path, info.st_uid));
   }
@@ -61,7 +64,9 @@ std::string content(int fd, const std::string& path) {
 
 std::string folder_of_user(const GetVariable& variable) {
   const std::string runtime = variable("XDG_RUNTIME_DIR").value_or("");
-  if (!runtime.empty()) return runtime + "/shardproof";
+  if (std::error_code error; std::filesystem::is_directory(runtime, error)) {
+    return runtime + "/shardproof";  // containers name one that they lack
+  }
   return fmt::format("/tmp/shardproof-{}", ::geteuid());
 }
 
@@ -92,7 +97,7 @@ std::string secret_of_user(const std::string& path) {
   ::mkdir(path.c_str(), 0700);  // or it is there
   const OwnedFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder.valid()) bad_secret(fmt::format("{}: {}", path, std::strerror(errno)));
-  check_private(folder.get(), path);
+  check_private(folder.get(), path, true);
   const auto open_secret = [&folder] {
     return OwnedFd(
         ::openat(folder.get(), "secret", O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
