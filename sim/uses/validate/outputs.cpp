@@ -152,7 +152,7 @@ std::string stage_text(const StageResult& stage, const std::vector<ValidationFin
   std::string text =
       fmt::format("{:<12} round {:<3} {:<8} {:>7.2f} s   {}\n", name_of(stage.stage), stage.round,
                   stage.findings == 0 ? verdict_of(stage) : "FINDINGS", stage.seconds, stage.note);
-  if (!stage.without.empty()) {
+  if (stage.went_on) {
     text += fmt::format("  went on without {}\n", fmt::join(stage.without, ", "));
   }
   for (const ValidationFinding& finding : findings) text += finding_line(finding);

@@ -50,7 +50,12 @@ class SuiteMap {
   void several(const std::string& key, std::vector<Enum>& values) {
     list(key, [&](const std::vector<YamlNode>& items) {
       values.clear();
-      for (const YamlNode& item : items) values.push_back(enum_at<Enum>(item));
+      for (const YamlNode& item : items) {
+        values.push_back(enum_at<Enum>(item));
+        if (std::ranges::count(values, values.back()) > 1) {
+          fail(item, fmt::format("{} holds {} twice", key, values.back()), "name each once");
+        }
+      }
     });
   }
   void integers(const std::string& key, std::vector<int64_t>& values, int64_t low, int64_t high) {
@@ -151,6 +156,13 @@ PlantedFault read_fault(const std::string& file, const YamlNode& node) {
   const int named = (fault.host >= 0) + (fault.rank >= 0) + !fault.link.empty();
   if (named != 1 || (!fault.link.empty() && fault.link.size() != 2)) {
     map.fail(node, "a fault needs one of host, rank and link", "write host: 1, or link: [0, 1]");
+  }
+  if (fault.link.size() == 2 && fault.link[0] == fault.link[1]) {
+    map.fail(node, fmt::format("host {} has no link to itself", fault.link[0]), "name two hosts");
+  }
+  if (fault.kind != PlantedKind::kClock && fault.seconds < 0) {
+    map.fail(node, fmt::format("a {} fault of {:g} seconds", fault.kind, fault.seconds),
+             "only a clock goes back: give 0 or more");
   }
   const bool at_link = fault.kind == PlantedKind::kCorrupt || fault.kind == PlantedKind::kSlow;
   if (!fault.link.empty() && !at_link) {

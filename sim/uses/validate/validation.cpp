@@ -125,6 +125,7 @@ class Validation {
       ++ended_stages_[host];
       stage.without.push_back(result_.hosts.name(host));
     }
+    stage.went_on = !stage.without.empty() && std::ssize(stage.without) < result_.hosts.count();
     stage.seconds = seconds_since(start);
     if (pool_.interrupted()) return;  // how it ended says nothing
     std::vector<ValidationFinding> found;

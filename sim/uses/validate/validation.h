@@ -45,7 +45,8 @@ struct StageResult {
   int64_t checks = 0;     // calls whose results were compared, over all ranks; runs of cases
   int64_t elements = 0;   // compared
   std::string note = {};  // "latency 43 us, 1.2 GB/s between hosts"
-  std::vector<std::string> without = {};  // hosts that died or hung, so that the others went on
+  std::vector<std::string> without = {};  // hosts that died or hung
+  bool went_on = false;                   // on the other hosts
 
   // Whether it had nothing to compare, as an op that one rank alone does not make.
   bool is_empty() const {

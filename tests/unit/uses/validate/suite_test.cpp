@@ -58,6 +58,14 @@ TEST_CASE("what is wrong in a suite is said with line and column", "[validate]")
         std::string::npos);
   CHECK(complaint("faults: [{kind: corrupt, host: 1, stage: pear}]\n").find("not a stage") !=
         std::string::npos);
+  CHECK(complaint("stages: [pairs, pairs]\n").find("stages holds pairs twice") !=
+        std::string::npos);
+  CHECK(complaint("faults: [{kind: slow, link: [1, 1], seconds: 1}]\n").find("no link to itself") !=
+        std::string::npos);
+  CHECK(
+      complaint("faults: [{kind: slow, rank: 1, seconds: -1}]\n").find("only a clock goes back") !=
+      std::string::npos);
+  CHECK(complaint("sizes: [131073]\n").find("sizes is 131073") != std::string::npos);
   CHECK(complaint("hosts: 3\n").find("hosts is 3; write a map") != std::string::npos);
   CHECK(complaint("[1, 2]\n").find("the suite is a list; write a map") != std::string::npos);
   CHECK(complaint("sizes: []\n").find("write a list of at least one") != std::string::npos);
