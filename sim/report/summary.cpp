@@ -15,6 +15,7 @@
 #include "base/count_of.h"
 #include "base/error.h"
 #include "sim/case/reference.h"
+#include "sim/judge/verdict/replay.h"
 #include "sim/report/color.h"
 #include "sim/report/escape.h"
 #include "sim/report/virtual_time.h"
@@ -288,10 +289,11 @@ std::string summary_text(const SummaryParts& parts, bool color) {
                      reason_lines("skipped", parts.skipped) +
                      reason_lines("not run", parts.not_run) + unresolved_line(parts.results);
   if (!parts.run_folder.empty()) {
-    text += fmt::format("  results    {0}   (pictures: {1} report {0})\n", parts.run_folder,
-                        parts.program);
+    const std::string folder = judge::shell_word(parts.run_folder);
+    text += fmt::format("  results    {}   (pictures: {} report {})\n", parts.run_folder,
+                        parts.program, folder);
     if (!parts.not_run.empty() && parts.resumable) {
-      text += fmt::format("  go on with {} run --resume {}\n", parts.program, parts.run_folder);
+      text += fmt::format("  go on with {} run --resume {}\n", parts.program, folder);
     }
   }
   if (parts.exit_status > 0) {
