@@ -17,8 +17,7 @@ struct KeptRoutes::State {
 KeptRoutes::KeptRoutes(const sim::CaseSpec& spec, Decoder& model) {
   if (!spec.replays_routes) return;
   state_ = std::make_shared<State>();
-  for (Slot* slot : model.slots()) {
-    if (slot->kind() != SlotKind::kSelection) continue;
+  for (Slot* slot : model.slots(SlotKind::kSelection)) {
     wrap_layer(*slot, [state = state_, name = slot->name](Layer& inner, at::TensorList inputs,
                                                           const StepContext& context) {
       const bool replays = state->mode == Mode::kReplays && state->ids.contains(name);

@@ -22,8 +22,7 @@ LimitedExperts::LimitedExperts(const sim::CaseSpec& spec, Decoder& model) : spec
   state_ = std::make_shared<State>();
   state_->router = model.config().router;
   state_->rule = spec.capacity;
-  for (Slot* slot : model.slots()) {
-    if (slot->kind() != SlotKind::kExperts) continue;
+  for (Slot* slot : model.slots(SlotKind::kExperts)) {
     wrap_layer(*slot, [state = state_, name = slot->name](Layer& inner, at::TensorList inputs,
                                                           const StepContext& context) {
       if (state->groups.empty()) return inner.forward(inputs, context);

@@ -5,8 +5,7 @@
 namespace shardproof::golden {
 
 void RouteChoices::wrap(Decoder& model) {
-  for (Slot* slot : model.slots()) {
-    if (slot->kind() != SlotKind::kSelection) continue;
+  for (Slot* slot : model.slots(SlotKind::kSelection)) {
     wrap_layer(*slot, [this, name = slot->name](Layer& inner, at::TensorList inputs,
                                                 const StepContext& context) {
       const std::pair<std::string, int64_t> key(name, context.step);

@@ -104,6 +104,12 @@ std::vector<Slot*> Decoder::slots() {
   return all;
 }
 
+std::vector<Slot*> Decoder::slots(SlotKind kind) {
+  std::vector<Slot*> found = slots();
+  std::erase_if(found, [kind](const Slot* slot) { return slot->kind() != kind; });
+  return found;
+}
+
 Slot& Decoder::slot(const std::string& name) {
   const auto found = by_name_.find(name);
   SHARDPROOF_ASSERT(found != by_name_.end(), "the model has no slot " + name);

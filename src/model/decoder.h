@@ -68,6 +68,7 @@ class Decoder {
   // In forward order: model.embed_tokens, model.layers.<i>.<layer_slots(i)>, model.norm, those of
   // extra heads, lm_head.
   std::vector<Slot*> slots();
+  std::vector<Slot*> slots(SlotKind kind);  // those of this kind
   Slot& slot(const std::string& name);
   Region& region(const std::string& name);  // region.h has the names; asserts that it exists
 

@@ -87,8 +87,7 @@ class MovedAttention : public WrappedLayer {
 }  // namespace
 
 void move_scores(Decoder& model, double roundings, const DrawNoise& draw) {
-  for (Slot* slot : model.slots()) {
-    if (slot->kind() != SlotKind::kAttention) continue;
+  for (Slot* slot : model.slots(SlotKind::kAttention)) {
     slot->layer = std::make_unique<MovedAttention>(std::move(slot->layer), slot->name,
                                                    model.config().score_scale(), roundings, draw);
   }

@@ -12,8 +12,7 @@
 namespace shardproof::sim::world {
 
 void take_golden_routes(Decoder& model, const GoldenRecord& golden, const MeshComm& comm) {
-  for (Slot* slot : model.slots()) {
-    if (slot->kind() != SlotKind::kSelection) continue;
+  for (Slot* slot : model.slots(SlotKind::kSelection)) {
     wrap_layer(*slot, [&golden, &comm, name = slot->name](Layer&, at::TensorList inputs,
                                                           const StepContext& context) {
       // The choice is not the rank's own, so nothing else shows what it would have been made from.

@@ -47,8 +47,7 @@ class RingAttention : public Layer {
 void ContextParallel::install(Decoder& model, MeshComm& comm) const {
   if (comm.mesh().size("cp") == 1) return;
   Communicator& cp = comm.along("cp");
-  for (Slot* slot : model.slots()) {
-    if (slot->kind() != SlotKind::kAttention) continue;
+  for (Slot* slot : model.slots(SlotKind::kAttention)) {
     const auto* plain = dynamic_cast<const CausalAttention*>(slot->layer.get());
     SHARDPROOF_ASSERT(plain != nullptr, slot->name + " holds another layer than the ring replaces");
     slot->layer = std::make_unique<RingAttention>(cp, options_, *plain, slot->name);

@@ -13,8 +13,7 @@ namespace {
 // Gives every trained weight of a linear a main gradient. Its buffer has no memory yet.
 void use_main_gradients(Decoder& model) {
   std::set<ParameterPtr> embedded;  // autograd holds the gradients of this use
-  for (const Slot* slot : model.slots()) {
-    if (slot->kind() != SlotKind::kEmbedding) continue;
+  for (const Slot* slot : model.slots(SlotKind::kEmbedding)) {
     for (const ParameterPtr& parameter : slot->layer->parameters()) embedded.insert(parameter);
   }
   for (const Slot* slot : model.slots()) {

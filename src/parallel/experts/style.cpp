@@ -44,14 +44,6 @@ void check_sizes(const ModelConfig& config, const Mesh& mesh) {
   }
 }
 
-std::vector<Slot*> expert_slots(Decoder& model) {
-  std::vector<Slot*> found;
-  for (Slot* slot : model.slots()) {
-    if (slot->kind() == SlotKind::kExperts) found.push_back(slot);
-  }
-  return found;
-}
-
 Experts& plain(const Slot& slot) {
   auto* layer = dynamic_cast<Experts*>(slot.layer.get());
   SHARDPROOF_ASSERT(layer != nullptr, slot.name + " holds another layer than the style replaces");
@@ -88,12 +80,13 @@ class SpreadExperts : public Layer {
 }  // namespace
 
 void ExpertParallel::place(Decoder& model, const Mesh& mesh) const {
-  for (Slot* slot : expert_slots(model)) plain(*slot).rows_multiple = options_.rows_multiple;
+  for (Slot* slot : model.slots(SlotKind::kExperts))
+    plain(*slot).rows_multiple = options_.rows_multiple;
   if (!is_spread(mesh)) return;
   check_sizes(model.config(), mesh);
   const int64_t width = model.config().expert_width;
   std::set<ParameterPtr> placed;  // extra heads may share their experts
-  for (const Slot* slot : expert_slots(model)) {
+  for (const Slot* slot : model.slots(SlotKind::kExperts)) {
     const Experts& experts = plain(*slot);
     if (!placed.insert(experts.down).second) continue;
     const auto cut = [&mesh](const ParameterPtr& parameter, const Cut& of) {
@@ -118,7 +111,7 @@ void ExpertParallel::install(Decoder& model, MeshComm& comm) const {
   if (!is_spread(comm.mesh())) return;
   const ExpertRanks ranks{comm.along("ep"), comm.along("etp"),
                           comm.along(std::vector<std::string>{"ep", "etp"})};
-  for (Slot* slot : expert_slots(model)) {
+  for (Slot* slot : model.slots(SlotKind::kExperts)) {
     slot->layer =
         std::make_unique<SpreadExperts>(plain(*slot), ranks, options_.dispatch, slot->name);
   }

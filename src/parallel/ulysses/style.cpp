@@ -72,20 +72,12 @@ int64_t local_heads(const Slot& slot, size_t input, int64_t heads, const Mesh& m
   return layout.local_shape({1, 1, heads, 1}, mesh, /*rank=*/0)[2];
 }
 
-std::vector<Slot*> attention_slots(Decoder& model) {
-  std::vector<Slot*> found;
-  for (Slot* slot : model.slots()) {
-    if (slot->kind() == SlotKind::kAttention) found.push_back(slot);
-  }
-  return found;
-}
-
 }  // namespace
 
 void Ulysses::place(Decoder& model, const Mesh& mesh) const {
   const int64_t size = mesh.size("ulysses");
   if (size == 1) return;
-  for (const Slot* slot : attention_slots(model)) {
+  for (const Slot* slot : model.slots(SlotKind::kAttention)) {
     head_shares(local_heads(*slot, 0, model.config().num_attention_heads, mesh),
                 local_heads(*slot, 1, model.config().num_key_value_heads, mesh), size);
   }
@@ -94,7 +86,7 @@ void Ulysses::place(Decoder& model, const Mesh& mesh) const {
 void Ulysses::install(Decoder& model, MeshComm& comm) const {
   if (comm.mesh().size("ulysses") == 1) return;
   Communicator& ulysses = comm.along("ulysses");
-  for (Slot* slot : attention_slots(model)) {
+  for (Slot* slot : model.slots(SlotKind::kAttention)) {
     slot->layer = std::make_unique<UlyssesAttention>(std::move(slot->layer), ulysses, slot->name);
   }
 }
