@@ -16,8 +16,7 @@ std::string draws_key(const CaseSpec& spec) {
   return nlohmann::json{spec.model, spec.seed, spec.selection_bias.rate}.dump();
 }
 
-}  // namespace
-
+// `known`: the weights, where an earlier case drew the same.
 std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool reads_weights,
                                                    std::shared_ptr<const WeightMap> known) {
   auto inputs = std::make_shared<CaseInputs>();
@@ -28,6 +27,8 @@ std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool re
   inputs->batch = load_case_batch(spec, inputs->config.vocab_size);
   return inputs;
 }
+
+}  // namespace
 
 std::shared_ptr<const CaseInputs> CaseInputsCache::get(const CaseSpec& spec, bool reads_weights) {
   const Lock lock(mutex_);
@@ -46,6 +47,7 @@ std::shared_ptr<const CaseInputs> CaseInputsCache::get(const CaseSpec& spec, boo
 }
 
 std::shared_ptr<const GoldenRecord> CaseInputsCache::golden(int fd) {
+  if (fd < 0) return nullptr;
   const Lock lock(mutex_);
   struct stat file {};
   if (::fstat(fd, &file) != 0) file = {};

@@ -20,19 +20,14 @@ struct CaseInputs {
   Batch batch;                               // global, read-only
 };
 
-// Throws Error(kBadInput) as load_weights and load_batch do. Without `reads_weights` the weights of
-// a folder are weights_to_come(), for a process whose rank receives its shards. `known`: the
-// weights, where an earlier case drew the same.
-std::shared_ptr<const CaseInputs> load_case_inputs(const CaseSpec& spec, bool reads_weights = true,
-                                                   std::shared_ptr<const WeightMap> known = {});
-
 // Shares inputs between the ranks of a process, and between consecutive cases of a sweep.
 class CaseInputsCache {
  public:
-  // Even without `reads_weights` the weights may be there, if another rank has read them.
+  // Throws Error(kBadInput) as load_weights and load_batch do. Without `reads_weights` the weights
+  // of a folder may be weights_to_come(), for a process whose rank receives its shards.
   std::shared_ptr<const CaseInputs> get(const CaseSpec& spec, bool reads_weights = true);
-  // The golden of a descriptor, mapped once for all ranks. A small one stays mapped until the next
-  // case, which may use it. Throws as GoldenRecord::from_fd does.
+  // The golden of a descriptor, mapped once for all ranks; null for -1. A small one stays mapped
+  // until the next case, which may use it. Throws as GoldenRecord::from_fd does.
   std::shared_ptr<const GoldenRecord> golden(int fd);
 
  private:

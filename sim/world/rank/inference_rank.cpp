@@ -68,14 +68,9 @@ judge::RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   const auto start = std::chrono::steady_clock::now();
   const Mesh mesh = spec.parallel.inference_mesh();
   const int64_t first = spec.parallel.mesh().world_size(), rank = env.rank - first;
-  std::shared_ptr<const GoldenRecord> golden;
-  if (env.golden_fd >= 0) {
-    golden = env.inputs
-                 ? env.inputs->golden(env.golden_fd)
-                 : std::make_shared<const GoldenRecord>(GoldenRecord::from_fd(env.golden_fd));
-  }
+  const std::shared_ptr<const GoldenRecord> golden = env.inputs->golden(env.golden_fd);
   const bool reads = spec.weights_folder.empty();  // of a folder's weights it needs only the shapes
-  const auto inputs = env.inputs ? env.inputs->get(spec, reads) : load_case_inputs(spec, reads);
+  const auto inputs = env.inputs->get(spec, reads);
   const TensorMemory memory;
   refuse_unsupported(spec, inputs->config, inputs->batch.size());
   CallTrace trace(env.on_call, env.on_wait);

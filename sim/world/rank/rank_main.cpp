@@ -49,11 +49,7 @@ class CaseRun {
     SHARDPROOF_ASSERT(spec_.parallel.world_size() == env.world_size,
                       fmt::format("a case of {} ranks in a world of {}",
                                   spec_.parallel.world_size(), env.world_size));
-    if (env.golden_fd >= 0) {
-      golden_ = env.inputs
-                    ? env.inputs->golden(env.golden_fd)
-                    : std::make_shared<const GoldenRecord>(GoldenRecord::from_fd(env.golden_fd));
-    }
+    golden_ = env.inputs->golden(env.golden_fd);
     recorder_.emplace(spec_, mesh_, env.rank, golden_.get(),
                       [this] { return trace_.call_count(); });
     if (!spec_.dump_file.empty()) dump_.emplace(*recorder_, spec_);
@@ -64,7 +60,7 @@ class CaseRun {
     const bool policy = spec_.is(ModelWorkload::kPolicy);
     const bool from_root = root_deals_weights(spec_);
     const bool reads = (!from_root || env_.rank == 0) && !draws_own_shards(spec_);
-    inputs_ = env_.inputs ? env_.inputs->get(spec_, reads) : load_case_inputs(spec_, reads);
+    inputs_ = env_.inputs->get(spec_, reads);
     if (spec_.precision == Precision::kFloat64 && !spec_.reference.folder.empty()) {
       auto of_reference = std::make_shared<CaseInputs>(*inputs_);
       of_reference->config.router.least_margin = kLeastMargin;  // as a golden refuses it

@@ -24,7 +24,7 @@ struct RankEnv {
   BackendFactory make_backend;  // groups of this world; may be called again in a later case
   std::string device = "cpu";
   int golden_fd = -1;                 // the golden's blob; -1: without a comparison
-  CaseInputsCache* inputs = nullptr;  // shared by the ranks of this process; null: loads its own
+  CaseInputsCache* inputs = nullptr;  // shared by the ranks of this process; rank_main needs it
   // Called before each collective (for watchdogs and matching); must be fast.
   std::function<void(const Call&)> on_call = {};
   // Called before the rank waits for an asynchronous call.
