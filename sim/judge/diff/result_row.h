@@ -1,6 +1,8 @@
 // The comparison of one observation of one rank, as the rank sends it to the launcher.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -151,25 +153,12 @@ RankReport decode_rank_report(const std::string& bytes);
 
 // The order in which divergences count: by step; within a step forward, recomputed, backward, step;
 // within a phase in the order in which the golden ran.
-using GoldenPosition = std::tuple<int64_t, int, int64_t>;
+using GoldenPosition = std::tuple<int64_t, int64_t, int64_t>;
 
 inline GoldenPosition golden_position(int64_t step, Phase phase, int64_t order) {
-  int place = 0;  // position of the phase in its step
-  switch (phase) {
-    case Phase::kForward:
-      place = 0;
-      break;
-    case Phase::kRecompute:
-      place = 1;
-      break;
-    case Phase::kBackward:
-      place = 2;
-      break;
-    case Phase::kStep:
-      place = 3;
-      break;
-  }
-  return {step, place, order};
+  constexpr std::array kOrder = {Phase::kForward, Phase::kRecompute, Phase::kBackward,
+                                 Phase::kStep};
+  return {step, std::find(kOrder.begin(), kOrder.end(), phase) - kOrder.begin(), order};
 }
 
 }  // namespace shardproof::sim::judge
