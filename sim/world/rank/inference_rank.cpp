@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/elapsed.h"
@@ -78,9 +77,7 @@ judge::RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   judged.stages.clear();  // these have the trainer's meshes, to which it does not belong
   judge::RankRecorder recorder(judged, mesh, rank, golden.get(),
                                [&] { return trace.call_count(); });
-  std::optional<WatchedProbe> watched;
-  Probe& probe =
-      env.on_tensor ? watched.emplace(recorder, env.on_tensor) : static_cast<Probe&>(recorder);
+  WatchedProbe probe(recorder, env.on_tensor, nullptr);
   const at::Device device(env.device);
   const auto options =
       at::TensorOptions().dtype(dtype_of_precision(name_of(spec.precision))).device(device);

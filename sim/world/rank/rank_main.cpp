@@ -19,7 +19,7 @@
 #include "sim/judge/probe/rank_recorder.h"
 #include "sim/judge/probe/reference_probe.h"
 #include "sim/world/calls/call_trace.h"
-#include "sim/world/clock/clocked_probe.h"
+#include "sim/world/clock/rank_clock.h"
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/case_options.h"
 #include "sim/world/rank/dump.h"
@@ -167,13 +167,12 @@ class CaseRun {
   }
 
   Probe& probe() {
-    if (clocked_) return *clocked_;
+    if (watched_) return *watched_;
     Probe& listener = moving_      ? static_cast<Probe&>(*moving_)
                       : reference_ ? static_cast<Probe&>(*reference_)
                       : dump_      ? static_cast<Probe&>(*dump_)
                                    : *recorder_;
-    Probe& first = env_.on_tensor ? watched_.emplace(listener, env_.on_tensor) : listener;
-    return clocked_.emplace(first, env_.clock);
+    return watched_.emplace(listener, env_.on_tensor, env_.clock);
   }
 
   // Receives the weights from rank 0, which alone has read them.
@@ -297,7 +296,6 @@ class CaseRun {
   std::shared_ptr<const MemberNoise> noise_;
   std::optional<GradientNoiseProbe> moving_;
   std::optional<WatchedProbe> watched_;
-  std::optional<ClockedProbe> clocked_;
   std::shared_ptr<const CaseInputs> inputs_;
   std::vector<at::Tensor> first_shards_;  // float64; empty: they are parts of the inputs' weights
 };

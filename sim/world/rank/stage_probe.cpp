@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "base/error.h"
+#include "sim/world/clock/rank_clock.h"
 
 namespace shardproof::sim::world {
 
@@ -52,6 +53,11 @@ void StageProbe::fail_in_turn(const Observation& observation) {
     threw_in_backward_ = observation.phase != Phase::kForward;
     throw PlannedFailure();
   }
+}
+
+void WatchedProbe::observe(const Observation& observation) {
+  const ClockPause pause(clock_);
+  if (!watch_ || watch_(observation)) inner_.observe(observation);
 }
 
 }  // namespace shardproof::sim::world

@@ -16,6 +16,8 @@ struct Node;
 
 namespace shardproof::sim::world {
 
+class RankClock;
+
 // Thrown by a stage that is to fail.
 struct PlannedFailure : std::exception {
   const char* what() const noexcept override { return "a stage of the scenario that fails"; }
@@ -53,21 +55,22 @@ class StageProbe final : public Probe {
   std::vector<Graph> graphs_;
 };
 
-// A probe whose observations a function sees first, and may keep from it.
-
+// A probe whose observations take no virtual time. A function sees them first, and may keep them
+// from it.
 class WatchedProbe final : public Probe {
  public:
   using Watch = std::function<bool(const Observation&)>;
-  WatchedProbe(Probe& inner, const Watch& watch) : inner_(inner), watch_(watch) {}
+  // An empty `watch` keeps nothing. With a null `clock`, time is wall time.
+  WatchedProbe(Probe& inner, const Watch& watch, RankClock* clock)
+      : inner_(inner), watch_(watch), clock_(clock) {}
 
   bool listens(Phase phase) const override { return inner_.listens(phase); }
-  void observe(const Observation& observation) override {
-    if (watch_(observation)) inner_.observe(observation);
-  }
+  void observe(const Observation& observation) override;
 
  private:
   Probe& inner_;
   const Watch& watch_;
+  RankClock* clock_;
 };
 
 }  // namespace shardproof::sim::world
