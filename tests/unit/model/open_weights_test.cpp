@@ -12,12 +12,6 @@
 namespace shardproof::open_weights_test {
 namespace {
 
-class Silent : public Probe {
- public:
-  bool listens(Phase) const override { return false; }
-  void observe(const Observation&) override {}
-};
-
 // Two linears of one input, the second one without a bias, and a third that has the matrix of the
 // first one.
 //
@@ -42,7 +36,7 @@ struct SmallModel {
 
   // The backward of the microbatch, from a gradient that differs at every position.
   void backward(int64_t microbatch, OpenWeights* open) {
-    Silent probe;
+    NoProbe probe;
     const StepContext context{.probe = probe, .microbatch = microbatch, .open_weights = open};
     const at::Tensor& x = inputs[static_cast<size_t>(microbatch)];
     const at::Tensor gate = Linear(shared, bias).forward({x}, context);
