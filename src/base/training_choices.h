@@ -115,7 +115,7 @@ constexpr std::array<const char*, 2> names_of(GradientPlace) { return {"autograd
 enum class WeightInit { kMaster, kOwnStream };
 constexpr std::array<const char*, 2> names_of(WeightInit) { return {"master", "own_stream"}; }
 
-// Where a linear that tp cuts adds its bias (parallel/tp/bias_after.h).
+// Where a linear that tp cuts adds its bias (BiasAfter in parallel/tp/style.cpp).
 enum class BiasPlace { kInLayer, kAfter };
 constexpr std::array<const char*, 2> names_of(BiasPlace) { return {"in_layer", "after"}; }
 

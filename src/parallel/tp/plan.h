@@ -92,7 +92,7 @@ struct TensorParallelOptions {
   // Microbatches whose weight gradients of column-parallel linears are computed after the last
   // backward (deferred_gradients.h); 0: none.
   int64_t deferred_wgrad = 0;
-  // kAfter: column-parallel and row-parallel linears leave their bias to bias_after.h, except those
+  // kAfter: column-parallel and row-parallel linears leave their bias to BiasAfter, except those
   // that gather their output.
   BiasPlace bias = BiasPlace::kInLayer;
   // A checkpoint of a region keeps its input spread over tp (spread_activation.h). Not with

@@ -1,11 +1,11 @@
 #include "parallel/tp/style.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "collective/mappings.h"
 #include "model/wrapped_layer.h"
-#include "parallel/tp/bias_after.h"
 #include "parallel/tp/column_parallel.h"
 #include "parallel/tp/fused_norms.h"
 #include "parallel/tp/placement.h"
@@ -23,6 +23,26 @@ PlainLayer& plain(Slot& slot) {
   SHARDPROOF_ASSERT(layer != nullptr, slot.name + " holds another layer than the plan replaces");
   return *layer;
 }
+
+// A linear that leaves its bias to its caller (skip_bias_add), with the caller's sum.
+//
+//   forward    y = linear(x) + b         the bias once, after the linear's collectives
+//   backward   grad_b, of this rank's features or tokens
+//
+// Source: Megatron-LM layers.py, skip_bias_add, and fused_bias_dropout.py, which adds the bias.
+class BiasAfter : public WrappedLayer {
+ public:
+  // `linear` must have the bias among its parameters, but not add it; its output has the bias's
+  // features.
+  BiasAfter(std::unique_ptr<Layer> linear, ParameterPtr bias)
+      : WrappedLayer(std::move(linear)), bias_(std::move(bias)) {}
+  at::Tensor forward(at::TensorList inputs, const StepContext& context) override {
+    return inner_->forward(inputs, context) + bias_->tensor;
+  }
+
+ private:
+  ParameterPtr bias_;
+};
 
 void declare(const ParameterPtr& parameter, const ParameterPlacement& placement) {
   if (!parameter) return;
