@@ -1,6 +1,5 @@
 #include "golden/witness_optimizer.h"
 
-#include <fmt/format.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>

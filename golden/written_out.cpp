@@ -1,7 +1,6 @@
 #include "golden/written_out.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <cmath>
 #include <limits>

@@ -1,6 +1,4 @@
 // golden: computes only the single-device result of a case folder or of one case of a scenario.
-#include <fmt/format.h>
-
 #include <filesystem>
 #include <iostream>
 

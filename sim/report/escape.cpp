@@ -1,8 +1,6 @@
 // No byte of a rank's message can make a file unreadable.
 #include "sim/report/escape.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "base/utf8.h"

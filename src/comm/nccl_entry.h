@@ -1,8 +1,6 @@
 // The function by which the program calls its NCCL plugin. Both are built from the same tree.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <chrono>
 #include <string>
 

@@ -4,7 +4,6 @@
 #include <optional>
 #include <string_view>
 
-#include "base/error.h"
 #include "comm/communicator.h"
 
 namespace shardproof {

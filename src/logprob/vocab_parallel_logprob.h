@@ -8,7 +8,6 @@
 
 #include "comm/communicator.h"
 #include "logprob/logit_rows.h"
-#include "logprob/vocab_range.h"
 
 namespace shardproof {
 

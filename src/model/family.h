@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/families.h"
 #include "model/slot_role.h"
 
 namespace shardproof {

@@ -1,7 +1,5 @@
 #include "train/held_tokens.h"
 
-#include <ATen/ATen.h>
-
 namespace shardproof {
 
 std::vector<Microbatch> microbatches_of(const Batch& batch, const Mesh& mesh, int64_t rank,

@@ -9,8 +9,6 @@
 // Legend: b rows of a microbatch, T positions of a row.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <vector>
 

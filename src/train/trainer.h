@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/expert_choices.h"
-#include "comm/mesh_comm.h"
 #include "model/batch.h"
 #include "model/decoder.h"
 #include "observe/probe.h"
@@ -22,7 +21,6 @@
 #include "parallel/style/style.h"
 #include "train/batching.h"
 #include "train/context_cut.h"
-#include "train/discarded_outputs.h"
 #include "train/grad_norm.h"
 #include "train/loss.h"
 #include "train/loss_scale.h"

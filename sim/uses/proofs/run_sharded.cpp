@@ -1,6 +1,5 @@
 // Runs the sharded function of a workload on one rank, under the judge's recorder.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <chrono>
 #include <optional>

@@ -1,6 +1,5 @@
 // Relations of models with other configs that compute the same.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,5 @@
 // Relations of models with experts.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>

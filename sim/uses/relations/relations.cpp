@@ -1,7 +1,5 @@
 #include "sim/uses/relations/relations.h"
 
-#include <fmt/format.h>
-
 #include "base/error.h"
 #include "sim/case/names.h"
 

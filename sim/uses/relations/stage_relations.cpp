@@ -1,8 +1,6 @@
 // Relations of a model in stages with the same model in other stages or in none. A stage computes
 // what a whole model computes on the same shapes, and messages copy bits, so that they hold to the
 // bit, in every precision (docs/pipeline.md).
-#include <fmt/format.h>
-
 #include "base/pipeline_schedules.h"
 #include "sim/uses/relations/relations.h"
 

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "sim/case/enum_json.h"
 #include "sim/uses/validate/suite.h"
 
 namespace shardproof::sim::validate {

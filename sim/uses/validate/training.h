@@ -2,7 +2,6 @@
 // digests of their tensors say of hosts and of the code.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>

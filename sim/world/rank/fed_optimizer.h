@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "model/weights.h"
-#include "optim/optimizer.h"
 #include "sim/case/record/golden_record.h"
 #include "train/trainer.h"
 

@@ -7,7 +7,6 @@
 
 #include "sim/case/case_spec.h"
 #include "sim/case/rank_ending.h"
-#include "sim/world/match/call_line.h"
 #include "sim/world/process/worker_functions.h"
 #include "sim/world/rank/rank_main.h"
 

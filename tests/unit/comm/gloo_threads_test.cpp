@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <string>
 
-#include "comm/gloo_backend.h"
 #include "tests/support/run_gloo_ranks.h"
 
 namespace shardproof::gloo_threads_test {

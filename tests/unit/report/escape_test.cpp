@@ -2,7 +2,6 @@
 #include "sim/report/escape.h"
 
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <limits>
 
 using namespace shardproof::sim;

@@ -2,7 +2,6 @@
 // rank.
 #pragma once
 
-#include <cmath>
 #include <limits>
 
 #include "sim/judge/verdict/verdict.h"

@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "base/error.h"
 #include "sim/case/inputs/case_data.h"
 #include "sim/describe/rank_measurement.h"
 #include "tests/support/small_llama.h"

@@ -1,8 +1,6 @@
 // Packed and dynamic microbatches keep within budgets, and what does not fit is refused.
 #include "train/batching.h"
 
-#include <ATen/ATen.h>
-
 #include <catch2/catch.hpp>
 
 #include "tests/unit/train/small_run.h"

@@ -4,7 +4,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "parallel/tp/norm_rows.h"
 #include "tests/support/rank_results.h"
 
