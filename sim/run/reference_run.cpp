@@ -34,10 +34,8 @@ void check_parameters(const CaseSpec& spec, const std::vector<RankPieces>& ranks
   for (const auto& [name, shape] : weight_shapes(load_case_config(spec))) {
     for (int64_t step = 1; step <= spec.steps; ++step) {
       if (seen.contains({step, "param." + name})) continue;
-      throw Error({.kind = ErrorKind::kFailed,
-                   .what = fmt::format("its ranks gave no param.{} of step {}", name, step),
-                   .fix = "compare the reference's layout with one device",
-                   .code = "threw"});
+      throw_failed(fmt::format("its ranks gave no param.{} of step {}", name, step),
+                   "compare the reference's layout with one device", "threw");
     }
   }
 }

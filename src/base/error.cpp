@@ -14,6 +14,13 @@ void throw_refused(std::string what, std::string fix) {
   throw Error({.kind = ErrorKind::kRefused, .what = std::move(what), .fix = std::move(fix)});
 }
 
+void throw_failed(std::string what, std::string fix, std::string code) {
+  throw Error({.kind = ErrorKind::kFailed,
+               .what = std::move(what),
+               .fix = std::move(fix),
+               .code = std::move(code)});
+}
+
 void fail_assertion(const char* condition, const char* file, int line, const std::string& message) {
   throw InternalError(std::string(file) + ":" + std::to_string(line) + ": " + message +
                       " (violated: " + condition + ")");

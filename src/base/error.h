@@ -37,6 +37,7 @@ class Error : public std::runtime_error {
 // Throw an Error of that kind.
 [[noreturn]] void throw_bad_input(std::string what, std::string fix);
 [[noreturn]] void throw_refused(std::string what, std::string fix);
+[[noreturn]] void throw_failed(std::string what, std::string fix, std::string code = {});
 
 // A bug in shardproof. Exit status 5.
 class InternalError : public std::logic_error {
@@ -47,11 +48,8 @@ class InternalError : public std::logic_error {
 [[noreturn]] void fail_assertion(const char* condition, const char* file, int line,
                                  const std::string& message);
 
-// The name in `known` nearest to `word` by edit distance, or "" when none is near.
-template <class Names>
-std::string nearest_name(const std::string& word, const Names& known);
 size_t edit_distance(const std::string& a, const std::string& b);
-
+// The name in `known` nearest to `word` by edit distance, or "" when none is near.
 template <class Names>
 std::string nearest_name(const std::string& word, const Names& known) {
   std::string best;

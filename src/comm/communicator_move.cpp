@@ -215,12 +215,9 @@ PendingCollective Communicator::start_all_to_all(const at::Tensor& input, std::s
   }
   checked_sizes(output_sizes, input_sizes[own], Op::kAllToAll, label);
   if (c10::sum_integers(input_sizes) != input.size(0)) {
-    throw Error(
-        {.kind = ErrorKind::kFailed,
-         .what = fmt::format("all_to_all {} '{}': the input sizes sum to {}, the input has {} rows",
+    throw_failed(fmt::format("all_to_all {} '{}': the input sizes sum to {}, the input has {} rows",
                              group_, label, c10::sum_integers(input_sizes), input.size(0)),
-         .fix = "give input sizes that sum to the rows",
-         .code = "threw"});
+                 "give input sizes that sum to the rows", "threw");
   }
   if (!backend_) return finished(input.detach().clone(at::MemoryFormat::Contiguous));
   Call call = new_call(Op::kAllToAll, input, label);

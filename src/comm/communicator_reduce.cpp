@@ -88,11 +88,9 @@ PendingCollective Communicator::start_reduce_scatter(const at::Tensor& full, int
                                             : checked_sizes(sizes, -1, Op::kReduceScatter, label);
   const int64_t total = c10::sum_integers(rows);
   if (total != full.size(dim)) {
-    throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("reduce_scatter {} '{}': the sizes sum to {}, dim {} is {}",
-                                     group_, label, total, dim, full.size(dim)),
-                 .fix = "give sizes that sum to the dim",
-                 .code = "threw"});
+    throw_failed(fmt::format("reduce_scatter {} '{}': the sizes sum to {}, dim {} is {}", group_,
+                             label, total, dim, full.size(dim)),
+                 "give sizes that sum to the dim", "threw");
   }
   if (!backend_) return finished(full.detach().clone(at::MemoryFormat::Contiguous));
 

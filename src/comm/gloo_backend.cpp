@@ -38,11 +38,9 @@ Device make_device(const std::string& host) {
   } catch (const std::exception& error) {
     if (!shortage_text(error).empty()) throw;
     const std::string text = error.what();
-    throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("Gloo cannot listen on '{}': {}", host,
-                                     text.substr(0, text.find('\n'))),
-                 .fix = "name an address of this host",
-                 .code = "threw"});
+    throw_failed(
+        fmt::format("Gloo cannot listen on '{}': {}", host, text.substr(0, text.find('\n'))),
+        "name an address of this host", "threw");
   }
 }
 
@@ -146,12 +144,10 @@ class GlooGroups {
     } catch (const std::exception& error) {
       if (!shortage_text(error).empty()) throw;  // no thread or descriptor is left: nobody hangs
       const std::string text = error.what();
-      throw Error(
-          {.kind = ErrorKind::kFailed,
-           .what = fmt::format("group {} was not made within {} ms: {}", group_name(name, ranks),
+      throw_failed(fmt::format("group {} was not made within {} ms: {}", group_name(name, ranks),
                                settings_.timeout.count(), text.substr(0, text.find('\n'))),
-           .fix = "see how the other ranks of the group ended: one of them never joined it",
-           .code = "hung"});
+                   "see how the other ranks of the group ended: one of them never joined it",
+                   "hung");
     }
   }
 

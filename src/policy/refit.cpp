@@ -67,10 +67,8 @@ std::string broadcast_text(const std::string& text, Communicator& group, at::Dev
   const auto length = size.item<int64_t>();
   const bool is_root = group.rank() == kRoot;
   if (length <= 0 || (is_root && length != std::ssize(text))) {
-    throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("the announcement of a refit has {} bytes", length),
-                 .fix = "check what rank 0 of the trainer sends first",
-                 .code = "aborted"});
+    throw_failed(fmt::format("the announcement of a refit has {} bytes", length),
+                 "check what rank 0 of the trainer sends first", "aborted");
   }
   at::Tensor bytes = at::empty({length}, at::kByte);
   if (is_root) std::copy(text.begin(), text.end(), bytes.data_ptr<uint8_t>());

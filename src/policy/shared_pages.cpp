@@ -42,10 +42,9 @@ int64_t inode_of(int descriptor) {
 SharedPages SharedPages::create(int64_t bytes) {
   OwnedFd descriptor(::memfd_create("shardproof weights", MFD_CLOEXEC));
   if (!descriptor.valid() || ::ftruncate(descriptor.get(), bytes) != 0) {
-    throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("{} bytes of shared memory cannot be had: {}", bytes,
-                                     std::strerror(errno)),
-                 .fix = "choose a smaller byte budget"});
+    throw_failed(
+        fmt::format("{} bytes of shared memory cannot be had: {}", bytes, std::strerror(errno)),
+        "choose a smaller byte budget");
   }
   const SharedAddress address{.process = ::getpid(),
                               .descriptor = descriptor.get(),

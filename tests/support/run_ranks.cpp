@@ -112,10 +112,7 @@ void rethrow_first(const RankRuns& runs) {
   }
   if (aborted) std::rethrow_exception(aborted);
   if (runs.failure) {
-    throw Error({.kind = ErrorKind::kFailed,
-                 .what = runs.failure->message,
-                 .fix = "",
-                 .code = runs.failure->code});
+    throw_failed(runs.failure->message, "", runs.failure->code);
   }
 }
 

@@ -25,10 +25,8 @@ namespace {
 constexpr size_t kBlobStart = 8;  // bytes before the index of a blob
 
 [[noreturn]] void reference_fault(const std::string& what) {
-  throw Error({.kind = ErrorKind::kFailed,
-               .what = what,
-               .fix = "compare the reference's layout with one device, or name another one",
-               .code = "threw"});
+  throw_failed(what, "compare the reference's layout with one device, or name another one",
+               "threw");
 }
 
 [[noreturn]] void cannot(const char* verb, const std::string& path) {

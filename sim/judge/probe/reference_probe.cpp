@@ -121,12 +121,10 @@ void ReferenceProbe::observe(const Observation& observation) {
   piece.integers = local.dtype() == Dtype::kInt64;
   const bool known = piece.integers || is_floating(local.dtype());
   if (!plan.problem.empty() || local.sizes() != plan.local_shape || !known) {
-    throw Error(
-        {.kind = ErrorKind::kFailed,
-         .what = fmt::format("{} [{}] of rank {} does not fit its declared layout {}{}{}", name,
+    throw_failed(fmt::format("{} [{}] of rank {} does not fit its declared layout {}{}{}", name,
                              fmt::join(local.sizes(), ", "), rank_, observation.layout.describe(),
                              plan.problem.empty() ? "" : ": ", plan.problem),
-         .fix = "compare the reference's layout with one device"});
+                 "compare the reference's layout with one device");
   }
   piece.shape = plan.golden_shape();
   piece.microbatch = observation.microbatch;

@@ -165,10 +165,9 @@ class HeldFullTensors {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (held() <= allowed) return;
-    throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("rank 0 holds {} bytes of full tensors {}, more than {}",
-                                     held(), when, allowed),
-                 .fix = "release each bucket before the next"});
+    throw_failed(fmt::format("rank 0 holds {} bytes of full tensors {}, more than {}", held(), when,
+                             allowed),
+                 "release each bucket before the next");
   }
   int64_t allowed_, most_ = 0;
   std::vector<std::pair<c10::weak_intrusive_ptr<c10::StorageImpl>, int64_t>> buckets_;

@@ -77,10 +77,8 @@ void EmulatedWorld::Impl::throw_if_failed(int64_t rank) const {
 
 void EmulatedWorld::Impl::check_generation(int64_t expected) const {
   if (expected == generation) return;
-  throw Error({.kind = ErrorKind::kFailed,
-               .what = "a call on a communicator of an earlier case of this world",
-               .fix = "make the communicators anew for each case",
-               .code = "aborted"});
+  throw_failed("a call on a communicator of an earlier case of this world",
+               "make the communicators anew for each case", "aborted");
 }
 
 void EmulatedWorld::Impl::fail_by(std::optional<Finding> finding) {

@@ -141,12 +141,11 @@ OwnedFd connect_to(const NetAddress& address, std::chrono::seconds limit) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (seconds_since(start) < static_cast<double>(limit.count()));
-  throw Error({.kind = ErrorKind::kFailed,
-               .what = fmt::format("the control process of rank 0 at {}:{} could not be reached "
-                                   "within {} s: {}",
-                                   address.host, address.port, limit.count(), why),
-               .fix = "let MASTER_ADDR name rank 0's host, and open its ports to the other hosts",
-               .code = "aborted"});
+  throw_failed(fmt::format("the control process of rank 0 at {}:{} could not be reached "
+                           "within {} s: {}",
+                           address.host, address.port, limit.count(), why),
+               "let MASTER_ADDR name rank 0's host, and open its ports to the other hosts",
+               "aborted");
 }
 
 NetAddress own_address(int socket) {

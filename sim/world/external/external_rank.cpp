@@ -374,15 +374,13 @@ std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
   while (!missing.empty() && !stop()) {
     if (seconds_since(start) > limit_s) {
       const std::string refusals = listener_->refusals();
-      throw Error(
-          {.kind = ErrorKind::kFailed,
-           .what = fmt::format("{} {} did not come within {:g} s{}{}{}",
-                               missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
-                               limit_s, twice, refusals.empty() ? "" : "; ", refusals),
-           .fix = twice.empty()
-                      ? "look at what they printed, and whether they reach " + place_.master_addr
-                      : "give each process a RANK of its own",
-           .code = "hung"});
+      throw_failed(
+          fmt::format("{} {} did not come within {:g} s{}{}{}",
+                      missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "), limit_s,
+                      twice, refusals.empty() ? "" : "; ", refusals),
+          twice.empty() ? "look at what they printed, and whether they reach " + place_.master_addr
+                        : "give each process a RANK of its own",
+          "hung");
     }
     for (auto& caller : listener_->take(std::chrono::milliseconds(100))) {
       ::setsockopt(caller.socket.get(), SOL_SOCKET, SO_RCVTIMEO, &kHelloLimit, sizeof(kHelloLimit));

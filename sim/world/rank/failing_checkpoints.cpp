@@ -14,10 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(std::string what, std::string fix) {
-  throw Error({.kind = ErrorKind::kFailed,
-               .what = std::move(what),
-               .fix = std::move(fix),
-               .code = "threw"});
+  throw_failed(std::move(what), std::move(fix), "threw");
 }
 
 void must_fail(const char* stage, const std::function<void()>& work) {

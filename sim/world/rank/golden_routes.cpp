@@ -18,9 +18,8 @@ void take_golden_routes(Decoder& model, const GoldenRecord& golden, const MeshCo
       // The choice is not the rank's own, so nothing else shows what it would have been made from.
       const at::ScalarType type = inputs[0].scalar_type();
       if (type != wider_type(type)) {
-        throw Error({.kind = ErrorKind::kFailed,
-                     .what = fmt::format("{} chooses from logits in {}", name, at::toString(type)),
-                     .fix = "compute routers in the wider type"});
+        throw_failed(fmt::format("{} chooses from logits in {}", name, at::toString(type)),
+                     "compute routers in the wider type");
       }
       const GoldenTensor* chosen = golden.find(Phase::kForward, context.step, name + ".output");
       SHARDPROOF_ASSERT(chosen != nullptr, "the golden has no " + name);

@@ -12,11 +12,9 @@ namespace {
 [[noreturn]] void store_failed(const LauncherStore& place, const std::string& what,
                                const std::exception& error) {
   const std::string text = error.what();
-  throw Error({.kind = ErrorKind::kFailed,
-               .what = fmt::format("the store at {}:{} {}: {}", place.host, place.port, what,
-                                   text.substr(0, text.find('\n'))),
-               .fix = "look at how rank 0 ended",
-               .code = "aborted"});
+  throw_failed(fmt::format("the store at {}:{} {}: {}", place.host, place.port, what,
+                           text.substr(0, text.find('\n'))),
+               "look at how rank 0 ended", "aborted");
 }
 
 }  // namespace

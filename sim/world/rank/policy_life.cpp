@@ -95,16 +95,13 @@ class PolicyLife::SharedFolder {
     path_ = std::string(static_cast<const char*>(bytes.const_data_ptr()));
     if (!path_.empty()) return;
     if (comm.rank() != 0) {
-      throw Error({.kind = ErrorKind::kFailed,
-                   .what = "rank 0 sent no name of a folder for checkpoints",
-                   .fix = "its own error says why; without one, the broadcast 'checkpoint folder' "
-                          "lost what it carried",
-                   .code = "threw"});
+      throw_failed("rank 0 sent no name of a folder for checkpoints",
+                   "its own error says why; without one, the broadcast 'checkpoint folder' "
+                   "lost what it carried",
+                   "threw");
     }
-    throw Error({.kind = ErrorKind::kFailed,
-                 .what = "rank 0 cannot make a folder for checkpoints under " + place.string(),
-                 .fix = "set TMPDIR to a folder that can be written and that all ranks see",
-                 .code = "threw"});
+    throw_failed("rank 0 cannot make a folder for checkpoints under " + place.string(),
+                 "set TMPDIR to a folder that can be written and that all ranks see", "threw");
   }
   const std::string& path() const { return path_; }
 

@@ -31,10 +31,8 @@ void StageProbe::pass_on() {
 void StageProbe::check_freed() const {
   for (const Graph& graph : graphs_) {
     if (graph.node.expired() || (threw_in_backward_ && !graph.is_reached_first)) continue;
-    throw Error({.kind = ErrorKind::kFailed,
-                 .what = fmt::format("the graph of {} outlives the call that threw", graph.name),
-                 .fix = "drop it when a call throws",
-                 .code = "threw"});
+    throw_failed(fmt::format("the graph of {} outlives the call that threw", graph.name),
+                 "drop it when a call throws", "threw");
   }
 }
 

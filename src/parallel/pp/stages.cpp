@@ -173,12 +173,10 @@ void PipelineStages::settle() {
                                         "pp messages of a dropped pass")
                              .cpu();
   if (!all.select(1, 0).eq(pass_).all().item<bool>()) {
-    throw Error(
-        {.kind = ErrorKind::kFailed,
-         .what = fmt::format("a step threw on some ranks of pp before pass {} and on others "
+    throw_failed(fmt::format("a step threw on some ranks of pp before pass {} and on others "
                              "in it, so that its messages cannot be completed",
                              all.select(1, 0).max().item<int64_t>()),
-         .fix = "begin again from a saved state"});
+                 "begin again from a saved state");
   }
   const auto of_rank = [&](int64_t rank, int64_t peer, bool receives) {
     return all[rank][1 + (receives ? ranks : 0) + peer].item<int64_t>();
