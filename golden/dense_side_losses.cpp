@@ -57,8 +57,7 @@ at::Tensor dense_balancing_loss_so_far(const at::Tensor& logits, const std::vect
   const std::set<int64_t> real = real_groups(groups);
   at::Tensor sum = at::zeros({}, logits.options());
   for (const int64_t group : real) {
-    const size_t first =
-        static_cast<size_t>(std::find(groups.begin(), groups.end(), group) - groups.begin());
+    const size_t first = static_cast<size_t>(std::ranges::find(groups, group) - groups.begin());
     std::vector<int64_t> so_far;
     for (const int64_t moment : moments) {
       so_far.push_back(moment >= 0 && moment <= moments[first] ? 0 : -1);

@@ -124,7 +124,7 @@ size_t place_of(const CaseOption& option) {
   static const std::vector<std::string> blocks = {"model",     "parallel", "data",   "run",
                                                   "reference", "world",    "faults", "expect"};
   const std::string block = option.path.substr(0, option.path.find_first_of(".["));
-  const auto found = std::find(blocks.begin(), blocks.end(), block);
+  const auto found = std::ranges::find(blocks, block);
   return found == blocks.end() ? 0 : 1 + static_cast<size_t>(found - blocks.begin());
 }
 
@@ -250,9 +250,8 @@ const std::vector<CaseOption>& case_options() {
   static const std::vector<CaseOption> options = [] {
     std::vector<CaseOption> all;
     collect(rows_of(CaseSpec{}), all);
-    std::stable_sort(all.begin(), all.end(), [](const CaseOption& a, const CaseOption& b) {
-      return place_of(a) < place_of(b);
-    });
+    std::ranges::stable_sort(
+        all, [](const CaseOption& a, const CaseOption& b) { return place_of(a) < place_of(b); });
     return all;
   }();
   return options;

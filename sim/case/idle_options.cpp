@@ -32,7 +32,7 @@ std::string lack_of(const Way& way, const CaseSpec& spec) {
   for (const Needed& needed : way) {
     if (needed.path == "run.stages[].do") {
       const auto does = [&](const StageSpec& stage) { return needed.holds(name_of(stage.kind)); };
-      if (std::any_of(spec.stages.begin(), spec.stages.end(), does)) continue;
+      if (std::ranges::any_of(spec.stages, does)) continue;
       return "no stage of run.stages does " + text_of(needed.value);
     }
     const auto given = value_of_key(spec, needed.path);
@@ -56,11 +56,10 @@ std::string idle_option(const CaseOption& option, const json& value, const CaseS
     on_mesh.parallel = stage.parallel;
     look(on_mesh);
   }
-  if (std::find(lacks.begin(), lacks.end(), "") != lacks.end()) return "";
+  if (std::ranges::find(lacks, "") != lacks.end()) return "";
   // Of a policy the stages say more than the other workloads that could take the option.
-  const auto other = std::find_if(lacks.begin(), lacks.end(), [](const std::string& lack) {
-    return !lack.starts_with("workload is ");
-  });
+  const auto other = std::ranges::find_if(
+      lacks, [](const std::string& lack) { return !lack.starts_with("workload is "); });
   const bool is_policy = spec.is(ModelWorkload::kPolicy) && other != lacks.end();
   return fmt::format("{} is {}, but {}: it has no effect", option.path, text_of(value),
                      is_policy ? *other : lacks.front());
@@ -77,8 +76,8 @@ void add_idle(const FaultSpec& fault, size_t number, std::vector<std::string>& i
   for (const OptionRow<FaultSpec>& row : rows_of(fault)) {
     const json value = row.get(fault, Extent::kAll);
     if (row.needs.empty() || value == row.default_value) continue;
-    const bool holds = std::any_of(row.needs.begin(), row.needs.end(),
-                                   [&](const Way& way) { return way.front().holds(kind); });
+    const bool holds =
+        std::ranges::any_of(row.needs, [&](const Way& way) { return way.front().holds(kind); });
     if (holds) continue;
     const std::string path = row.path.substr(row.path.find('.'));
     idle.push_back(fmt::format("faults[{}]{} is {}, but its kind is {}: it has no effect", number,

@@ -123,8 +123,7 @@ std::string output_file(const std::string& option, const std::string& path,
   if (::access(folder.c_str(), W_OK) != 0) {
     refuse(option, path, "the folder cannot be written", "name a file in a folder of your own");
   }
-  if (std::any_of(inputs.begin(), inputs.end(),
-                  [&](const fs::path& input) { return same_file(input, whole); })) {
+  if (std::ranges::any_of(inputs, [&](const fs::path& input) { return same_file(input, whole); })) {
     refuse(option, path, "the same command reads this file", "name another file");
   }
   if (!force && fs::exists(whole) && !own.is(whole)) {

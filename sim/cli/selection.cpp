@@ -27,7 +27,7 @@ namespace shardproof::sim::cli {
 namespace {
 
 bool has(const std::vector<std::string>& list, const std::string& item) {
-  return std::find(list.begin(), list.end(), item) != list.end();
+  return std::ranges::find(list, item) != list.end();
 }
 
 // The backends of --backend, all of which must run here; without it, those that can.
@@ -53,7 +53,7 @@ bool has_value(const CaseSpec& spec, const std::string& filter) {
   if (equals == filter.npos) return false;
   const std::string key = filter.substr(0, equals), value = filter.substr(equals + 1);
   const auto& options = case_options();
-  return std::any_of(options.begin(), options.end(), [&](const CaseOption& option) {
+  return std::ranges::any_of(options, [&](const CaseOption& option) {
     const std::string last = option.path.substr(option.path.rfind('.') + 1);
     // The layout that a case is compared with has keys of the same names.
     const bool is_short = !option.path.starts_with("reference.");
@@ -69,19 +69,17 @@ bool passes_filters(const RunArguments& arguments, const CaseSpec& spec) {
   const std::string& only = arguments.only;
   if (!only.empty() && spec.name != only && spec.name != judge::name_without_schedule(only))
     return false;
-  return std::all_of(arguments.filters.begin(), arguments.filters.end(),
-                     [&](const std::string& filter) {
-                       return has(spec.tags, filter) || has_value(spec, filter) ||
-                              spec.name.find(filter) != std::string::npos;
-                     });
+  return std::ranges::all_of(arguments.filters, [&](const std::string& filter) {
+    return has(spec.tags, filter) || has_value(spec, filter) ||
+           spec.name.find(filter) != std::string::npos;
+  });
 }
 
 // Cases tagged slow or manual run only with --all or with their tag, name or file.
 bool is_requested(const RunArguments& arguments, const CaseSpec& spec) {
   const auto& paths = arguments.paths;
-  const bool is_named = std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
-    return lint::own_scenario(path) == spec.file;
-  });
+  const bool is_named = std::ranges::any_of(
+      paths, [&](const std::string& path) { return lint::own_scenario(path) == spec.file; });
   if (arguments.all_tags || !arguments.only.empty() || is_named) return true;
   for (const char* tag : {"slow", "manual"}) {
     if (has(spec.tags, tag) && !has(arguments.filters, tag)) return false;
@@ -131,9 +129,8 @@ std::set<std::pair<std::string, Backend>> failed_cases(RunArguments& arguments) 
 
 // Each emulated case under all schedules; of --only, or of a resumed run, those that it names.
 std::vector<CaseSpec> under_schedules(std::vector<CaseSpec> cases, const RunArguments& arguments) {
-  const bool any_emulated = std::any_of(cases.begin(), cases.end(), [](const CaseSpec& spec) {
-    return spec.world.backend == Backend::kEmulated;
-  });
+  const bool any_emulated = std::ranges::any_of(
+      cases, [](const CaseSpec& spec) { return spec.world.backend == Backend::kEmulated; });
   if (arguments.schedules != 0 && !cases.empty() && !any_emulated) {
     throw_bad_input("--schedules: no selected case runs in the emulated world",
                     "select one, or leave --schedules out");
@@ -234,7 +231,7 @@ Selection select_cases(const RunArguments& given) {
   const auto failed = failed_cases(arguments);
   const auto has_failed = [&](const CaseSpec& spec) {
     const bool anywhere = !arguments.backends.empty();  // the command names the backends anew
-    return std::any_of(failed.begin(), failed.end(), [&](const auto& one) {
+    return std::ranges::any_of(failed, [&](const auto& one) {
       return one.first == spec.name && (anywhere || one.second == spec.world.backend);
     });
   };

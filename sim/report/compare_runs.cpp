@@ -273,8 +273,7 @@ std::vector<std::string> without_partner(const json& cases, const json& others) 
 }  // namespace
 
 bool RunComparison::differs() const {
-  return std::any_of(cases.begin(), cases.end(),
-                     [](const CaseComparison& one) { return one.differs(); });
+  return std::ranges::any_of(cases, [](const CaseComparison& one) { return one.differs(); });
 }
 
 RunComparison compare_runs(const std::string& folder_a, const std::string& folder_b) {
@@ -305,7 +304,7 @@ RunComparison compare_runs(const std::string& folder_a, const std::string& folde
                     "name two runs of the same scenarios");
   }
   const auto all = [&comparison](const auto& holds) {
-    return std::all_of(comparison.cases.begin(), comparison.cases.end(), holds);
+    return std::ranges::all_of(comparison.cases, holds);
   };
   if (all([](const CaseComparison& one) { return !one.other_seed.empty(); })) {
     throw_bad_input(fmt::format("other seed: nothing to compare (seed {})",

@@ -85,8 +85,7 @@ bool is_of_a_run(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     const auto is = [&](const char* known) { return name == known; };
-    const bool known = std::any_of(std::begin(kFiles), std::end(kFiles), is) ||
-                       std::any_of(std::begin(kFolders), std::end(kFolders), is) ||
+    const bool known = std::ranges::any_of(kFiles, is) || std::ranges::any_of(kFolders, is) ||
                        name == "journal" || name.ends_with(".part");
     if (!known) return false;
   }
@@ -129,7 +128,7 @@ void join_parts(const fs::path& path, const std::string& head, JournalReader& jo
 
 // Records are lines.
 std::string in_one_line(std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::ranges::replace(text, '\n', ' ');
   return text;
 }
 

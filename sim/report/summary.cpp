@@ -166,9 +166,8 @@ std::string totals_text(const SummaryParts& parts, bool color) {
 
 std::string status_text(const SummaryParts& parts) {
   if (parts.exit_status != 1) return exit_status_text(parts.exit_status);
-  const auto unexpected =
-      std::count_if(parts.results.begin(), parts.results.end(),
-                    [](const judge::CaseResult& result) { return !result.as_expected; });
+  const auto unexpected = std::ranges::count_if(
+      parts.results, [](const judge::CaseResult& result) { return !result.as_expected; });
   if (unexpected > 0) {
     return fmt::format("1: {} of {} not as expected", unexpected,
                        count_of(std::ssize(parts.results), "case"));
@@ -252,8 +251,8 @@ std::string annotation(const judge::CaseResult& result) {
 std::string slowest_text(const std::vector<judge::CaseResult>& results, int64_t count) {
   std::vector<const judge::CaseResult*> slowest;
   for (const judge::CaseResult& result : results) slowest.push_back(&result);
-  std::stable_sort(slowest.begin(), slowest.end(),
-                   [](const auto* a, const auto* b) { return a->seconds > b->seconds; });
+  std::ranges::stable_sort(slowest,
+                           [](const auto* a, const auto* b) { return a->seconds > b->seconds; });
   slowest.resize(static_cast<size_t>(std::min<int64_t>(count, std::ssize(slowest))));
   std::string text = slowest.empty() ? "" : "slowest cases\n";
   for (const judge::CaseResult* result : slowest) {

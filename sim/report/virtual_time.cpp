@@ -137,7 +137,7 @@ class PathWalk {
         call = before;
       }
     }
-    std::reverse(path_.begin(), path_.end());
+    std::ranges::reverse(path_);
     return std::move(path_);
   }
 
@@ -262,9 +262,8 @@ std::vector<PathShare> path_shares(const VirtualTime& time) {
   }
   std::vector<PathShare> shares;
   for (const auto& [what, duration_us] : by_what) shares.push_back({what, duration_us});
-  std::stable_sort(shares.begin(), shares.end(), [](const PathShare& a, const PathShare& b) {
-    return a.duration_us > b.duration_us;
-  });
+  std::ranges::stable_sort(
+      shares, [](const PathShare& a, const PathShare& b) { return a.duration_us > b.duration_us; });
   return shares;
 }
 

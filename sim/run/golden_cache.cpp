@@ -143,8 +143,7 @@ void GoldenCache::trim() const {
     entries.push_back({file.path(), changed, bytes});
     total += bytes;
   }
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return a.used < b.used; });
+  std::ranges::sort(entries, [](const Entry& a, const Entry& b) { return a.used < b.used; });
   for (const Entry& entry : entries) {
     if (total <= max_bytes_) return;
     fs::path key = entry.path;

@@ -152,8 +152,7 @@ std::shared_ptr<GoldenStore::Entry> GoldenStore::find_or_start(const CaseSpec& s
 }
 
 int64_t GoldenStore::computing() const {
-  return std::count_if(entries_.begin(), entries_.end(),
-                       [](const auto& entry) { return !entry->ready; });
+  return std::ranges::count_if(entries_, [](const auto& entry) { return !entry->ready; });
 }
 
 void GoldenStore::run_reference(const std::shared_ptr<Entry>& entry, const CaseSpec& spec,

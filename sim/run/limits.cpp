@@ -102,9 +102,8 @@ struct BatchSizes {
 BatchSizes batch_sizes(const CaseSpec& spec) {
   const DataSpec& data = spec.data;
   if (data.file.empty()) {
-    const int64_t longest = data.lengths.empty()
-                                ? data.seq_len
-                                : *std::max_element(data.lengths.begin(), data.lengths.end());
+    const int64_t longest =
+        data.lengths.empty() ? data.seq_len : *std::ranges::max_element(data.lengths);
     return {data.batch_size, std::max(data.seq_len, longest), longest};
   }
   try {

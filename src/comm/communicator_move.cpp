@@ -95,8 +95,7 @@ PendingCollective Communicator::start_all_gather(const at::Tensor& into, const a
   Call call = new_call(Op::kAllGather, local, label);
   call.split_sizes = sizes;
   call.dim = dim;
-  const bool even =
-      std::all_of(sizes.begin(), sizes.end(), [&](int64_t s) { return s == sizes[0]; });
+  const bool even = std::ranges::all_of(sizes, [&](int64_t s) { return s == sizes[0]; });
   return even ? gather_even(std::move(call), into, local, asynchronous)
               : gather_uneven(std::move(call), into, local, sizes, asynchronous);
 }
@@ -164,7 +163,7 @@ PendingCollective Communicator::gather_uneven(Call call, const at::Tensor& into,
   // Every piece is padded to the longest, with the gathered dim in front.
   const at::Tensor front = source.movedim(dim, 0);
   std::vector<int64_t> shape = front.sizes().vec();
-  shape[0] = *std::max_element(sizes.begin(), sizes.end());
+  shape[0] = *std::ranges::max_element(sizes);
   const at::Tensor padded = at::zeros(shape, source.options());
   padded.narrow(0, 0, front.size(0)).copy_(front);
   const bool nothing = padded.numel() == 0;

@@ -126,8 +126,7 @@ Indices cut_repeated(const Cut& cut, const Indices& in, int64_t size, int64_t co
 }
 
 bool is_holder(const Cut& cut, int64_t coordinate) {
-  return std::find(cut.coordinates.begin(), cut.coordinates.end(), coordinate) !=
-         cut.coordinates.end();
+  return std::ranges::find(cut.coordinates, coordinate) != cut.coordinates.end();
 }
 
 Indices held(const Cut& cut, const Indices& in, int64_t size, int64_t coordinate) {

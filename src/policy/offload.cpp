@@ -25,9 +25,8 @@ Offloaded::Offloaded(const Trainer& trainer, What what) {
 // A leaf that is its own master is copied with it; a sharded leaf has no memory between steps.
 void Offloaded::copy(const at::Tensor& tensor) {
   if (!tensor.defined() || memory_bytes(tensor) == 0) return;
-  const bool copied = std::any_of(moved_.begin(), moved_.end(), [&](const Moved& moved) {
-    return moved.tensor.is_alias_of(tensor);
-  });
+  const bool copied = std::ranges::any_of(
+      moved_, [&](const Moved& moved) { return moved.tensor.is_alias_of(tensor); });
   if (copied) return;
   moved_.push_back({tensor, tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true)});
 }

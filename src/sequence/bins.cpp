@@ -25,7 +25,7 @@ void check_lengths(const std::vector<int64_t>& lengths) {
 std::vector<int64_t> by_length(const std::vector<int64_t>& lengths, bool longest_first) {
   std::vector<int64_t> order(lengths.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+  std::ranges::stable_sort(order, [&](int64_t a, int64_t b) {
     const int64_t length_a = lengths[static_cast<size_t>(a)];
     const int64_t length_b = lengths[static_cast<size_t>(b)];
     return longest_first ? length_a > length_b : length_a < length_b;
@@ -34,7 +34,7 @@ std::vector<int64_t> by_length(const std::vector<int64_t>& lengths, bool longest
 }
 
 void ascend(Bins& bins) {
-  for (auto& bin : bins) std::sort(bin.begin(), bin.end());
+  for (auto& bin : bins) std::ranges::sort(bin);
 }
 
 }  // namespace
@@ -77,8 +77,7 @@ Bins pack_balanced(const std::vector<int64_t>& lengths, int64_t num_bins) {
   Bins bins(static_cast<size_t>(num_bins));
   std::vector<int64_t> sums(bins.size(), 0);
   for (const int64_t index : by_length(lengths, /*longest_first=*/true)) {
-    const auto lightest =
-        static_cast<size_t>(std::min_element(sums.begin(), sums.end()) - sums.begin());
+    const auto lightest = static_cast<size_t>(std::ranges::min_element(sums) - sums.begin());
     bins[lightest].push_back(index);
     sums[lightest] += lengths[static_cast<size_t>(index)];
   }
@@ -94,7 +93,7 @@ Bins pack_balanced_within(const std::vector<int64_t>& lengths, int64_t token_bud
   // As many bins as sequences always fit: each holds one.
   for (int64_t num_bins = bin_multiple;; num_bins += bin_multiple) {
     const Bins bins = pack_balanced(lengths, num_bins);
-    const bool fit = std::all_of(bins.begin(), bins.end(), [&](const std::vector<int64_t>& bin) {
+    const bool fit = std::ranges::all_of(bins, [&](const std::vector<int64_t>& bin) {
       int64_t sum = 0;
       for (const int64_t index : bin) sum += lengths[static_cast<size_t>(index)];
       return sum <= token_budget;

@@ -40,8 +40,7 @@ class DiscardedLayer : public WrappedLayer {
     const auto trains = [](const ParameterPtr& one) { return one->trainable; };
     const auto flows = [](const at::Tensor& one) { return one.requires_grad(); };
     return at::GradMode::is_enabled() &&
-           (std::any_of(inputs.begin(), inputs.end(), flows) ||
-            std::any_of(parameters.begin(), parameters.end(), trains));
+           (std::ranges::any_of(inputs, flows) || std::ranges::any_of(parameters, trains));
   }
 
   Pending pending_;

@@ -48,8 +48,7 @@ void refuse_removed(const Settings& settings, const std::string& workload) {
 
 std::vector<KnownWorkload>::const_iterator find_workload(const std::vector<KnownWorkload>& known,
                                                          const std::string& name) {
-  return std::find_if(known.begin(), known.end(),
-                      [&](const KnownWorkload& one) { return one.name == name; });
+  return std::ranges::find_if(known, [&](const KnownWorkload& one) { return one.name == name; });
 }
 
 json checked_options(const Settings& settings, const KnownWorkload& workload) {

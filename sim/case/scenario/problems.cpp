@@ -18,9 +18,8 @@ bool holds(const PlacedError& error, const YamlNode& node) {
   const auto in_entry = [&](const YamlEntry& entry) {
     return is_at(error, entry.line, entry.column) || holds(error, entry.value);
   };
-  return std::any_of(node.entries.begin(), node.entries.end(), in_entry) ||
-         std::any_of(node.items.begin(), node.items.end(),
-                     [&](const YamlNode& item) { return holds(error, item); });
+  return std::ranges::any_of(node.entries, in_entry) ||
+         std::ranges::any_of(node.items, [&](const YamlNode& item) { return holds(error, item); });
 }
 
 // Removes the node that the error names: an item of a list as a whole, else the key. Returns
@@ -68,8 +67,8 @@ std::vector<PlacedError> problems_of(YamlNode root,
 
 void throw_all(std::vector<PlacedError> problems) {
   if (problems.empty()) return;
-  std::stable_sort(problems.begin(), problems.end(),
-                   [](const auto& a, const auto& b) { return place(a) < place(b); });
+  std::ranges::stable_sort(problems,
+                           [](const auto& a, const auto& b) { return place(a) < place(b); });
   const auto same = [](const PlacedError& a, const PlacedError& b) {
     return std::string(a.what()) == b.what();
   };
@@ -79,9 +78,8 @@ void throw_all(std::vector<PlacedError> problems) {
   std::string text;
   for (size_t i = 0; i + 1 < problems.size(); ++i) text += std::string(problems[i].what()) + "\n";
   const PlacedError& last = problems.back();
-  const bool refused = std::all_of(problems.begin(), problems.end(), [](const auto& problem) {
-    return problem.kind() == ErrorKind::kRefused;
-  });
+  const bool refused = std::ranges::all_of(
+      problems, [](const auto& problem) { return problem.kind() == ErrorKind::kRefused; });
   throw PlacedError({.kind = refused ? ErrorKind::kRefused : ErrorKind::kBadInput,
                      .what = text + last.fact(),
                      .fix = last.fix() + (more ? "\nthere may be more errors after these" : "")},
@@ -100,8 +98,8 @@ PlacedError JsonPlaces::error(const std::vector<std::string>& keys, const std::s
   const YamlNode* node = &tree_;
   int64_t line = tree_.line, column = tree_.column;
   for (const std::string& key : keys) {
-    const auto found = std::find_if(node->entries.begin(), node->entries.end(),
-                                    [&key](const YamlEntry& entry) { return entry.key == key; });
+    const auto found = std::ranges::find_if(
+        node->entries, [&key](const YamlEntry& entry) { return entry.key == key; });
     if (found == node->entries.end()) break;
     line = found->line;
     column = found->column;

@@ -28,8 +28,7 @@ bool is_name(const std::string& text) {
     return std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == '/';
   };
   const bool walks = text.starts_with('/') || text.ends_with('/') || text.find("..") != text.npos;
-  return !text.empty() && text.size() <= kMaxName && !walks &&
-         std::all_of(text.begin(), text.end(), fits);
+  return !text.empty() && text.size() <= kMaxName && !walks && std::ranges::all_of(text, fits);
 }
 
 // "tp/llama": the scenario's name. Without a folder it gets that of its file, except for the root.
@@ -51,7 +50,7 @@ std::string scenario_name(const Settings& settings) {
 // Why this world cannot run a valid case; "" when it can.
 std::string world_skip(const CaseSpec& spec, const Settings& settings, const WorldChoice& world) {
   const auto& only = spec.backends;
-  if (!only.empty() && std::find(only.begin(), only.end(), name_of(world.backend)) == only.end()) {
+  if (!only.empty() && std::ranges::find(only, name_of(world.backend)) == only.end()) {
     return fmt::format("this scenario is for {} only (world.backend)", fmt::join(only, ", "));
   }
   const nlohmann::json device = settings.value("world.device");

@@ -33,7 +33,7 @@ class SchedulerConstants {
       : settings_(settings), kind_(kind), kwargs_(kwargs) {
     const std::vector<std::string> known = constants_of(kind);
     for (const auto& [key, value] : kwargs.items()) {
-      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      if (std::ranges::find(known, key) != known.end()) continue;
       fail(fmt::format("{} has no constant '{}'", kind, key), known_names(key, known));
     }
   }
@@ -76,9 +76,8 @@ class SchedulerConstants {
     }
     const json& given = kwargs_["lr_lambda"];
     const json list = given.is_array() ? given : json::array({given});
-    const bool numbers = std::all_of(list.begin(), list.end(), [](const json& each) {
-      return each.is_number() && each >= 0 && each <= 1e6;
-    });
+    const bool numbers = std::ranges::all_of(
+        list, [](const json& each) { return each.is_number() && each >= 0 && each <= 1e6; });
     if (list.empty() || !numbers) {
       fail(named("lr_lambda", given), "write a factor, or a list with one for each step");
     }
@@ -123,8 +122,7 @@ void check_milestones(const Settings& settings, const OptimizerSpec& optimizer) 
                               optimizer.schedulers.size(), milestones.size()),
                   "name one scheduler more than milestones");
   }
-  if (!std::is_sorted(milestones.begin(), milestones.end()) ||
-      (!milestones.empty() && milestones.front() < 1)) {
+  if (!std::ranges::is_sorted(milestones) || (!milestones.empty() && milestones.front() < 1)) {
     settings.fail(kPath, "the milestones do not grow from 1", "give them in the order of steps");
   }
 }

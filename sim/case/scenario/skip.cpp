@@ -76,8 +76,7 @@ bool condition_holds(const SkipCondition& condition, const Settings& settings,
     value = settings.value(condition.path);
     if (value.is_null() && condition.path == "parallel.data_parallel_size") value = 1;
   }
-  return std::find(condition.values.begin(), condition.values.end(), value) !=
-         condition.values.end();
+  return std::ranges::find(condition.values, value) != condition.values.end();
 }
 
 }  // namespace
@@ -94,10 +93,9 @@ std::vector<SkipRule> read_skip(const Schema& schema, const std::string& file,
 std::string skip_reason(const std::vector<SkipRule>& rules, const Settings& settings,
                         const WorldChoice& world) {
   for (const SkipRule& rule : rules) {
-    const bool all =
-        std::all_of(rule.when.begin(), rule.when.end(), [&](const SkipCondition& condition) {
-          return condition_holds(condition, settings, world);
-        });
+    const bool all = std::ranges::all_of(rule.when, [&](const SkipCondition& condition) {
+      return condition_holds(condition, settings, world);
+    });
     if (all) return rule.reason;
   }
   return "";

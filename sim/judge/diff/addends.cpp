@@ -62,7 +62,7 @@ std::map<int64_t, AddendGroup> groups_of(const Mesh& mesh, const TensorAddends& 
     const auto group = groups.find(mesh.peers_along(row->partial_axes, row->rank).front());
     if (group == groups.end()) continue;
     std::vector<int64_t>& unfit = group->second.unfit;
-    if (std::find(unfit.begin(), unfit.end(), row->rank) == unfit.end()) unfit.push_back(row->rank);
+    if (std::ranges::find(unfit, row->rank) == unfit.end()) unfit.push_back(row->rank);
   }
   for (const Piece* piece : tensor.pieces) {
     if (piece->rank >= mesh.world_size()) continue;
@@ -110,8 +110,7 @@ std::map<int64_t, HeldElements> elements_by_rank(const AddendGroup& group) {
 std::vector<int64_t> silent_peers(const AddendGroup& group) {
   std::vector<int64_t> silent = group.peers;
   std::erase_if(silent, [&](int64_t peer) {
-    return std::any_of(group.rows.begin(), group.rows.end(),
-                       [&](const ResultRow* row) { return row->rank == peer; });
+    return std::ranges::any_of(group.rows, [&](const ResultRow* row) { return row->rank == peer; });
   });
   return silent;
 }

@@ -41,11 +41,9 @@ const ResultRow& worst_row(const std::vector<const ResultRow*>& rows) {
   const auto size = [](const ResultRow* row) {
     return std::pair(severity(*row), sortable_ratio(*row));
   };
-  const auto largest =
-      size(*std::max_element(rows.begin(), rows.end(), [&](const ResultRow* a, const ResultRow* b) {
-        return size(a) < size(b);
-      }));
-  return **std::find_if(rows.begin(), rows.end(), [&](const ResultRow* row) {
+  const auto largest = size(*std::ranges::max_element(
+      rows, [&](const ResultRow* a, const ResultRow* b) { return size(a) < size(b); }));
+  return **std::ranges::find_if(rows, [&](const ResultRow* row) {
     const auto [kind, ratio] = size(row);
     return kind == largest.first && ratio * kEqualRatios >= largest.second;
   });

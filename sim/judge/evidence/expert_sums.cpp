@@ -147,8 +147,8 @@ class Search {
     double sums = 1;
     for (int64_t k = 1; k < layer_.routes; ++k) sums *= static_cast<double>(options_.size() + 1);
     if (sums > static_cast<double>(most)) return {};
-    std::sort(options_.begin(), options_.end(),
-              [&](const Source& a, const Source& b) { return first_of(a) < first_of(b); });
+    std::ranges::sort(options_,
+                      [&](const Source& a, const Source& b) { return first_of(a) < first_of(b); });
     chosen_.assign(static_cast<size_t>(layer_.routes), {});
     return extend(sum, 0) ? chosen_ : std::vector<Source>();
   }
@@ -162,8 +162,7 @@ class Search {
     for (size_t e = 0; e < left.size(); ++e) left[e] -= layer_.weight_of(token_, k) * result[e];
   }
   bool is_zero(const std::vector<double>& left) const {
-    return std::all_of(left.begin(), left.end(),
-                       [&](double value) { return std::fabs(value) <= allowance_; });
+    return std::ranges::all_of(left, [&](double value) { return std::fabs(value) <= allowance_; });
   }
 
   bool extend(const std::vector<double>& left, int64_t k) {

@@ -281,7 +281,7 @@ std::optional<Evidence> look_at_experts(const DiffTask& task, const Values& now)
   };
   OtherExperts found;
   for (const auto& [expert, held] : places) {
-    const bool is_right = std::all_of(held.begin(), held.end(), [&](const auto& place) {
+    const bool is_right = std::ranges::all_of(held, [&](const auto& place) {
       return is_near(now.actual[place.first], now.golden[place.first], 1);
     });
     if (is_right) continue;
@@ -295,8 +295,7 @@ std::optional<Evidence> look_at_experts(const DiffTask& task, const Values& now)
       const auto is_its = [&](const auto& place) {
         return is_near(now.actual[place.first], task.scale * other[place.second], 1);
       };
-      if (std::all_of(held.begin(), held.end(), is_its) &&
-          std::count_if(held.begin(), held.end(), is_apart) >= 2) {
+      if (std::ranges::all_of(held, is_its) && std::ranges::count_if(held, is_apart) >= 2) {
         break;
       }
     }

@@ -42,9 +42,8 @@ bool is_golden_with(const Pieces& group, const Piece& odd, double more) {
 // when there is none.
 int64_t odd_rank(const Pieces& group, double more) {
   for (const Piece* odd : group) {
-    const bool matters = std::any_of(odd->actual.begin(), odd->actual.end(), [&](double value) {
-      return std::fabs(value) > 8 * slack_of(group);
-    });
+    const bool matters = std::ranges::any_of(
+        odd->actual, [&](double value) { return std::fabs(value) > 8 * slack_of(group); });
     if (matters && is_golden_with(group, *odd, more)) return odd->rank;
   }
   return -1;
@@ -76,8 +75,7 @@ std::optional<Proposal> propose_addends(const Difference& difference) {
   const Pieces& addends = difference.symptoms.addends;
   if (addends.empty()) return std::nullopt;
   const std::string axes = fmt::format("{}", fmt::join(addends.front()->partial_axes, ", "));
-  if (std::all_of(addends.begin(), addends.end(),
-                  [](const auto* piece) { return is_whole(*piece); })) {
+  if (std::ranges::all_of(addends, [](const auto* piece) { return is_whole(*piece); })) {
     return Proposal{.pattern = fmt::format("declared partial over {}, but each rank holds the "
                                            "whole value (replicated)",
                                            axes),

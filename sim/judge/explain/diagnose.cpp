@@ -58,8 +58,7 @@ std::optional<Explanation> best_claim(const Difference& difference,
     if (found) claims.emplace_back(score_of(difference, *found), std::move(*found));
   }
   if (claims.empty()) return std::nullopt;
-  std::stable_sort(claims.begin(), claims.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ranges::stable_sort(claims, [](const auto& a, const auto& b) { return a.first > b.first; });
   Explanation best = in_words(difference, claims.front().second);
   if (leaves_an_error(difference, claims.front().second)) return best;
   std::string& end = best.likely.empty() ? best.pattern : best.likely;
@@ -150,7 +149,7 @@ Explanation explain_replicas(const Symptoms& symptoms) {
   }
   std::vector<std::vector<int64_t>> camps;
   for (const auto& [digest, ranks] : by_digest) camps.push_back(ranks);
-  std::sort(camps.begin(), camps.end(), [](const auto& a, const auto& b) {
+  std::ranges::sort(camps, [](const auto& a, const auto& b) {
     return a.size() != b.size() ? a.size() < b.size() : a < b;
   });
   const std::vector<int64_t> all = ranks_of(symptoms.rows);
@@ -167,9 +166,8 @@ Explanation explain_replicas(const Symptoms& symptoms) {
     }
     if (camps.size() > kNamed) which += fmt::format(" and {} more", camps.size() - kNamed);
   }
-  const bool are_right =
-      std::all_of(symptoms.rows.begin(), symptoms.rows.end(),
-                  [](const ResultRow* row) { return row->outcome == Outcome::kMatch; });
+  const bool are_right = std::ranges::all_of(
+      symptoms.rows, [](const ResultRow* row) { return row->outcome == Outcome::kMatch; });
   Explanation out = words_for_copies(camps.size(), which, are_right);
   // Copies that lie elsewhere beside the golden than others are not roundings of one value.
   const auto [nearest, farthest] =

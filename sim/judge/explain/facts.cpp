@@ -19,9 +19,8 @@ std::optional<Proposal> propose_problem(const Difference& difference) {
     if (!row->problem.empty()) by_problem[row->problem].push_back(row);
   }
   if (by_problem.empty()) return std::nullopt;
-  const auto most = std::max_element(
-      by_problem.begin(), by_problem.end(),
-      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  const auto most = std::ranges::max_element(
+      by_problem, [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   Proposal out{.pattern = most->first, .ranks = ranks_of(most->second)};
   if (out.ranks != difference.ranks) out.detail = kOthersDiffer;
   return out;
@@ -66,7 +65,7 @@ Rows holders_of(const Evidence& evidence, const Rows& wrong) {
   std::set<int64_t> others;
   for (const ResultRow* row : wrong) {
     const auto& found = row->evidence;
-    if (std::find(found.begin(), found.end(), evidence) == found.end()) others.insert(row->rank);
+    if (std::ranges::find(found, evidence) == found.end()) others.insert(row->rank);
   }
   Rows rows = wrong;
   std::erase_if(rows, [&](const ResultRow* row) { return others.contains(row->rank); });

@@ -110,8 +110,8 @@ std::optional<Counted> count_in(const Assembled& tensor, const std::vector<Colum
 
 // Whether each rank has one backward pass, so that a part is what a rank has.
 bool have_one_each(const std::vector<MicrobatchGradient>& parts) {
-  return std::all_of(parts.begin(), parts.end(),
-                     [](const MicrobatchGradient& part) { return part.microbatch == 0; });
+  return std::ranges::all_of(parts,
+                             [](const MicrobatchGradient& part) { return part.microbatch == 0; });
 }
 
 // "microbatch 3", with its samples where other ranks have another microbatch of that number.
@@ -152,9 +152,8 @@ Explanation words_for(const Counted& found, const std::vector<MicrobatchGradient
                           parts.size()),
               "the gradients of the ranks that have the other samples are missing from the sum"};
     }
-    const bool is_last = std::all_of(parts.begin(), parts.end(), [&](const auto& part) {
-      return part.microbatch <= parts[only].microbatch;
-    });
+    const bool is_last = std::ranges::all_of(
+        parts, [&](const auto& part) { return part.microbatch <= parts[only].microbatch; });
     return {fmt::format("it is the gradient of {} alone, of {}", once.front(), parts.size()),
             is_last ? "each backward replaces what earlier ones left, or the last microbatch alone "
                       "is trained or reduced"
@@ -199,7 +198,7 @@ std::optional<Proposal> propose_microbatches(const Difference& difference) {
   const auto found = count_in(tensor, parts);
   if (!found) return std::nullopt;
   const auto is_first = [&](int64_t count) { return count == found->counts.front(); };
-  if (std::all_of(found->counts.begin(), found->counts.end(), is_first)) return std::nullopt;
+  if (std::ranges::all_of(found->counts, is_first)) return std::nullopt;
   if (difference.last_copies) {
     const auto again = count_in(*difference.last_copies, parts);
     if (!again || again->counts != found->counts) return std::nullopt;

@@ -92,14 +92,14 @@ std::string named(const Mesh& mesh, const std::vector<std::string>& axes) {
 // The axes along which the ranks of each group are peers, else the ranks of the first group.
 std::string axes_of_sharers(const Mesh& mesh, const Groups& sharers) {
   for (const std::vector<std::string>& axes : sets_of_axes(mesh)) {
-    const bool are_peers = std::all_of(sharers.begin(), sharers.end(), [&](const Pieces& group) {
+    const bool are_peers = std::ranges::all_of(sharers, [&](const Pieces& group) {
       return ranks_of(group) == mesh.peers_along(axes, group.front()->rank);
     });
     if (are_peers) return named(mesh, axes);
   }
   for (const std::string& axis : mesh.names()) {
     std::set<int64_t> holders;  // the coordinates of the ranks of the first group
-    const bool are_along = std::all_of(sharers.begin(), sharers.end(), [&](const Pieces& group) {
+    const bool are_along = std::ranges::all_of(sharers, [&](const Pieces& group) {
       const std::vector<int64_t> ranks = ranks_of(group);
       const std::vector<int64_t> peers =
           mesh.peers_along(std::vector<std::string>{axis}, ranks.front());
@@ -116,13 +116,13 @@ std::string axes_of_sharers(const Mesh& mesh, const Groups& sharers) {
 
 // Whether the layout declares the ranks of each group as equal copies.
 bool declared_copies(const Symptoms& symptoms, const Groups& groups) {
-  return std::all_of(groups.begin(), groups.end(), [&](const Pieces& group) {
-    const auto row = std::find_if(
-        symptoms.rows.begin(), symptoms.rows.end(),
-        [&](const ResultRow* candidate) { return candidate->rank == group.front()->rank; });
+  return std::ranges::all_of(groups, [&](const Pieces& group) {
+    const auto row = std::ranges::find_if(symptoms.rows, [&](const ResultRow* candidate) {
+      return candidate->rank == group.front()->rank;
+    });
     if (row == symptoms.rows.end() || (*row)->partial) return false;
-    return std::all_of(group.begin(), group.end(),
-                       [&](const Piece* piece) { return (*row)->replicas.contains(piece->rank); });
+    return std::ranges::all_of(
+        group, [&](const Piece* piece) { return (*row)->replicas.contains(piece->rank); });
   });
 }
 
@@ -167,7 +167,7 @@ std::optional<Proposal> propose_missing_sum(const Difference& difference) {
   const Symptoms& symptoms = difference.symptoms;
   if (symptoms.pieces.empty()) return std::nullopt;
   const auto counts = [](const ResultRow* row) { return row->kind == ObservationKind::kStepCount; };
-  if (std::any_of(symptoms.rows.begin(), symptoms.rows.end(), counts)) return std::nullopt;
+  if (std::ranges::any_of(symptoms.rows, counts)) return std::nullopt;
   const auto sets = sets_of_axes(symptoms.mesh);
   const double choice = std::log(2 * static_cast<double>(sets.size() + 1));  // a sum or a mean
   for (const std::vector<std::string>& axes : sets) {
@@ -178,9 +178,7 @@ std::optional<Proposal> propose_missing_sum(const Difference& difference) {
   }
   const Groups sharers = groups_of_sharers(symptoms);
   if (sharers.empty()) return std::nullopt;
-  const auto all = [&](const auto& applies) {
-    return std::all_of(sharers.begin(), sharers.end(), applies);
-  };
+  const auto all = [&](const auto& applies) { return std::ranges::all_of(sharers, applies); };
   if (all([](const Pieces& group) { return ranks_of(group).size() == 1; })) {
     return propose_two_of_a_name(difference, sharers);
   }

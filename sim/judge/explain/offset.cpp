@@ -48,11 +48,10 @@ std::string axes_of_one_addend(const Difference& difference) {
     if (right != 1 || wrong->partial) return "";
   }
   for (const std::vector<std::string>& axes : sets_of_axes(symptoms.mesh)) {
-    const bool are_peers =
-        std::all_of(difference.wrong.begin(), difference.wrong.end(), [&](const ResultRow* row) {
-          return row->rank < symptoms.mesh.world_size() &&
-                 symptoms.mesh.peers_along(axes, row->rank) == row->replicas.ranks();
-        });
+    const bool are_peers = std::ranges::all_of(difference.wrong, [&](const ResultRow* row) {
+      return row->rank < symptoms.mesh.world_size() &&
+             symptoms.mesh.peers_along(axes, row->rank) == row->replicas.ranks();
+    });
     if (are_peers) return fmt::format("{}", fmt::join(axes, " x "));
   }
   return "";

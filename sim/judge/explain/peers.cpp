@@ -51,16 +51,15 @@ std::vector<int64_t> ranks_of(const Pieces& pieces) { return ranks_in(pieces); }
 std::vector<int64_t> ranks_that_hold(const Symptoms& symptoms) {
   Rows rows = symptoms.rows;
   std::erase_if(rows, [](const ResultRow* row) {
-    return std::find(row->local_shape.begin(), row->local_shape.end(), 0) != row->local_shape.end();
+    return std::ranges::find(row->local_shape, 0) != row->local_shape.end();
   });
   return ranks_of(rows);
 }
 
 std::set<int64_t> holders_on_pp(const Symptoms& symptoms) {
   std::set<int64_t> holders;
-  const bool is_gradient =
-      std::any_of(symptoms.rows.begin(), symptoms.rows.end(),
-                  [](const ResultRow* row) { return row->kind == ObservationKind::kGradient; });
+  const bool is_gradient = std::ranges::any_of(
+      symptoms.rows, [](const ResultRow* row) { return row->kind == ObservationKind::kGradient; });
   if (!is_gradient) return holders;  // an activation is on the ranks that make it
   for (const int64_t rank : ranks_that_hold(symptoms)) {
     if (rank < symptoms.mesh.world_size()) holders.insert(symptoms.mesh.coordinate("pp", rank));
@@ -87,8 +86,7 @@ std::vector<std::vector<std::string>> sets_of_axes(const Mesh& mesh) {
       sets.back().push_back(axis);
     }
   }
-  std::stable_sort(sets.begin(), sets.end(),
-                   [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  std::ranges::stable_sort(sets, [](const auto& a, const auto& b) { return a.size() < b.size(); });
   sets.erase(sets.begin());
   return sets;
 }

@@ -29,9 +29,8 @@ std::map<int64_t, RankFactor> factors_of_ranks(const Rows& wrong, double slack) 
     if (!(std::fabs(row->factor - known.factor) <= 2 * slack * std::fabs(known.factor))) return {};
     known.count += row->count;
   }
-  const bool are_few = std::any_of(factors.begin(), factors.end(), [](const auto& one) {
-    return one.second.count < kFewestOfRank;
-  });
+  const bool are_few = std::ranges::any_of(
+      factors, [](const auto& one) { return one.second.count < kFewestOfRank; });
   return are_few ? std::map<int64_t, RankFactor>() : factors;
 }
 
@@ -43,7 +42,7 @@ std::optional<Proposal> propose_rank_factors(const Difference& difference) {
   const auto factors = factors_of_ranks(difference.wrong, slack);
   if (factors.size() < 2) return std::nullopt;
   const double first = factors.begin()->second.factor;
-  const bool is_common = std::all_of(factors.begin(), factors.end(), [&](const auto& one) {
+  const bool is_common = std::ranges::all_of(factors, [&](const auto& one) {
     return std::fabs(one.second.factor - first) <= 2 * slack * std::fabs(first);
   });
   if (is_common) return std::nullopt;  // propose_factor

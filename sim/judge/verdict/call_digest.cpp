@@ -24,7 +24,7 @@ std::string call_text(const Call& call) {
 }
 
 DigestFinding finding_of(const CallDigest& call, std::vector<int64_t> ranks, std::string message) {
-  std::sort(ranks.begin(), ranks.end());
+  std::ranges::sort(ranks);
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return {.step = call.step,
           .message = std::move(message),
@@ -42,7 +42,7 @@ std::optional<DigestFinding> unequal_results(const Met& met) {
   if (holders.size() < 2) return std::nullopt;
   std::vector<std::vector<int64_t>> classes;
   for (auto& [digest, ranks] : holders) classes.push_back(std::move(ranks));
-  std::sort(classes.begin(), classes.end(), [](const auto& a, const auto& b) {
+  std::ranges::sort(classes, [](const auto& a, const auto& b) {
     return std::tuple(a.size(), b.front()) < std::tuple(b.size(), a.front());
   });
   const std::vector<int64_t> most = classes.back();
@@ -50,7 +50,7 @@ std::optional<DigestFinding> unequal_results(const Met& met) {
   for (size_t i = 0; i + 1 < classes.size(); ++i) {
     others.insert(others.end(), classes[i].begin(), classes[i].end());
   }
-  std::sort(others.begin(), others.end());
+  std::ranges::sort(others);
   const CallDigest& call = *met.members.begin()->second;
   const auto ranks_of = [](const std::vector<int64_t>& ranks) {
     return fmt::format("{} {}", ranks.size() > 1 ? "ranks" : "rank", fmt::join(ranks, ", "));
@@ -115,8 +115,7 @@ std::vector<DigestFinding> digest_findings(const std::vector<std::vector<CallDig
     finding->key = key;
     found.emplace_back(met.when, std::move(*finding));
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(found, [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<DigestFinding> findings;
   for (auto& [when, finding] : found) findings.push_back(std::move(finding));
   return findings;

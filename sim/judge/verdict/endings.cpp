@@ -48,10 +48,10 @@ std::string messages_of(const std::vector<RankEnding>& endings, ResultKind kind)
 
 // Judges a case in which some ranks refused: no other rank of what they refused may have gone on.
 EndingVerdict judge_refusal(const std::vector<RankEnding>& endings, int64_t mesh_ranks) {
-  const auto refusal = std::find_if(endings.begin(), endings.end(), is_refusal);
-  const bool mesh_refused = std::all_of(
-      endings.begin(), endings.end(),
-      [&](const RankEnding& ending) { return ending.rank >= mesh_ranks || is_refusal(ending); });
+  const auto refusal = std::ranges::find_if(endings, is_refusal);
+  const bool mesh_refused = std::ranges::all_of(endings, [&](const RankEnding& ending) {
+    return ending.rank >= mesh_ranks || is_refusal(ending);
+  });
   for (const RankEnding& ending : endings) {
     const bool is_alone = ending.kind == ResultKind::kFinished || ending.kind == ResultKind::kHung;
     const bool went_on = !is_refusal(ending) && (is_alone || !ending.last_call.empty());
@@ -60,12 +60,11 @@ EndingVerdict judge_refusal(const std::vector<RankEnding>& endings, int64_t mesh
             fmt::format("rank {} refused while rank {} went on{}\nrank {}: {}", refusal->rank,
                         ending.rank, call_clause(ending), refusal->rank, refusal->message)};
   }
-  const bool bad_input = std::any_of(endings.begin(), endings.end(), [](const RankEnding& ending) {
-    return ending.kind == ResultKind::kBadInput;
-  });
+  const bool bad_input = std::ranges::any_of(
+      endings, [](const RankEnding& ending) { return ending.kind == ResultKind::kBadInput; });
   const ResultKind kind = bad_input ? ResultKind::kBadInput : ResultKind::kRefused;
-  const auto first = std::find_if(endings.begin(), endings.end(),
-                                  [&](const RankEnding& ending) { return ending.kind == kind; });
+  const auto first =
+      std::ranges::find_if(endings, [&](const RankEnding& ending) { return ending.kind == kind; });
   return {bad_input ? Verdict::kBadInput : Verdict::kRefused, kind, first->message};
 }
 
@@ -77,27 +76,26 @@ std::optional<EndingVerdict> judge_endings(const std::vector<RankEnding>& ending
     return EndingVerdict{Verdict::kInternal, ResultKind::kInternal, "the case has no rank endings"};
   }
   const auto has = [&](ResultKind kind) {
-    return std::any_of(endings.begin(), endings.end(),
-                       [&](const RankEnding& ending) { return ending.kind == kind; });
+    return std::ranges::any_of(endings,
+                               [&](const RankEnding& ending) { return ending.kind == kind; });
   };
-  if (std::all_of(endings.begin(), endings.end(),
-                  [](const RankEnding& ending) { return ending.kind == ResultKind::kFinished; })) {
+  if (std::ranges::all_of(
+          endings, [](const RankEnding& ending) { return ending.kind == ResultKind::kFinished; })) {
     return {};
   }
   // What the machine lacks it need not lack for all ranks; the others only saw this one go.
-  const auto lacking = std::find_if(endings.begin(), endings.end(),
-                                    [](const RankEnding& ending) { return ending.shortage; });
+  const auto lacking =
+      std::ranges::find_if(endings, [](const RankEnding& ending) { return ending.shortage; });
   if (lacking != endings.end()) {
     return EndingVerdict{Verdict::kBadInput, ResultKind::kBadInput, lacking->message};
   }
   // One rank's refusal ended the world: the others were aborted, or waited for a rank that left.
-  const bool only_consequences =
-      std::all_of(endings.begin(), endings.end(), [](const RankEnding& ending) {
-        return is_refusal(ending) || ending.kind == ResultKind::kFinished ||
-               ending.kind == ResultKind::kAborted || ending.kind == ResultKind::kDeadlock ||
-               ending.kind == ResultKind::kHung;
-      });
-  if (only_consequences && std::any_of(endings.begin(), endings.end(), is_refusal)) {
+  const bool only_consequences = std::ranges::all_of(endings, [](const RankEnding& ending) {
+    return is_refusal(ending) || ending.kind == ResultKind::kFinished ||
+           ending.kind == ResultKind::kAborted || ending.kind == ResultKind::kDeadlock ||
+           ending.kind == ResultKind::kHung;
+  });
+  if (only_consequences && std::ranges::any_of(endings, is_refusal)) {
     return judge_refusal(endings, mesh_ranks);
   }
   for (const ResultKind kind : kCauses) {
@@ -105,7 +103,7 @@ std::optional<EndingVerdict> judge_endings(const std::vector<RankEnding>& ending
     return EndingVerdict{kind == ResultKind::kInternal ? Verdict::kInternal : Verdict::kFailed,
                          kind, messages_of(endings, kind)};
   }
-  const auto unknown = std::find_if(endings.begin(), endings.end(), [](const RankEnding& ending) {
+  const auto unknown = std::ranges::find_if(endings, [](const RankEnding& ending) {
     return ending.kind != ResultKind::kFinished && !is_refusal(ending);
   });
   const ResultKind kind = unknown == endings.end() ? ResultKind::kNone : unknown->kind;

@@ -44,8 +44,7 @@ std::vector<std::pair<Place, const ResultRow*>> placed_rows(
   for (const RankReport& report : reports) {
     for (const ResultRow& row : report.rows) placed.emplace_back(place_of(row), &row);
   }
-  std::stable_sort(placed.begin(), placed.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(placed, [](const auto& a, const auto& b) { return a.first < b.first; });
   return placed;
 }
 
@@ -68,8 +67,7 @@ Rows differing_replicas(const Rows& rows) {
   }
   for (const auto& [key, group] : groups) {
     const uint64_t first = group.front()->digest;
-    if (std::any_of(group.begin(), group.end(),
-                    [&](const ResultRow* row) { return row->digest != first; })) {
+    if (std::ranges::any_of(group, [&](const ResultRow* row) { return row->digest != first; })) {
       return group;
     }
   }
@@ -77,7 +75,7 @@ Rows differing_replicas(const Rows& rows) {
 }
 
 bool quick_replicas_agree(const Rows& rows) {
-  return std::all_of(rows.begin(), rows.end(), [&](const ResultRow* row) {
+  return std::ranges::all_of(rows, [&](const ResultRow* row) {
     return row->digest == rows.front()->digest || !row->compares_replicas ||
            row->replicas.size() < 2;
   });
@@ -136,7 +134,7 @@ class Judge {
     if (addends != addends_.end() && !is_fed(*rows.front())) {
       return wrong_addends(rows, addends->second);
     }
-    if (std::any_of(rows.begin(), rows.end(), [](const auto* row) { return row->is_wrong(); })) {
+    if (std::ranges::any_of(rows, [](const auto* row) { return row->is_wrong(); })) {
       return wrong_values(rows);
     }
     if (!quick_replicas_agree(rows)) {
@@ -193,7 +191,7 @@ class Judge {
       if (place <= here) continue;
       if (row->step != found.step) break;
       if (!rows.empty() && place_of(*rows.front()) != place) {
-        if (std::any_of(rows.begin(), rows.end(), [](auto* r) { return r->is_wrong(); })) break;
+        if (std::ranges::any_of(rows, [](auto* r) { return r->is_wrong(); })) break;
         rows.clear();
       }
       rows.push_back(row);
@@ -243,7 +241,7 @@ class Judge {
     }
     for (const Piece* piece : pieces) {
       const auto is_zero = [](double value) { return value == 0; };
-      if (!std::all_of(piece->actual.begin(), piece->actual.end(), is_zero)) {
+      if (!std::ranges::all_of(piece->actual, is_zero)) {
         empty.erase(piece->rank);
       }
     }
@@ -260,7 +258,7 @@ class Judge {
 
   // "dp, cp": the axes of the first row that is an addend.
   static std::string partial_axes(const Rows& rows) {
-    const auto row = std::find_if(rows.begin(), rows.end(), [](auto* r) { return r->partial; });
+    const auto row = std::ranges::find_if(rows, [](auto* r) { return r->partial; });
     return row == rows.end() ? "" : fmt::format("{}", fmt::join((*row)->partial_axes, ", "));
   }
 

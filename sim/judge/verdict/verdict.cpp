@@ -100,9 +100,8 @@ bool is_before(const DigestFinding& digest, const CaseResult& result,
   for (const int64_t rank : ranks) {
     const std::vector<CallDigest>& calls = endings[static_cast<size_t>(rank)].digests;
     CallKeys keys;
-    const auto made = std::find_if(calls.begin(), calls.end(), [&](const CallDigest& call) {
-      return keys.next(call.call) == digest.key;
-    });
+    const auto made = std::ranges::find_if(
+        calls, [&](const CallDigest& call) { return keys.next(call.call) == digest.key; });
     if (made == calls.end()) continue;
     took_part = true;
     const bool is_of_worst = rank == found.worst.rank && found.kind != ResultKind::kMissing;
@@ -280,9 +279,7 @@ CaseResult judge(const CaseSpec& spec, const std::vector<RankEnding>& endings,
 }
 
 int exit_status(const std::vector<CaseResult>& results, bool no_unresolved) {
-  const auto any = [&](const auto& applies) {
-    return std::any_of(results.begin(), results.end(), applies);
-  };
+  const auto any = [&](const auto& applies) { return std::ranges::any_of(results, applies); };
   const auto got = [&](Verdict verdict) {
     return any(
         [&](const CaseResult& result) { return !result.as_expected && result.verdict == verdict; });

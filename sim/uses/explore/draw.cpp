@@ -42,9 +42,8 @@ std::string group_of(const std::string& path) {
 // Whether it has an effect only beside a value of a key other than the workload.
 bool is_dependent(const std::string& path) {
   const std::vector<Way>& ways = ways_of(path);
-  return !ways.empty() && std::none_of(ways.begin(), ways.end(), [](const Way& way) {
-    return std::all_of(way.begin(), way.end(),
-                       [](const Needed& needed) { return needed.path == "workload"; });
+  return !ways.empty() && std::ranges::none_of(ways, [](const Way& way) {
+    return std::ranges::all_of(way, [](const Needed& needed) { return needed.path == "workload"; });
   });
 }
 
@@ -90,9 +89,8 @@ bool Drawer::require_effect(Drawing& drawing, const std::string& path,
   for (const Needed& needed : any(ways_of(path), random)) {
     if (needed.path.find("[].") != std::string::npos) {
       json& stages = drawing.settings[kStages];
-      const bool there = std::any_of(stages.begin(), stages.end(), [&](const json& stage) {
-        return stage["do"] == needed.value;
-      });
+      const bool there = std::ranges::any_of(
+          stages, [&](const json& stage) { return stage["do"] == needed.value; });
       if (!there) stages.push_back({{"do", needed.value}});
       if (!require_effect(drawing, needed.path, random)) return false;
       continue;

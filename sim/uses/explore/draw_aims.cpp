@@ -57,9 +57,8 @@ std::optional<CaseSettings> Drawer::draw_registered(std::mt19937_64& random) {
     auto settings = draw(pair, random, kTries);
     if (!settings) continue;
     const std::vector<uint64_t> triples = triples_in(*settings);
-    const int64_t added = std::count_if(triples.begin(), triples.end(), [&](uint64_t triple) {
-      return triples_.count(triple) == 0;
-    });
+    const int64_t added = std::ranges::count_if(
+        triples, [&](uint64_t triple) { return triples_.count(triple) == 0; });
     if (added > most) best = std::move(settings);
     most = std::max(most, added);
   }

@@ -53,7 +53,7 @@ class PipelineFit : private FittedSettings {
   }
   int64_t most_ranks() const {
     const std::vector<int64_t> all = stage_ranks();
-    return all.empty() ? 1 : *std::max_element(all.begin(), all.end());
+    return all.empty() ? 1 : *std::ranges::max_element(all);
   }
 
   // What is refused in stages.
@@ -111,9 +111,9 @@ class PipelineFit : private FittedSettings {
   // One for the stages of the case, as even as the given one.
   void layout() {
     const auto all = stage_ranks();
-    const bool several =
-        size(kRefPp, 1) > 1 ||
-        std::any_of(all.begin(), all.end(), [&](int64_t ranks) { return ranks != all.front(); });
+    const bool several = size(kRefPp, 1) > 1 || std::ranges::any_of(all, [&](int64_t ranks) {
+                           return ranks != all.front();
+                         });
     const bool others =
         is_fixed(kFirst) || is_fixed(kLast) || is_fixed(kCounts[0]) || is_fixed(kCounts[1]);
     if (several || others) drop(kLayout);
@@ -139,13 +139,12 @@ class PipelineFit : private FittedSettings {
   void layers() {
     const std::vector<int64_t> all = stage_ranks();
     const int64_t chunks = size(kChunks, 1);
-    const bool counts = std::any_of(std::begin(kCounts), std::end(kCounts), [&](const char* path) {
-      return setting_of(settings_, path) == true;
-    });
+    const bool counts = std::ranges::any_of(
+        kCounts, [&](const char* path) { return setting_of(settings_, path) == true; });
     const bool several =
-        !std::all_of(all.begin(), all.end(), [&](int64_t ranks) { return ranks == all.front(); });
-    const bool fixed_counts = std::any_of(std::begin(kCounts), std::end(kCounts),
-                                          [&](const char* path) { return is_fixed(path); });
+        !std::ranges::all_of(all, [&](int64_t ranks) { return ranks == all.front(); });
+    const bool fixed_counts =
+        std::ranges::any_of(kCounts, [&](const char* path) { return is_fixed(path); });
     const bool ends = has(kFirst) || has(kLast);
     const bool drops_ends = several || is_fixed(kLayers) || (counts && ends && fixed_counts);
     const bool drops_counts = several || is_fixed(kLayers) || (counts && ends && !drops_ends);

@@ -280,8 +280,7 @@ std::vector<Edit> smaller_cases(const CaseSettings& settings) {
     const double gain = size - size_of(edited(settings, edit));
     if (gain > 0) gains.emplace_back(gain, std::move(edit));
   }
-  std::stable_sort(gains.begin(), gains.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ranges::stable_sort(gains, [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<Edit> sorted;
   for (auto& [gain, edit] : gains) sorted.push_back(std::move(edit));
   return sorted;

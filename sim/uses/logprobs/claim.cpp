@@ -201,8 +201,7 @@ std::optional<Claim> judge_place(const Comparison& comparison, const std::vector
 Mixture fit_mixture(const std::vector<double>& sizes, const std::vector<char>& classes,
                     double floor) {
   if (sizes.empty()) return {.small = floor, .large = floor, .wrong = {0.5}};
-  const int num_classes =
-      classes.empty() ? 1 : 1 + *std::max_element(classes.begin(), classes.end());
+  const int num_classes = classes.empty() ? 1 : 1 + *std::ranges::max_element(classes);
   std::vector<double> sorted = sizes;
   std::vector<std::pair<double, double>> starts;
   for (const auto& [low, high] : {std::pair{0.05, 0.6}, {0.25, 0.9}, {0.5, 0.99}}) {

@@ -36,9 +36,8 @@ double median_size(std::vector<double> differences) {
 
 Token largest_of(const Comparison& comparison) {
   const auto& differences = comparison.differences;
-  const auto largest =
-      std::max_element(differences.begin(), differences.end(),
-                       [](double a, double b) { return std::abs(a) < std::abs(b); });
+  const auto largest = std::ranges::max_element(
+      differences, [](double a, double b) { return std::abs(a) < std::abs(b); });
   return comparison.pair.tokens[largest - differences.begin()];
 }
 
@@ -136,12 +135,12 @@ std::vector<Claim> best_claims(const Comparison& comparison, std::string& listed
   const auto is_named_temperature = [](const Claim& claim) {
     return claim.cause == "temperature" && claim.named_by_metadata;
   };
-  if (std::any_of(claims.begin(), claims.end(), is_named_temperature))
+  if (std::ranges::any_of(claims, is_named_temperature))
     std::erase_if(claims, [](const Claim& claim) {
       return claim.cause == "factor" || claim.cause == "log_base";
     });
-  std::stable_sort(claims.begin(), claims.end(),
-                   [](const Claim& a, const Claim& b) { return a.score() > b.score(); });
+  std::ranges::stable_sort(claims,
+                           [](const Claim& a, const Claim& b) { return a.score() > b.score(); });
   std::set<std::string> named;
   std::erase_if(claims, [&](const Claim& claim) { return !named.insert(claim.cause).second; });
   while (!claims.empty() && claims.back().score() < claims.front().score() - kAsGood) {

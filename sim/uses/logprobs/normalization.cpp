@@ -80,8 +80,7 @@ std::vector<Evidence> evidence_of(const Direction& direction, double tolerance) 
     all.push_back(
         {pair.tokens[i].id, own, direction.rise(i) >= own - allowed, raised > kClear * allowed});
   }
-  std::sort(all.begin(), all.end(),
-            [](const Evidence& a, const Evidence& b) { return a.own < b.own; });
+  std::ranges::sort(all, [](const Evidence& a, const Evidence& b) { return a.own < b.own; });
   return all;
 }
 
@@ -129,7 +128,7 @@ Shard find_lost_shard(const Direction& direction, double tolerance) {
       count(i, of_part[part]);
       if (evidence[i].above_zero) above_zero[part] = 1;
     }
-    const auto above = std::count(above_zero.begin(), above_zero.end(), 1);
+    const auto above = std::ranges::count(above_zero, 1);
     for (int64_t part = 0; part < parts; ++part) {
       const Counts& inside = of_part[static_cast<size_t>(part)];
       const double tokens = sum_of(inside.tokens);

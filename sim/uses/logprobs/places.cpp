@@ -18,7 +18,7 @@ std::string ordinal(int64_t n) {
 }
 
 bool all_one(const std::vector<char>& inside) {
-  return std::adjacent_find(inside.begin(), inside.end(), std::not_equal_to<>()) == inside.end();
+  return std::ranges::adjacent_find(inside, std::not_equal_to<>()) == inside.end();
 }
 
 struct Padding {
@@ -111,7 +111,7 @@ std::optional<Claim> propose_vocabulary_shard(const Comparison& comparison) {
   std::vector<Range> ranges = equal_ranges(vocab_size, {2, 3, 4, 6, 8, 16, 32, 64});
   std::erase_if(ranges, [&](const Range& range) {
     const auto inside = [&](int64_t id) { return range.contains(id); };
-    return std::count_if(ids.begin(), ids.end(), inside) < 2;
+    return std::ranges::count_if(ids, inside) < 2;
   });
   BestPlace whole(comparison);
   for (const Range& range : ranges) {
@@ -164,10 +164,9 @@ std::optional<Claim> propose_token_id(const Comparison& comparison) {
     squared[comparison.pair.tokens[i].id] += comparison.differences[i] * comparison.differences[i];
   }
   if (squared.empty()) return std::nullopt;
-  const int64_t id =
-      std::max_element(squared.begin(), squared.end(), [](const auto& a, const auto& b) {
-        return a.second < b.second;
-      })->first;
+  const int64_t id = std::ranges::max_element(squared, [](const auto& a, const auto& b) {
+                       return a.second < b.second;
+                     })->first;
   return judge_place(
       comparison, tokens_where(comparison, [&](const Token& token) { return token.id == id; }),
       {.cause = "token_id",
@@ -205,7 +204,7 @@ std::set<int64_t> most_differing(const Comparison& comparison, const Deal& deal)
   for (int64_t replica = 0; replica < deal.replicas; ++replica) {
     if (counts[replica] > 0) order.push_back(replica);
   }
-  std::stable_sort(order.begin(), order.end(), [&](int64_t one, int64_t other) {
+  std::ranges::stable_sort(order, [&](int64_t one, int64_t other) {
     return sums[one] / counts[one] > sums[other] / counts[other];
   });
   double most = 0;

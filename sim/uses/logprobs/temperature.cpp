@@ -128,17 +128,16 @@ class TemperatureFit {
     }
     // A ratio of the metadata is one of few alternatives.
     const auto value = [&](const Fit& fit) {
-      const bool is_named =
-          std::any_of(candidates.begin(), candidates.end(),
-                      [&](const Candidate& candidate) { return candidate.alpha == fit.alpha; });
+      const bool is_named = std::ranges::any_of(
+          candidates, [&](const Candidate& candidate) { return candidate.alpha == fit.alpha; });
       return fit.signs.nats() + (is_named ? std::log(2.0 * kSteps) : 0);
     };
     // A ratio that explains too little hides none that may be claimed.
     const auto rank = [&](const Fit& fit) {
       return std::pair(share_at(fit.alpha) >= kLeastShare, value(fit));
     };
-    best_ = *std::max_element(fits_.begin(), fits_.end(),
-                              [&](const Fit& a, const Fit& b) { return rank(a) < rank(b); });
+    best_ = *std::ranges::max_element(
+        fits_, [&](const Fit& a, const Fit& b) { return rank(a) < rank(b); });
     // What the noise of the dtype allows, whichever tolerance fits best.
     range_ = {best_.alpha, best_.alpha};
     for (const Fit& fit : fits_) {
@@ -214,8 +213,7 @@ Contradictions contradictions_of(const Comparison& comparison, double alpha) {
   std::vector<size_t> order(tokens.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const auto entropy = [&](size_t i) { return differences[i] / (alpha - 1) - tokens[i].a; };
-  std::sort(order.begin(), order.end(),
-            [&](size_t i, size_t k) { return entropy(i) < entropy(k); });
+  std::ranges::sort(order, [&](size_t i, size_t k) { return entropy(i) < entropy(k); });
   Contradictions found;
   for (size_t part = 0; part < kParts; ++part) {
     const size_t begin = part * order.size() / kParts, end = (part + 1) * order.size() / kParts;

@@ -65,15 +65,14 @@ Copies copies_of_outputs(const RecordedRun& run, const RecordedRun& reference) {
   const auto time = [](const Hashes& group) {
     return std::pair(group.front()->piece.step, group.front()->piece.order);
   };
-  std::stable_sort(copies.groups.begin(), copies.groups.end(),
-                   [&](const Hashes& a, const Hashes& b) { return time(a) < time(b); });
+  std::ranges::stable_sort(copies.groups,
+                           [&](const Hashes& a, const Hashes& b) { return time(a) < time(b); });
   return copies;
 }
 
 bool differ(const Hashes& group) {
-  return std::any_of(group.begin(), group.end(), [&](const RecordedHash* hash) {
-    return hash->digest != group.front()->digest;
-  });
+  return std::ranges::any_of(
+      group, [&](const RecordedHash* hash) { return hash->digest != group.front()->digest; });
 }
 
 judge::Divergence finding_of(const Hashes& group, const std::vector<Hashes>& groups) {
@@ -153,9 +152,9 @@ HashJudgement judge_hashes(const RecordedRun& run, const RecordedRun& reference)
   HashJudgement out;
   if (run.hashes.empty()) return out;
   const Copies copies = copies_of_outputs(run, reference);
-  const auto wrong = std::find_if(copies.groups.begin(), copies.groups.end(), differ);
+  const auto wrong = std::ranges::find_if(copies.groups, differ);
   if (wrong != copies.groups.end()) out.divergence = finding_of(*wrong, copies.groups);
-  const auto unequal = std::count_if(copies.groups.begin(), copies.groups.end(), differ);
+  const auto unequal = std::ranges::count_if(copies.groups, differ);
   out.note = fmt::format("{} hashes of outputs", run.hashes.size());
   if (!copies.groups.empty()) {
     out.note +=

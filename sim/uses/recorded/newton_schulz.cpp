@@ -71,8 +71,7 @@ Matrix orthogonal(Matrix matrix, const MatrixRule& rule, bool is_narrow) {
 
 bool fits(const std::vector<int64_t>& blocks, int64_t rows) {
   const int64_t length = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
-  const bool is_empty =
-      std::any_of(blocks.begin(), blocks.end(), [](int64_t one) { return one < 1; });
+  const bool is_empty = std::ranges::any_of(blocks, [](int64_t one) { return one < 1; });
   return blocks.empty() || (!is_empty && rows > 0 && rows % length == 0);
 }
 

@@ -81,7 +81,7 @@ std::string shares_along_an_axis(const RecordedRun& run, const std::map<int64_t,
   for (const MeshAxis& axis : run.mesh.axes()) {
     if (axis.size == 1) continue;
     bool differ = false;
-    const bool fits = std::all_of(norms.begin(), norms.end(), [&](const auto& norm) {
+    const bool fits = std::ranges::all_of(norms, [&](const auto& norm) {
       double sum = 0;
       for (const int64_t peer : run.mesh.peers_along(axis.name, norm.first)) {
         const auto found = norms.find(peer);
@@ -104,9 +104,8 @@ std::string shares_along_an_axis(const RecordedRun& run, const std::map<int64_t,
 std::string other_order(const Squares& squares, const std::map<int64_t, double>& norms) {
   const double of_two = std::sqrt(squares.whole);
   const auto all_have = [&](double norm) {
-    return std::all_of(norms.begin(), norms.end(), [&](const auto& one) {
-      return are_same(one.second, norm / of_two, kSameClip);
-    });
+    return std::ranges::all_of(
+        norms, [&](const auto& one) { return are_same(one.second, norm / of_two, kSameClip); });
   };
   if (all_have(squares.largest)) {
     return "it is the largest magnitude of all gradients, the norm of order infinity, where that "
@@ -155,7 +154,7 @@ std::string copies_counted(const RecordedRun& run, const std::vector<Gradient>& 
       if (is_copied) copied.push_back(parameter_of(tensor->kind, tensor->name));
     }
     if (copied.empty() || copied.size() == copies.size()) continue;
-    const bool fits = std::all_of(norms.begin(), norms.end(), [&](const auto& norm) {
+    const bool fits = std::ranges::all_of(norms, [&](const auto& norm) {
       return are_same(norm.second * norm.second, counted / squares.whole, kSameSquare);
     });
     if (!fits) continue;
@@ -163,9 +162,8 @@ std::string copies_counted(const RecordedRun& run, const std::vector<Gradient>& 
         "its square has the square of {}, which the ranks of {} hold as equal copies, {} times, "
         "and that of the tensors which are cut over {} once: copies count once for each rank",
         copied.size() == 1
-            ? *std::min_element(copied.begin(), copied.end())
-            : fmt::format("{} and {} more", *std::min_element(copied.begin(), copied.end()),
-                          copied.size() - 1),
+            ? *std::ranges::min_element(copied)
+            : fmt::format("{} and {} more", *std::ranges::min_element(copied), copied.size() - 1),
         axis.name, axis.size, axis.name);
   }
   return "";

@@ -49,8 +49,7 @@ std::vector<Tensor> tensors_of(const RecordedRun& run) {
     const int64_t place = place_in_phase(first.phase, first.kind, first.global_shape.empty());
     return std::tuple(judge::golden_position(first.step, first.phase, place), order, tensor.first);
   };
-  std::sort(tensors.begin(), tensors.end(),
-            [&](const Tensor& a, const Tensor& b) { return place(a) < place(b); });
+  std::ranges::sort(tensors, [&](const Tensor& a, const Tensor& b) { return place(a) < place(b); });
   return tensors;
 }
 
@@ -95,7 +94,7 @@ class Assembly {
 
   // Unset when no rank recorded some of its elements.
   std::optional<TensorView> whole() {
-    const bool lacks = std::find(held_.begin(), held_.end(), 0) != held_.end();
+    const bool lacks = std::ranges::find(held_, 0) != held_.end();
     if (lacks) return std::nullopt;
     return TensorView::of(std::move(whole_), first_.global_shape);
   }

@@ -248,8 +248,7 @@ std::string clue_of_state(const RecordedRun& run, const Reference& reference,
   if (found.worst.kind == ObservationKind::kStepCount) return other_count(found.worst);
   const std::vector<Gradient> pieces =
       pieces_beside(run, reference, found.step, [&](const RecordedPiece& piece) {
-        return piece.name == found.tensor &&
-               std::count(found.ranks.begin(), found.ranks.end(), piece.rank) > 0;
+        return piece.name == found.tensor && std::ranges::count(found.ranks, piece.rank) > 0;
       });
   const WrongPart part = wrong_part(pieces);
   if (pieces.empty()) return "";

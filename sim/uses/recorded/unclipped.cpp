@@ -33,8 +33,7 @@ std::string unclipped_update(const RecordedRun& run, const Reference& reference,
   if (found.worst.kind != ObservationKind::kParameter || coefficient == 1) return "";
   const auto of_step = [&](int64_t step) {
     return pieces_beside(run, reference, step, [&](const RecordedPiece& piece) {
-      return piece.name == found.tensor &&
-             std::count(found.ranks.begin(), found.ranks.end(), piece.rank) > 0;
+      return piece.name == found.tensor && std::ranges::count(found.ranks, piece.rank) > 0;
     });
   };
   const std::vector<Gradient> now = of_step(found.step), before = of_step(found.step - 1);

@@ -50,8 +50,7 @@ std::string is_sum_of_experts(const CaseSpec& spec, const ModelConfig& config) {
       config.router.scores == RouterScores::kSoftmaxOfChosen || config.router.normalized;
   if (config.traits().with_equal_experts == nullptr || !sums_to_1)
     return "the weights of a token's experts do not sum to 1, or others are added";
-  const bool all = std::all_of(config.expert_layers.begin(), config.expert_layers.end(),
-                               [](bool has) { return has; });
+  const bool all = std::ranges::all_of(config.expert_layers, [](bool has) { return has; });
   if (!all && config.expert_width != config.intermediate_size) {
     return "layers without experts have an MLP of another width";
   }

@@ -32,8 +32,7 @@ std::vector<int64_t> common_ranks(const std::vector<Suspicion>& all, int64_t hos
   std::vector<int64_t> common = hosts.ranks_of(host);
   for (const Suspicion& suspicion : all) {
     std::erase_if(common, [&](int64_t rank) {
-      return std::find(suspicion.ranks.begin(), suspicion.ranks.end(), rank) ==
-             suspicion.ranks.end();
+      return std::ranges::find(suspicion.ranks, rank) == suspicion.ranks.end();
     });
   }
   return common;
@@ -115,9 +114,9 @@ std::vector<Suspicion> suspicions_of(const std::vector<WrongResult>& evidence) {
       continue;
     }
     const RankSet& who = receivers[{one.call, one.group}];
-    const bool evidence_is_whole = std::all_of(
-        one.group.begin(), one.group.end(),
-        [&](int64_t rank) { return who.count(rank) > 0 || counts[rank] < kMaxEvidence; });
+    const bool evidence_is_whole = std::ranges::all_of(one.group, [&](int64_t rank) {
+      return who.count(rank) > 0 || counts[rank] < kMaxEvidence;
+    });
     const bool some = evidence_is_whole && who.size() < one.group.size() && is_of_all;
     if (!seen.insert({one.call, -1, one.group.front()}).second) continue;
     if (some) {
@@ -153,18 +152,17 @@ std::vector<ValidationFinding> blame(Stage stage, int64_t round,
     });
     // Where several hosts explain as much, only what all of them explain counts against them.
     std::erase_if(likely, [&](int64_t host) {
-      return !std::all_of(explained.begin(), explained.end(), [&](const Suspicion& one) {
-        return host_set(one, hosts).count(host) > 0;
-      });
+      return !std::ranges::all_of(
+          explained, [&](const Suspicion& one) { return host_set(one, hosts).count(host) > 0; });
     });
     put_telling_first(explained);
     ValidationFinding finding{.stage = stage, .kind = FindingKind::kValues, .round = round};
     finding.pattern = explained.front().evidence->pattern;
     for (const int64_t host : likely) finding.hosts.push_back(hosts.name(host));
-    const bool link = likely.size() == 2 &&
-                      std::all_of(explained.begin(), explained.end(), [&](const Suspicion& one) {
-                        return is_message_between_hosts(one, hosts);
-                      });
+    const bool link =
+        likely.size() == 2 && std::ranges::all_of(explained, [&](const Suspicion& one) {
+          return is_message_between_hosts(one, hosts);
+        });
     if (likely.size() == 1) {
       finding.ranks = common_ranks(explained, chosen, hosts);
       // All ranks of a host, or none of them alone: the host.
@@ -254,13 +252,12 @@ HostsTried tried(HostNumbers hosts, const RunHosts& run, bool& in_halves) {
     if (one.finished) return {hosts, left_out};
     HostNumbers rest;
     for (const int64_t host : hosts) {
-      const bool stopped =
-          std::find(one.stopped.begin(), one.stopped.end(), host) != one.stopped.end();
+      const bool stopped = std::ranges::find(one.stopped, host) != one.stopped.end();
       if (!stopped) rest.push_back(host);
     }
     if (rest.size() == hosts.size() || rest.empty()) break;
     for (const int64_t host : hosts) {
-      if (std::find(rest.begin(), rest.end(), host) == rest.end()) left_out.push_back(host);
+      if (std::ranges::find(rest, host) == rest.end()) left_out.push_back(host);
     }
     hosts = rest;
   }

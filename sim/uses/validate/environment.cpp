@@ -46,9 +46,8 @@ std::vector<OddFact> odd_facts(const std::vector<Facts>& facts) {
     if (kOwnFacts.count(name) > 0) continue;
     std::map<std::string, size_t> counts;
     for (const Facts& host : facts) ++counts[value_of(host, name)];
-    const auto usual =
-        std::max_element(counts.begin(), counts.end(),
-                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto usual = std::ranges::max_element(
+        counts, [](const auto& a, const auto& b) { return a.second < b.second; });
     if (2 * usual->second <= facts.size()) continue;  // no value is the usual one
     for (size_t host = 0; host < facts.size(); ++host) {
       const std::string value = value_of(facts[host], name);

@@ -91,7 +91,7 @@ class SuiteMap {
   // Call it last.
   void no_others() const {
     for (const YamlEntry& entry : node_.entries) {
-      if (std::find(known_.begin(), known_.end(), entry.key) != known_.end()) continue;
+      if (std::ranges::find(known_, entry.key) != known_.end()) continue;
       const std::string nearest = nearest_name(entry.key, known_);
       fail_at(file_, entry.line, entry.column, fmt::format("'{}' is not a key here", entry.key),
               nearest.empty() ? fmt::format("known are {}", fmt::join(known_, ", "))
@@ -217,9 +217,7 @@ void read_maps(SuiteMap& map, const std::string& file, Suite& suite) {
 
 }  // namespace
 
-bool Suite::has(Stage stage) const {
-  return std::find(stages.begin(), stages.end(), stage) != stages.end();
-}
+bool Suite::has(Stage stage) const { return std::ranges::find(stages, stage) != stages.end(); }
 
 Suite parse_suite(const std::string& file, const std::string& text) {
   const YamlNode root = parse_yaml(file, text);

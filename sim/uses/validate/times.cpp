@@ -192,9 +192,7 @@ std::vector<int64_t> surely_slow(const Times& times, const Hosts& hosts) {
 std::vector<RankPair> doubtful_pairs(const Times& times, const Hosts& hosts, double factor) {
   const Medians in_host = medians_of(times, hosts, false), between = medians_of(times, hosts, true);
   const std::vector<int64_t> sure = surely_slow(times, hosts);
-  const auto is_sure = [&](int64_t rank) {
-    return std::find(sure.begin(), sure.end(), rank) != sure.end();
-  };
+  const auto is_sure = [&](int64_t rank) { return std::ranges::find(sure, rank) != sure.end(); };
   std::vector<RankPair> doubtful;
   for (const PairTime& pair : times.pairs) {
     const Medians& medians = is_between(pair, hosts) ? between : in_host;
@@ -212,7 +210,7 @@ nlohmann::json to_json(const Times& times, const Hosts& hosts, size_t most) {
     return slowness_of(pair, is_between(pair, hosts) ? between : in_host);
   };
   std::vector<PairTime> pairs = times.pairs;
-  std::stable_sort(pairs.begin(), pairs.end(), [&](const PairTime& a, const PairTime& b) {
+  std::ranges::stable_sort(pairs, [&](const PairTime& a, const PairTime& b) {
     return slowness(a).worst() > slowness(b).worst();
   });
   if (pairs.size() > most) pairs.resize(most);

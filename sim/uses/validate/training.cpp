@@ -23,8 +23,7 @@ using Numbers = std::set<int64_t>;
 
 // The digests of one rank in most of the runs, those that match first.
 const TensorDigests& usual_digests(const std::vector<RotatedRun>& runs, size_t rank) {
-  const bool any =
-      std::any_of(runs.begin(), runs.end(), [](const auto& run) { return run.matches; });
+  const bool any = std::ranges::any_of(runs, [](const auto& run) { return run.matches; });
   size_t best = 0, best_count = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
     if (any && !runs[i].matches) continue;
@@ -125,14 +124,13 @@ std::vector<ValidationFinding> judge_rotations(const std::string& case_name,
     guilty_processes = guilty_processes ? intersection(*guilty_processes, processes) : processes;
     guilty_ranks = guilty_ranks ? intersection(*guilty_ranks, ranks) : ranks;
   }
-  const bool all_equal = std::all_of(runs.begin(), runs.end(), [&](const RotatedRun& run) {
-    return run.digests == runs.front().digests;
-  });
-  const bool moved = std::any_of(runs.begin(), runs.end(),
-                                 [&](const RotatedRun& run) { return run.shift != runs[0].shift; });
+  const bool all_equal = std::ranges::all_of(
+      runs, [&](const RotatedRun& run) { return run.digests == runs.front().digests; });
+  const bool moved =
+      std::ranges::any_of(runs, [&](const RotatedRun& run) { return run.shift != runs[0].shift; });
   const WrongRun& first = wrong.front();
-  const bool values = std::any_of(wrong.begin(), wrong.end(),
-                                  [&](const WrongRun& one) { return !runs[one.index].matches; });
+  const bool values =
+      std::ranges::any_of(wrong, [&](const WrongRun& one) { return !runs[one.index].matches; });
   ValidationFinding finding{.stage = Stage::kTraining,
                             .kind = values ? FindingKind::kValues : FindingKind::kDigest,
                             .round = round};
@@ -168,8 +166,7 @@ ValidationFinding narrowed(ValidationFinding finding,
   for (const ValidationFinding& other : others) {
     if (other.kind != FindingKind::kValues || other.hosts.size() != 1) continue;
     const auto& all = finding.hosts;
-    if (std::find(all.begin(), all.end(), other.hosts[0]) != all.end())
-      named.insert(other.hosts[0]);
+    if (std::ranges::find(all, other.hosts[0]) != all.end()) named.insert(other.hosts[0]);
   }
   if (named.size() != 1) return finding;
   finding.hosts = {*named.begin()};

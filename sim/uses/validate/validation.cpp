@@ -107,8 +107,7 @@ class Validation {
     const auto on_hosts = [&](const std::vector<int64_t>& hosts) {
       members_.clear();
       for (const int64_t rank : all_ranks()) {
-        const bool is_there =
-            std::find(hosts.begin(), hosts.end(), result_.hosts.of(rank)) != hosts.end();
+        const bool is_there = std::ranges::find(hosts, result_.hosts.of(rank)) != hosts.end();
         if (is_there) members_.push_back(rank);
       }
       ended_ = {};
@@ -143,7 +142,7 @@ class Validation {
              other.hosts == finding.hosts && other.ranks == finding.ranks &&
              other.link == finding.link;
     };
-    if (std::none_of(all.begin(), all.end(), alike)) all.push_back(std::move(finding));
+    if (std::ranges::none_of(all, alike)) all.push_back(std::move(finding));
   }
 
   // The requests are ours: what a rank calls bad input is a limit of the machine.
@@ -299,9 +298,8 @@ class Validation {
   static void note_digests(const std::vector<RotatedRun>& runs, StageResult& stage) {
     size_t digests = 0;
     for (const TensorDigests& rank : runs.front().digests) digests += rank.size();
-    const auto equal = std::count_if(runs.begin(), runs.end(), [&](const RotatedRun& run) {
-      return run.digests == runs.front().digests;
-    });
+    const auto equal = std::ranges::count_if(
+        runs, [&](const RotatedRun& run) { return run.digests == runs.front().digests; });
     stage.elements += static_cast<int64_t>(digests * runs.size());
     stage.note =
         fmt::format("{} tensors, {} of {} runs with equal digests", digests, equal, runs.size());

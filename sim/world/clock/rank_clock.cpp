@@ -99,10 +99,9 @@ std::vector<Stretch> RankClock::timeline() const {
   for (const TimedCall& call : calls_) {
     if (call.waited && call.transfer.timed) in_order_of_waits.push_back(&call);
   }
-  std::stable_sort(in_order_of_waits.begin(), in_order_of_waits.end(),
-                   [](const TimedCall* a, const TimedCall* b) {
-                     return a->blocked_from_us < b->blocked_from_us;
-                   });
+  std::ranges::stable_sort(in_order_of_waits, [](const TimedCall* a, const TimedCall* b) {
+    return a->blocked_from_us < b->blocked_from_us;
+  });
   std::vector<Stretch> entries;
   const auto add = [&](const std::string& name, StretchKind kind, double from_us,
                        double to_us) -> Stretch& {

@@ -42,20 +42,19 @@ void EmulatedWorld::Impl::note_arrival(const std::shared_ptr<Meeting>& meeting, 
 // No call that it is in can take effect before it runs on.
 bool EmulatedWorld::Impl::goes_first(int64_t rank) const {
   if (exact->strict()) return true;
-  return std::none_of(pending_.begin(), pending_.end(), [&](const std::shared_ptr<Meeting>& one) {
-    return std::find(one->arrived.begin(), one->arrived.end(), rank) != one->arrived.end();
+  return std::ranges::none_of(pending_, [&](const std::shared_ptr<Meeting>& one) {
+    return std::ranges::find(one->arrived, rank) != one->arrived.end();
   });
 }
 
 // All members wait for it, and no other call uses its memory.
 bool EmulatedWorld::Impl::goes_first(const Meeting& meeting) const {
-  const bool awaited =
-      std::all_of(meeting.members->begin(), meeting.members->end(), [&](int64_t rank) {
-        return ranks[static_cast<size_t>(rank)]->goes_on_after.get() == &meeting;
-      });
+  const bool awaited = std::ranges::all_of(*meeting.members, [&](int64_t rank) {
+    return ranks[static_cast<size_t>(rank)]->goes_on_after.get() == &meeting;
+  });
   const ScheduleStep effect = effect_of(meeting);
   return (awaited || exact->strict() || meeting.memory.empty()) &&
-         std::none_of(pending_.begin(), pending_.end(), [&](const std::shared_ptr<Meeting>& other) {
+         std::ranges::none_of(pending_, [&](const std::shared_ptr<Meeting>& other) {
            return other.get() != &meeting && exact->overlap(effect, effect_of(*other));
          });
 }
@@ -82,9 +81,8 @@ void EmulatedWorld::Impl::choose_next(int64_t rank) {
     if (possible.empty()) return;  // all have ended, or the matcher will say why none goes on
     const ScheduleStep chosen = exact->choose(possible);
     if (!chosen.is_effect) return slots.choose(chosen.id);
-    const auto found =
-        std::find_if(ready_.begin(), ready_.end(),
-                     [&](const std::shared_ptr<Meeting>& one) { return one->number == chosen.id; });
+    const auto found = std::ranges::find_if(
+        ready_, [&](const std::shared_ptr<Meeting>& one) { return one->number == chosen.id; });
     const std::shared_ptr<Meeting> meeting = *found;
     ready_.erase(found);
     std::erase(pending_, meeting);

@@ -36,7 +36,7 @@ bool ProcessWorld::looks_stuck() {
   const bool mesh_ended = std::all_of(endings_.begin(), endings_.begin() + mesh_ranks_,
                                       [](const auto& ending) { return ending.has_value(); });
   const int64_t end = mesh_ended ? key_.world_size : mesh_ranks_;
-  return std::any_of(endings_.begin(), endings_.end(), [&](const auto& ending) {
+  return std::ranges::any_of(endings_, [&](const auto& ending) {
     return ending && is_refusal(*ending) && matcher_->is_awaited(ending->rank, end);
   });
 }
@@ -160,9 +160,8 @@ bool ForkedWorld::hung_by_links(const std::string& why) {
 // What a rank that failed first may not know: Gloo says only that a connection has gone.
 void ForkedWorld::add_facts(std::vector<RankEnding>& endings) {
   ProcessWorld::add_facts(endings);
-  const bool threw = std::any_of(endings.begin(), endings.end(), [](const RankEnding& ending) {
-    return ending.kind == ResultKind::kThrew;
-  });
+  const bool threw = std::ranges::any_of(
+      endings, [](const RankEnding& ending) { return ending.kind == ResultKind::kThrew; });
   if (!network_ || !threw) return;
   std::string troubles;
   for (const NodeNetwork::Trouble& trouble : network_->troubles()) troubles += "; " + trouble.text;
@@ -185,8 +184,7 @@ void LauncherWorld::end_ranks() { tell(FrameType::kAbort, "the world is made ane
 void LauncherWorld::dismiss(int status) { tell(FrameType::kExit, std::to_string(status)); }
 
 bool LauncherWorld::all_gone() const {
-  return std::all_of(workers_.begin(), workers_.end(),
-                     [](const auto& worker) { return worker->ended(); });
+  return std::ranges::all_of(workers_, [](const auto& worker) { return worker->ended(); });
 }
 
 void LauncherWorld::on_frame(size_t worker, Frame frame) {

@@ -165,8 +165,8 @@ std::vector<double> World::cpu_seconds() const {
 
 bool World::looks_hung(const HangSample& sample) {
   if (!hang_rule_.sample(sample)) return false;
-  const bool slow = std::any_of(workers_.begin(), workers_.end(),
-                                [](const auto& worker) { return worker->runnable(); });
+  const bool slow =
+      std::ranges::any_of(workers_, [](const auto& worker) { return worker->runnable(); });
   if (slow) hang_rule_.restart();  // it waits for the processor or the disk
   return !slow;
 }
@@ -191,8 +191,7 @@ void World::settle() {
 }
 
 bool World::all_ended() const {
-  return std::all_of(endings_.begin(), endings_.end(),
-                     [](const auto& ending) { return ending.has_value(); });
+  return std::ranges::all_of(endings_, [](const auto& ending) { return ending.has_value(); });
 }
 
 void World::kill() {

@@ -224,11 +224,10 @@ void refuse_in_stages(const CaseSpec& spec, const ParallelSpec& parallel) {
   const auto refuse_beside = [&](const char* what, const char* fix) {
     refuse(fmt::format("{} does not run on the {} ranks of axis pp", what, parallel.pp), fix);
   };
-  const bool fails =
-      std::any_of(spec.stages.begin(), spec.stages.end(), [](const StageSpec& stage) {
-        const bool ends_whole = stage.kind == StageKind::kSave || stage.kind == StageKind::kLoad;
-        return stage.interrupted_after > 0 || (stage.fails && !ends_whole);
-      });
+  const bool fails = std::ranges::any_of(spec.stages, [](const StageSpec& stage) {
+    const bool ends_whole = stage.kind == StageKind::kSave || stage.kind == StageKind::kLoad;
+    return stage.interrupted_after > 0 || (stage.fails && !ends_whole);
+  });
   if (fails) {
     refuse_beside("a stage that throws in the middle, on ranks that wait for each other,",
                   "set pipeline_parallel_size to 1, or leave `fails` and `interrupted_after` out");

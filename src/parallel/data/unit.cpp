@@ -41,8 +41,7 @@ FsdpUnit::FsdpUnit(std::string name, std::vector<ParameterPtr> parameters, MeshC
   shard_axis_ = &comm.along(axes.shard);
   replicate_axis_ = axes.replicate.empty() ? nullptr : &comm.along(axes.replicate);
   flat_ = flat_layout();
-  is_empty_ = std::all_of(whole_.begin(), whole_.end(),
-                          [](const at::Tensor& leaf) { return leaf.numel() == 0; });
+  is_empty_ = std::ranges::all_of(whole_, [](const at::Tensor& leaf) { return leaf.numel() == 0; });
   kept_.resize(parameters_.size());
   gradients_.resize(parameters_.size());
 }

@@ -28,8 +28,8 @@ double cost_of(Kind kind, const ActionCosts& costs) {
 }
 
 bool has_weights(const std::vector<Action>& table) {
-  return std::any_of(table.begin(), table.end(),
-                     [](const Action& action) { return action.kind == Kind::kWeights; });
+  return std::ranges::any_of(table,
+                             [](const Action& action) { return action.kind == Kind::kWeights; });
 }
 
 int64_t most_held(const std::vector<Action>& table) {
@@ -76,7 +76,7 @@ class Run {
         }
       }
     }
-    result.makespan = *std::max_element(ends.begin(), ends.end());
+    result.makespan = *std::ranges::max_element(ends);
     for (size_t rank = 0; rank < tables_.size(); ++rank) {
       result.idle.push_back(result.makespan - work[rank]);
       result.held.push_back(most_held(tables_[rank]));
@@ -137,14 +137,13 @@ class Run {
     if (rank == tables_.size()) return {};
     std::vector<BlockedAction> path;
     for (;;) {
-      const auto again = std::find_if(path.begin(), path.end(), [&](const BlockedAction& each) {
-        return each.rank == static_cast<int64_t>(rank);
-      });
+      const auto again = std::ranges::find_if(
+          path, [&](const BlockedAction& each) { return each.rank == static_cast<int64_t>(rank); });
       if (again != path.end()) return {again, path.end()};
       path.push_back(blocked_on(rank));
       rank = static_cast<size_t>(path.back().needs_rank);
       const auto& table = tables_[rank];
-      if (std::find(table.begin(), table.end(), path.back().needs) == table.end()) return path;
+      if (std::ranges::find(table, path.back().needs) == table.end()) return path;
     }
   }
 

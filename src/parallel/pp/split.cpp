@@ -113,9 +113,7 @@ std::vector<int64_t> counted_layers(int64_t layers, const Placement& placement,
   return by_stage;
 }
 
-int64_t count_in(const std::string& text, char part) {
-  return std::count(text.begin(), text.end(), part);
-}
+int64_t count_in(const std::string& text, char part) { return std::ranges::count(text, part); }
 
 [[noreturn]] void refuse_layout(const SplitRules& rules, const std::string& fact,
                                 const std::string& fix) {
@@ -143,7 +141,7 @@ void check_layout_order(const SplitRules& rules, const std::vector<std::string>&
 
 void check_extra_heads(const SplitRules& rules, const std::vector<std::string>& entries) {
   const auto with_heads = [](const std::string& entry) { return count_in(entry, 'm') > 0; };
-  const auto first = std::find_if(entries.begin(), entries.end(), with_heads);
+  const auto first = std::ranges::find_if(entries, with_heads);
   if (first == entries.end()) return;
   if (std::find_if(first + 1, entries.end(), with_heads) != entries.end()) {
     refuse_layout(rules, "has extra heads on two stages", "put all 'm' into one entry");

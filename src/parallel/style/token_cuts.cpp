@@ -22,8 +22,7 @@ std::vector<std::string> TokenCuts::token_axes(const Mesh& mesh) const {
 bool is_first_of_samples(const TokenCuts& cuts, const Mesh& mesh, int64_t rank) {
   const auto& samples = cuts.sample_axes;
   return std::all_of(mesh.axes().begin(), mesh.axes().end(), [&](const MeshAxis& axis) {
-    return axis.name == cuts.stage_axis ||
-           std::find(samples.begin(), samples.end(), axis.name) != samples.end() ||
+    return axis.name == cuts.stage_axis || std::ranges::find(samples, axis.name) != samples.end() ||
            mesh.coordinate(axis.name, rank) == 0;
   });
 }

@@ -12,7 +12,7 @@ namespace shardproof {
 namespace {
 
 size_t literal_characters(const std::string& pattern) {
-  return pattern.size() - static_cast<size_t>(std::count(pattern.begin(), pattern.end(), '*'));
+  return pattern.size() - static_cast<size_t>(std::ranges::count(pattern, '*'));
 }
 
 TpStyle style_from_name(const std::string& name) {
@@ -77,9 +77,8 @@ std::vector<std::string> likely_patterns(const ModelConfig& config) {
 void refuse_idle_patterns(const std::vector<PlanRow>& rows, const std::vector<SlotName>& slots,
                           const ModelConfig& config) {
   for (const PlanRow& row : rows) {
-    const bool used = std::any_of(slots.begin(), slots.end(), [&](const SlotName& slot) {
-      return matches_pattern(row.pattern, slot.name);
-    });
+    const bool used = std::ranges::any_of(
+        slots, [&](const SlotName& slot) { return matches_pattern(row.pattern, slot.name); });
     if (used) continue;
     const std::string near = nearest_name(row.pattern, likely_patterns(config));
     throw_bad_input(
