@@ -262,8 +262,7 @@ std::vector<PathShare> path_shares(const VirtualTime& time) {
   }
   std::vector<PathShare> shares;
   for (const auto& [what, duration_us] : by_what) shares.push_back({what, duration_us});
-  std::ranges::stable_sort(
-      shares, [](const PathShare& a, const PathShare& b) { return a.duration_us > b.duration_us; });
+  std::ranges::stable_sort(shares, std::greater<>(), &PathShare::duration_us);
   return shares;
 }
 

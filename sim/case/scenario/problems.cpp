@@ -98,8 +98,7 @@ PlacedError JsonPlaces::error(const std::vector<std::string>& keys, const std::s
   const YamlNode* node = &tree_;
   int64_t line = tree_.line, column = tree_.column;
   for (const std::string& key : keys) {
-    const auto found = std::ranges::find_if(
-        node->entries, [&key](const YamlEntry& entry) { return entry.key == key; });
+    const auto found = std::ranges::find(node->entries, key, &YamlEntry::key);
     if (found == node->entries.end()) break;
     line = found->line;
     column = found->column;

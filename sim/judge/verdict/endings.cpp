@@ -63,8 +63,7 @@ EndingVerdict judge_refusal(const std::vector<RankEnding>& endings, int64_t mesh
   const bool bad_input = std::ranges::any_of(
       endings, [](const RankEnding& ending) { return ending.kind == ResultKind::kBadInput; });
   const ResultKind kind = bad_input ? ResultKind::kBadInput : ResultKind::kRefused;
-  const auto first =
-      std::ranges::find_if(endings, [&](const RankEnding& ending) { return ending.kind == kind; });
+  const auto first = std::ranges::find(endings, kind, &RankEnding::kind);
   return {bad_input ? Verdict::kBadInput : Verdict::kRefused, kind, first->message};
 }
 

@@ -251,9 +251,7 @@ void Catalog::make_kinds() {
 }
 
 const std::vector<json>& Catalog::workloads() const {
-  return std::find_if(options_.begin(), options_.end(),
-                      [](const DrawnOption& option) { return option.path == "workload"; })
-      ->candidates;
+  return std::ranges::find(options_, "workload", &DrawnOption::path)->candidates;
 }
 
 std::vector<size_t> Catalog::kinds_of_code(const std::string& code) const {

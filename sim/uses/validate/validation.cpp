@@ -298,8 +298,7 @@ class Validation {
   static void note_digests(const std::vector<RotatedRun>& runs, StageResult& stage) {
     size_t digests = 0;
     for (const TensorDigests& rank : runs.front().digests) digests += rank.size();
-    const auto equal = std::ranges::count_if(
-        runs, [&](const RotatedRun& run) { return run.digests == runs.front().digests; });
+    const auto equal = std::ranges::count(runs, runs.front().digests, &RotatedRun::digests);
     stage.elements += static_cast<int64_t>(digests * runs.size());
     stage.note =
         fmt::format("{} tensors, {} of {} runs with equal digests", digests, equal, runs.size());

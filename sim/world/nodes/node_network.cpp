@@ -27,8 +27,7 @@ std::vector<LinkState> by_name(std::vector<LinkState> states,
                                const std::vector<std::string>& names) {
   std::vector<LinkState> sorted;
   for (const std::string& name : names) {
-    const auto found = std::find_if(states.begin(), states.end(),
-                                    [&](const LinkState& state) { return state.name == name; });
+    const auto found = std::ranges::find(states, name, &LinkState::name);
     sorted.push_back(found == states.end() ? LinkState{.name = name} : *found);
   }
   return sorted;

@@ -137,8 +137,7 @@ class Run {
     if (rank == tables_.size()) return {};
     std::vector<BlockedAction> path;
     for (;;) {
-      const auto again = std::ranges::find_if(
-          path, [&](const BlockedAction& each) { return each.rank == static_cast<int64_t>(rank); });
+      const auto again = std::ranges::find(path, static_cast<int64_t>(rank), &BlockedAction::rank);
       if (again != path.end()) return {again, path.end()};
       path.push_back(blocked_on(rank));
       rank = static_cast<size_t>(path.back().needs_rank);

@@ -40,8 +40,7 @@ class AscendingTable {
     return true;
   }
   bool oldest_weights(int64_t chunk) {
-    const auto found = std::find_if(open_.begin(), open_.end(),
-                                    [&](const Action& action) { return action.chunk == chunk; });
+    const auto found = std::ranges::find(open_, chunk, &Action::chunk);
     if (found == open_.end()) return false;
     actions_.push_back(*found);
     open_.erase(found);
