@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 namespace shardproof {
 
@@ -55,37 +56,26 @@ enum class SlotRole {
 };
 
 constexpr SlotKind kind_of(SlotRole role) {
-  switch (role) {
-    case SlotRole::kEmbedding:
-      return SlotKind::kEmbedding;
-    case SlotRole::kStreamNorm:
-    case SlotRole::kQueryNorm:
-    case SlotRole::kKeyNorm:
-    case SlotRole::kLatentNorm:
-      return SlotKind::kNorm;
-    case SlotRole::kRotaryKey:
-      return SlotKind::kRotaryKey;
-    case SlotRole::kAttention:
-      return SlotKind::kAttention;
-    case SlotRole::kResidual:
-      return SlotKind::kResidual;
-    case SlotRole::kActivation:
-      return SlotKind::kActivation;
-    case SlotRole::kRouter:
-      return SlotKind::kRouter;
-    case SlotRole::kSelection:
-      return SlotKind::kSelection;
-    case SlotRole::kRouteWeights:
-      return SlotKind::kRouteWeights;
-    case SlotRole::kExperts:
-      return SlotKind::kExperts;
-    case SlotRole::kSharedSum:
-      return SlotKind::kSharedSum;
-    case SlotRole::kLmHead:
-      return SlotKind::kLmHead;
-    default:
-      return SlotKind::kLinear;
+  constexpr std::pair<SlotRole, SlotKind> kKinds[] = {
+      {SlotRole::kEmbedding, SlotKind::kEmbedding},
+      {SlotRole::kStreamNorm, SlotKind::kNorm},
+      {SlotRole::kQueryNorm, SlotKind::kNorm},
+      {SlotRole::kKeyNorm, SlotKind::kNorm},
+      {SlotRole::kLatentNorm, SlotKind::kNorm},
+      {SlotRole::kRotaryKey, SlotKind::kRotaryKey},
+      {SlotRole::kAttention, SlotKind::kAttention},
+      {SlotRole::kResidual, SlotKind::kResidual},
+      {SlotRole::kActivation, SlotKind::kActivation},
+      {SlotRole::kRouter, SlotKind::kRouter},
+      {SlotRole::kSelection, SlotKind::kSelection},
+      {SlotRole::kRouteWeights, SlotKind::kRouteWeights},
+      {SlotRole::kExperts, SlotKind::kExperts},
+      {SlotRole::kSharedSum, SlotKind::kSharedSum},
+      {SlotRole::kLmHead, SlotKind::kLmHead}};
+  for (const auto& [of, kind] : kKinds) {
+    if (of == role) return kind;
   }
+  return SlotKind::kLinear;
 }
 
 // Whether a layer treats each token of the residual stream, or of what is added to it, separately.
