@@ -61,9 +61,8 @@ Announcement from_json(const json& announced) {
 }
 
 std::string broadcast_text(const std::string& text, Communicator& group, at::Device device) {
-  const at::Tensor size =
-      group.broadcast(at::scalar_tensor(static_cast<int64_t>(text.size()), at::kLong).to(device),
-                      kRoot, "refit info size");
+  const at::Tensor size = group.broadcast(at::scalar_tensor(std::ssize(text), at::kLong).to(device),
+                                          kRoot, "refit info size");
   const auto length = size.item<int64_t>();
   const bool is_root = group.rank() == kRoot;
   if (length <= 0 || (is_root && length != std::ssize(text))) {

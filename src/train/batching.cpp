@@ -52,7 +52,7 @@ Bins packed_bins(const std::vector<int64_t>& lengths, int64_t dp_size, int64_t d
     return {begin, begin + static_cast<int64_t>(share)};
   }
   return bins_of_share(
-      places, samples_of(static_cast<int64_t>(lengths.size()), dp_size, dp_rank),
+      places, samples_of(std::ssize(lengths), dp_size, dp_rank),
       [&](const std::vector<int64_t>& own) {
         return pack_first_fit_decreasing(
             own, options.token_budget > 0 ? budget : std::max<int64_t>(1, c10::sum_integers(own)));
@@ -61,11 +61,10 @@ Bins packed_bins(const std::vector<int64_t>& lengths, int64_t dp_size, int64_t d
 
 Bins dynamic_bins(const std::vector<int64_t>& lengths, int64_t dp_size, int64_t dp_rank,
                   const BatchingOptions& options, int64_t multiple) {
-  return bins_of_share(lengths, samples_of(static_cast<int64_t>(lengths.size()), dp_size, dp_rank),
+  return bins_of_share(lengths, samples_of(std::ssize(lengths), dp_size, dp_rank),
                        [&](const std::vector<int64_t>& own) {
                          const int64_t longest = *std::max_element(own.begin(), own.end());
-                         const int64_t all =
-                             static_cast<int64_t>(own.size()) * round_up(longest, multiple);
+                         const int64_t all = std::ssize(own) * round_up(longest, multiple);
                          return dynamic_batches(
                              own, options.token_budget > 0 ? options.token_budget : all, multiple);
                        });

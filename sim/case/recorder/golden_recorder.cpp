@@ -64,7 +64,7 @@ void GoldenRecorder::observe(const Observation& observation) {
   SHARDPROOF_ASSERT(observation.kind != ObservationKind::kUnknown,
                     "the golden observed '" + key + "' without its kind");
   KeptTensor kept;
-  kept.order = static_cast<int64_t>(tensors_.size());
+  kept.order = std::ssize(tensors_);
   kept.kind = observation.kind;
   kept.phase = observation.phase;
   kept.step = observation.step;
@@ -167,9 +167,8 @@ void GoldenRecorder::write(int fd, const std::map<std::string, std::string>& met
     index.put_text(value);
   }
   const std::string sealed = sealed_index(index.bytes());
-  blob.emplace_back(kGoldenIndexName,
-                    at::from_blob(const_cast<char*>(sealed.data()),
-                                  {static_cast<int64_t>(sealed.size())}, at::kByte));
+  blob.emplace_back(kGoldenIndexName, at::from_blob(const_cast<char*>(sealed.data()),
+                                                    {std::ssize(sealed)}, at::kByte));
   write_safetensors_fd(fd, blob, metadata);
 
   uint64_t header_bytes = 0;

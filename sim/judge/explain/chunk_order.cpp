@@ -262,7 +262,7 @@ std::string likely_chunk_order(const Assembled& tensor, const Mesh& mesh, size_t
   const bool may_be_zigzag = tensor.may_have_positions;
   const bool has_both = tensor.has_experts() && tensor.name.find("gate_up") != tensor.name.npos;
   if (const std::string both = has_both ? gate_and_up(order) : ""; !both.empty()) return both;
-  const auto chunks = static_cast<int64_t>(order.size());
+  const auto chunks = std::ssize(order);
   const std::string axes = axes_of_size(mesh, chunks);
   const std::string halves = chunks % 2 == 0 ? axes_of_size(mesh, chunks / 2) : "";
   if (!all_different(order)) {
@@ -298,9 +298,7 @@ std::string likely_chunk_order(const Assembled& tensor, const Mesh& mesh, size_t
 }
 
 bool is_rotation(const std::vector<int64_t>& order) {
-  const auto follows = [&](int64_t a, int64_t b) {
-    return b == (a + 1) % static_cast<int64_t>(order.size());
-  };
+  const auto follows = [&](int64_t a, int64_t b) { return b == (a + 1) % std::ssize(order); };
   return std::adjacent_find(order.begin(), order.end(), std::not_fn(follows)) == order.end();
 }
 

@@ -80,8 +80,7 @@ int64_t Fuzz::last_number() const {
 double Fuzz::seconds_left() const { return settings_.minutes * 60 - seconds_since(start_); }
 
 bool Fuzz::is_over() const {
-  const bool failed =
-      settings_.max_fail > 0 && static_cast<int64_t>(unexpected_.size()) >= settings_.max_fail;
+  const bool failed = settings_.max_fail > 0 && std::ssize(unexpected_) >= settings_.max_fail;
   const bool spent = settings_.minutes > 0 ? seconds_left() <= 0 : drawn_ >= settings_.count;
   return failed || spent || interrupted_();
 }
@@ -215,7 +214,7 @@ std::string Fuzz::coverage_text() const {
 }
 
 std::string Fuzz::text(bool coverage) const {
-  const auto failed = static_cast<int64_t>(unexpected_.size());
+  const auto failed = std::ssize(unexpected_);
   std::string text = fmt::format("\n{} (seed {}): {} match, {} refused, {} failed\n",
                                  count_of(run_count_ + refused_, "random case"), settings_.seed,
                                  run_count_ - failed, refused_, failed);

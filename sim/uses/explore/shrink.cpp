@@ -91,7 +91,7 @@ class Shrinking {
   std::vector<std::string> signatures_of(const std::vector<Edit>& edits) {
     std::vector<CaseSettings> cases;
     for (const Edit& edit : edits) cases.push_back(edited(found_.settings, edit));
-    found_.cases_run += static_cast<int64_t>(cases.size());
+    found_.cases_run += std::ssize(cases);
     return run_(cases);
   }
 
@@ -266,8 +266,7 @@ const TriedCases::Ending* TriedCases::ending_of(const CaseSettings& settings) co
 std::string TriedCases::size_text(const CaseSettings& settings) const {
   const CheckedCase checked = check_settings(settings, file_, world_);
   const int64_t ranks = checked.spec ? checked.spec->parallel.world_size() : 1;
-  return count_of(ranks, "rank") + " and " +
-         count_of(static_cast<int64_t>(settings.size()), "setting");
+  return count_of(ranks, "rank") + " and " + count_of(std::ssize(settings), "setting");
 }
 
 void TriedCases::start(const CaseSettings& settings) {

@@ -246,8 +246,7 @@ std::string MatrixSteps::cause_of(const RecordedPiece& piece, const MatrixRule& 
       if (other == &piece) break;
       if (other->rank == piece.rank) first += other->values.numel();
     }
-    consider(Values(done.values.begin() + first,
-                    done.values.begin() + first + static_cast<int64_t>(moved.size())),
+    consider(Values(done.values.begin() + first, done.values.begin() + first + std::ssize(moved)),
              fmt::format("the rank makes its own parts of all blocks orthogonal together, where {}",
                          belongs));
   }

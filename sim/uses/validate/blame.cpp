@@ -59,9 +59,7 @@ void put_telling_first(std::vector<Suspicion>& explained) {
   std::array<int64_t, 4> counts = {};
   for (const Suspicion& one : explained) ++counts.at(static_cast<size_t>(kind(one)));
   // Short rows show a single element of a lane, and by chance a lane where there is none.
-  const auto often = [&](int64_t count) {
-    return count > 1 && 8 * count >= static_cast<int64_t>(explained.size());
-  };
+  const auto often = [&](int64_t count) { return count > 1 && 8 * count >= std::ssize(explained); };
   const int64_t chosen = often(counts[0]) ? 0 : often(counts[1]) ? 1 : often(counts[2]) ? 2 : 3;
   std::stable_partition(explained.begin(), explained.end(),
                         [&](const Suspicion& one) { return kind(one) == chosen; });

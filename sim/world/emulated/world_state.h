@@ -155,9 +155,7 @@ struct EmulatedWorld::Impl {
   std::vector<int64_t> finish(Meeting& meeting) SHARDPROOF_REQUIRES(mutex);
   std::vector<int64_t> release(Meeting& meeting) SHARDPROOF_REQUIRES(mutex);
   std::vector<int64_t> unblock(Meeting& meeting) SHARDPROOF_REQUIRES(mutex);
-  bool all_sleep() const SHARDPROOF_REQUIRES(mutex) {
-    return blocked + ended == static_cast<int64_t>(ranks.size());
-  }
+  bool all_sleep() const SHARDPROOF_REQUIRES(mutex) { return blocked + ended == std::ssize(ranks); }
   void let_transfers_end() SHARDPROOF_REQUIRES(mutex);
   void fail_by(std::optional<Finding> finding) SHARDPROOF_REQUIRES(mutex);
   void throw_if_failed(int64_t rank) const SHARDPROOF_REQUIRES(mutex);
