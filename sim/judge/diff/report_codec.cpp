@@ -8,10 +8,10 @@
 // within a byte string. Dtypes, layouts, calls and lists of replicas are entries of a
 // table: an integer refers to an earlier entry, anything else is a new one.
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "sim/case/cbor.h"
-#include "sim/judge/diff/report_tables.h"
 #include "sim/judge/diff/result_row.h"
 
 namespace shardproof::sim::judge {
@@ -28,6 +28,47 @@ bool is_short(const ResultRow& row) {
 void demand(bool whole, const char* lack) {
   if (!whole) throw InternalError(std::string("a rank's report is damaged: ") + lack);
 }
+
+// Values that repeat in a rank's report travel once; after that their numbers do.
+void table_value(CborWriter& out, const std::string& text) { out(text); }
+void table_value(CborReader& in, std::string& text) { in(text); }
+void table_value(CborWriter& out, const RankList& list) { out(list.ranks()); }
+void table_value(CborReader& in, RankList& list) {
+  std::vector<int64_t> ranks;
+  in(ranks);
+  list = ranks;
+}
+
+template <class Value>
+class Table {
+ public:
+  void field(CborWriter& out, const Value& value) {
+    const auto [place, fresh] = numbers_.emplace(value, static_cast<int64_t>(numbers_.size()));
+    fresh ? table_value(out, value) : out(place->second);
+  }
+  void field(CborReader& in, Value& value) {
+    if (!in.integer_is_next()) {
+      table_value(in, value);
+      values_.push_back(value);
+      return;
+    }
+    int64_t number = 0;
+    in(number);
+    if (number < 0 || number >= static_cast<int64_t>(values_.size())) {
+      throw InternalError("a rank's report is damaged: an unknown number of a table");
+    }
+    value = values_[static_cast<size_t>(number)];
+  }
+
+ private:
+  std::map<Value, int64_t> numbers_;
+  std::vector<Value> values_;
+};
+
+struct Tables {
+  Table<std::string> texts;
+  Table<RankList> lists;
+};
 
 // The functions below write or read the fields of a record; one that is written is const.
 template <class Codec, class Found>
