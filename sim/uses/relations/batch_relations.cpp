@@ -21,13 +21,6 @@ bool has_pairs(const CaseSpec& spec) {
 
 int64_t samples_together(const CaseSpec& spec) { return has_pairs(spec) ? 2 : 1; }
 
-// Every mesh cuts rows whose length is a multiple of it.
-int64_t row_multiple(const CaseSpec& spec) {
-  const ParallelSpec& parallel = spec.parallel;
-  return 2 * parallel.ranks(Share::kPositions) * parallel.ranks(Share::kModel) *
-         spec.batching.length_round;
-}
-
 // [B, S]: the ids moved on by `by` in the vocabulary.
 at::Tensor other_ids(const at::Tensor& ids, int64_t by, int64_t vocab_size) {
   return (ids + by).remainder(vocab_size);

@@ -57,10 +57,6 @@ void sum_tied(const Variant&, const Variant&, Values&, Values& b) {
 }
 
 // --- head_dim_doubled: pair i of a head becomes pair 2i, which turns as fast; the others are 0.
-std::string has_plain_heads(const CaseSpec&, const ModelConfig& config) {
-  return config.traits().qk_norm ? "the heads of q and k are normalized" : "";
-}
-
 void double_head_dim(Variant& first, Variant& second) {
   set_model_key(second, "head_dim", 2 * first.config.head_dim);
 }
@@ -273,16 +269,10 @@ void keep_outside_window(const Variant& first, const Variant&, Values& a, Values
 }
 
 // --- positions_shifted: tokens before all others, which those that count do not see.
-int64_t shift_of(const Variant& variant) {
-  const ParallelSpec& parallel = variant.spec.parallel;
-  return 2 * parallel.ranks(Share::kPositions) * parallel.ranks(Share::kModel) *
-         variant.spec.batching.length_round;
-}
-
 void shift_positions(Variant& first, Variant& second) {
   slide(first, second, true, kWindow);
   count_from(first, second, reach(first) + 1);
-  const int64_t count = shift_of(first);
+  const int64_t count = row_multiple(first.spec);
   Batch& batch = second.batch;
   for (const BatchTensor& each : kBatchTensors) {
     at::Tensor& tensor = batch.*each.tensor;
@@ -293,7 +283,7 @@ void shift_positions(Variant& first, Variant& second) {
 }
 
 void shift_back(const Variant& first, const Variant&, Values& a, Values& b) {
-  b["logprobs"] = b.at("logprobs").narrow(1, shift_of(first), first.batch.seq_len());
+  b["logprobs"] = b.at("logprobs").narrow(1, row_multiple(first.spec), first.batch.seq_len());
   for (Values* values : {&a, &b}) keep_from(*values, reach(first) + 1);
 }
 
@@ -348,7 +338,7 @@ std::vector<Relation> config_relations() {
        .same_norm = false},
       {.name = "head_dim_doubled",
        .changed = "twice the head_dim, with zeros between the rotary pairs",
-       .why_not = has_plain_heads,
+       .why_not = has_no_head_norms,
        .change = double_head_dim,
        .change_weights = spread_heads,
        .same_norm = false},

@@ -95,6 +95,16 @@ CaseSpec plain_run(CaseSpec spec) {
   return spec;
 }
 
+int64_t row_multiple(const CaseSpec& spec) {
+  const ParallelSpec& parallel = spec.parallel;
+  return 2 * parallel.ranks(Share::kPositions) * parallel.ranks(Share::kModel) *
+         spec.batching.length_round;
+}
+
+std::string has_no_head_norms(const CaseSpec&, const ModelConfig& config) {
+  return config.traits().qk_norm ? "the heads of q and k are normalized" : "";
+}
+
 void set_model_key(Variant& variant, const std::string& key, const json& value) {
   json& keys = decoder_keys(variant.spec.model);
   if (value.is_null()) {

@@ -30,6 +30,11 @@ Variant load_variant(const CaseSpec& spec);
 // golden.
 CaseSpec plain_run(CaseSpec spec);
 
+// Every mesh cuts rows whose length is a multiple of it.
+int64_t row_multiple(const CaseSpec& spec);
+// "", or why a relation between heads of q and k does not hold.
+std::string has_no_head_norms(const CaseSpec& spec, const ModelConfig& config);
+
 // Sets a key of the decoder's part of config.json, and reads it again. Null removes the key.
 void set_model_key(Variant& variant, const std::string& key, const nlohmann::json& value);
 // Writes the rotary bases and scalings of `config` in one spelling, and reads them again.

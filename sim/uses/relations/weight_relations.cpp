@@ -27,10 +27,6 @@ std::vector<int64_t> reversed_heads(int64_t heads, int64_t head_dim) {
 // 1, 2, 4, 1, 2, 4, ..: products with them are exact.
 double power_of(int64_t index) { return static_cast<double>(int64_t{1} << (index % 3)); }
 
-std::string has_no_head_norms(const CaseSpec&, const ModelConfig& config) {
-  return config.traits().qk_norm ? "the heads of q and k are normalized" : "";
-}
-
 // --- heads_reversed
 std::string has_heads(const CaseSpec&, const ModelConfig& config) {
   return config.num_attention_heads > 1 ? "" : "the model has one head";
