@@ -16,20 +16,12 @@ struct TensorAccount {
   Coverage elements;
   int64_t held = 0;  // elements of the golden, over all ranks
   bool wrong = false, unresolved = false, undecided = false, of_roundings = false;
-  std::string reason;  // the first one
-  ObservationKind kind = ObservationKind::kUnknown;
-  std::string name;
-  Phase phase = Phase::kForward;
-  int64_t step = 0;
-  double scale = 0;  // the golden's largest magnitude
+  std::string reason;               // the first one
+  const ResultRow* last = nullptr;  // of its rows
   std::vector<int64_t> global_shape;
 
   void add(const ResultRow& row) {
-    scale = row.golden_scale;
-    kind = row.kind;
-    name = row.name;
-    phase = row.phase;
-    step = row.step;
+    last = &row;
     elements.demanded += row.count + row.padding + row.undrawn;
     elements.judged += row.judged;
     if (row.padding > 0) elements.excused[Excuse::kPadding] += row.padding;
@@ -50,10 +42,13 @@ struct TensorAccount {
   // The golden judges "fed.param.w" by "param.w".
   std::string golden_name() const {
     using enum ObservationKind;
-    return kind == kFed ? observed_name(kParameter, parameter_of(kFed, name)) : name;
+    return last->kind == kFed ? observed_name(kParameter, parameter_of(kFed, last->name))
+                              : last->name;
   }
 
-  UnjudgedTensor unjudged(int64_t count) const { return {name, phase, step, count, reason}; }
+  UnjudgedTensor unjudged(int64_t count) const {
+    return {last->name, last->phase, last->step, count, reason};
+  }
 };
 
 int64_t size_of(const std::vector<int64_t>& shape) {
@@ -111,16 +106,17 @@ void add_silent_ranks(const CaseSpec& spec, const std::vector<RankReport>& repor
 class Emptiness {
  public:
   void add(const TensorAccount& tensor) {
-    const bool is_gradient = tensor.kind == ObservationKind::kGradient;
+    const ObservationKind kind = tensor.last->kind;
+    const double scale = tensor.last->golden_scale;
+    const bool is_gradient = kind == ObservationKind::kGradient;
     if (is_gradient) {
       ++gradients_;
-      gradients_not_zero_ += tensor.scale != 0;
+      gradients_not_zero_ += scale != 0;
       gradients_of_roundings_ += tensor.of_roundings;
     }
-    if (tensor.kind == ObservationKind::kLoss || is_gradient) trained_.add(tensor.scale);
-    const bool is_scored =
-        tensor.kind == ObservationKind::kLogprobs || tensor.kind == ObservationKind::kScores;
-    if (is_scored) scored_.add(tensor.scale);
+    if (kind == ObservationKind::kLoss || is_gradient) trained_.add(scale);
+    const bool is_scored = kind == ObservationKind::kLogprobs || kind == ObservationKind::kScores;
+    if (is_scored) scored_.add(scale);
   }
   void put(const CaseSpec& spec, Grounds& grounds) const {
     grounds.gradients = gradients_;
