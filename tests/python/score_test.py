@@ -20,6 +20,37 @@ from processes import process_of, wait_for  # noqa: E402
 from shardproof.score import command, faults  # noqa: E402
 
 CASES = str(HERE / "score_cases.py")
+LAYOUTS = """
+import pytest
+import torch
+import torch.distributed as dist
+
+@pytest.mark.layouts("dp2")
+def test_numbers(layout):
+    scale = torch.full((1,), 3.0, dtype=torch.float64)
+    dist.broadcast(scale, 0)
+    model = torch.nn.Linear(4, 2, dtype=torch.float64)
+    layout.load(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with layout.record(model, optimizer) as rec:
+        rec.tensor("scale", scale)
+        model(torch.ones(2, 4, dtype=torch.float64)).sum().backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        optimizer.step()
+"""
+SIZES = """
+import torch, ranks
+import torch.distributed as dist
+
+def total(rank):
+    value = torch.ones(1)
+    dist.all_reduce(value)
+    return value.item()
+
+assert [ranks.run(size, total) for size in (1, 2, 3)] == [[1], [2, 2], [3, 3, 3]]
+"""
 
 
 def score(*arguments):
@@ -210,10 +241,12 @@ class Ends(unittest.TestCase):
         found = [finding(1, a="failed", b="passed"), finding(None, a="passed", b="started"), finding(0, a="passed"),
                  finding(0, False, a="passed"), finding(1, False, a="failed"), finding(2)]
         self.assertEqual([one.text() for one in found], ["a", "b (time limit)", "NONE", "- (changed nothing)",
-                                                         "- (changed nothing, yet a failed)", "the command"])
+                                                         "- (a failed before the fault acted)", "the command"])
         self.assertEqual(command.percent(found), 75)
-        self.assertIn("3 of 4 faults were noticed (75 %), 1 of them by the time limit; 1 by no test; 2 changed nothing",
-                      command.table(found))
+        self.assertIn("3 of 4 faults were noticed (75 %), 1 of them by the time limit; 1 by no test; 1 changed nothing and "
+                      "does not count; 1 ended before the fault acted and does not count", command.table(found))
+        result = command.as_json([], command.Run(), found)["faults"]
+        self.assertEqual([one["ended_before"] for one in result], [False] * 4 + [True, False])
 
 
 class Suites(unittest.TestCase):
@@ -247,6 +280,22 @@ class Suites(unittest.TestCase):
         first, second = json.loads(self.json.read_text())["faults"]
         self.assertEqual(first["by"], ["score_cases.py::test_numbers"])
         self.assertEqual((second["by"], second["changed_something"]), ([], True))
+
+    def test_worlds_of_several_sizes(self):
+        """A fault of a rank that the smaller worlds lack."""
+        done = self.run_in(HERE, "--kinds", "drop", "--", sys.executable, "-B", "-c", SIZES)
+        self.assertIn("1 of 1 fault were noticed", done.stdout, done.stderr)
+
+    @unittest.skipUnless(importlib.util.find_spec("pytest"), "pytest is not installed")
+    @unittest.skipUnless(os.environ.get("SHARDPROOF_PROGRAM"), "SHARDPROOF_PROGRAM is not set")
+    def test_the_marker_layouts(self):
+        """No fault is in the golden: rank 1 is not in it, and what rank 0 sends there is right."""
+        (self.json.parent / "test_it.py").write_text(LAYOUTS)
+        done = self.run_in(self.json.parent, "--kinds", "drop", "--", sys.executable, "-B", "-m", "pytest", "-p",
+                           "shardproof.pytest_plugin", "-p", "no:cacheprovider", f"--basetemp={self.json.parent}/runs", "test_it.py")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([(one["rank"], one["by"]) for one in json.loads(self.json.read_text())["faults"]],
+                         [(0, ["test_it.py::test_numbers[dp2]"]), (1, ["test_it.py::test_numbers[dp2]"])], done.stdout)
 
 
 if __name__ == "__main__":

@@ -233,6 +233,8 @@ process_rank.own = None
 def create(options, _):
     """Makes the backend of one group; torch.distributed calls it on each member."""
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    if c10d._world.default_pg is None:
+        check_ranks_of_faults(len(ranks))
     return make(options.store, options.group_rank, ranks, options.group_id, options.timeout, inner_names())
 
 
@@ -241,8 +243,6 @@ def make(store, rank, ranks, group, timeout, inners):
     module = None if in_python() else extension()
     seconds = min(timeout_s(), timeout.total_seconds())
     own = process_rank(module, store, ranks[rank], seconds)
-    if c10d._world.default_pg is None:
-        check_ranks_of_faults(len(ranks))
     meet(store, rank, ranks, group, seconds, "extension" if module else "python")
     inner = {}
     for device, name in inners.items():

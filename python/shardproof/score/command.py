@@ -122,8 +122,13 @@ class Finding:
 
     @property
     def counts(self) -> bool:
-        """A fault that changed nothing says nothing of the tests."""
+        """A fault that never acted says nothing of the tests."""
         return self.run.acted
+
+    @property
+    def ended_before(self) -> bool:
+        """Whether the run failed or was ended, and not by its fault."""
+        return not self.counts and bool(self.noticed_by())
 
     def noticed_by(self) -> list[str]:
         """The tests that failed or were cut short; the command where it has no tests, or where a signal or the time limit
@@ -137,10 +142,10 @@ class Finding:
     def text(self) -> str:
         names = [test.rsplit("::", 1)[-1] for test in self.noticed_by()]
         text = (names or ["NONE"])[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-        if not self.counts and self.run.status is None:
-            return "- (ended before the fault acted)"
+        if self.ended_before:
+            return f"- ({'ended' if self.run.status is None else f'{text} failed'} before the fault acted)"
         if not self.counts:
-            return f"- (changed nothing, yet {text} failed)" if names else "- (changed nothing)"
+            return "- (changed nothing)"
         return text + (" (time limit)" if self.run.status is None else "")
 
 
@@ -192,7 +197,7 @@ def score(options, folder: Path) -> int:
         options.json.write_text(json.dumps(as_json(options.command, clean, findings), indent=1) + "\n")
     if not any(one.counts for one in findings):
         return refuse("no fault acted, so that nothing is said of the tests; run more faults, or give a longer --timeout "
-                      f"than {timeout:g} s if runs were ended")
+                      f"than {timeout:g} s if runs were ended, or make tests pass that fail without a fault")
     return 1 if options.fail_under is not None and percent(findings) < options.fail_under else 0
 
 
@@ -240,8 +245,11 @@ def table(findings: list[Finding]) -> str:
     timed_out = sum(finding.run.status is None for finding in counting)
     text = (f"{len(counting) - missed} of {counted(len(counting), 'fault')} were noticed ({percent(findings):.0f} %), "
             f"{timed_out} of them by the time limit; {missed} by no test")
-    if len(counting) < len(findings):
-        text += f"; {len(findings) - len(counting)} changed nothing and do not count"
+    ended = sum(one.ended_before for one in findings)
+    for number, what in ((len(findings) - len(counting) - ended, "changed nothing"),
+                         (ended, "ended before the fault acted")):
+        if number:
+            text += f"; {number} {what} and {'does' if number == 1 else 'do'} not count"
     return "\n".join([*lines, text])
 
 
@@ -250,7 +258,7 @@ def as_json(command, clean: Run, findings: list[Finding]) -> dict:
     return {"command": command, "seconds": round(clean.seconds, 1),
             "tests": [test for test, outcome in clean.outcomes.items() if outcome == "passed"],
             "faults": [{"kind": one.fault.kind, "rank": one.fault.rank, "where": str(one.fault.place),
-                        "planted": one.fault.environment(), "changed_something": one.counts,
+                        "planted": one.fault.environment(), "changed_something": one.counts, "ended_before": one.ended_before,
                         "noticed": one.counts and bool(one.noticed_by()),
                         "by": one.noticed_by() if one.counts else [], "time_limit": one.run.status is None,
                         "status": one.run.status, "seconds": round(one.run.seconds, 1)} for one in findings],

@@ -1,7 +1,7 @@
 """What runs in each process of a scored command: notes calls and weights, and plants the fault of this run.
 
-Groups of Gloo are made by the backend shardproof, which plants faults but checks nothing, and which the program does
-not see: dist.get_backend() is still "gloo". Weights are reached by torch's global hooks.
+Groups of Gloo with two or more ranks are made by the backend shardproof, which plants faults but checks nothing, and
+which the program does not see: dist.get_backend() is still "gloo". Weights are reached by torch's global hooks.
 """
 
 import importlib.abc
@@ -79,6 +79,8 @@ def wrap_gloo(c10d) -> None:
                 return real(*given, **options)
             name, ranks = groups.pop()
             store, rank, size = given
+            if size == 1:  # no fault is planned in it; a golden of one rank must stay right
+                return real(*given, **options)
             from .. import backend
             if c10d._world.default_pg is None:
                 os.environ["SHARDPROOF_CALLS"] = str(note_folder())
