@@ -63,7 +63,7 @@ def install():
     if pytest:
         call(own, "build", "shardproof-light", "--yes")
         call(*pip, "--editable", ROOT / "python")
-    say("GITHUB_ENV", f"SHARDPROOF={own}\n")
+    say("GITHUB_ENV", f"SHARDPROOF={shlex.quote(str(own))}\n")
 
 
 def run():

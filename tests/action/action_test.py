@@ -81,8 +81,9 @@ class Job:
         return self.files[name].read_text()
 
     def run(self, **inputs):
-        """All steps; after one that fails only those that always run. The action's folder has its own `shardproof`."""
-        action = self.folder / "action"
+        """All steps; after one that fails only those that always run. The action's folder, which has a space in its name, has
+        its own `shardproof`."""
+        action = self.folder / "the action"
         (action / ".github").mkdir(parents=True)
         (action / ".github/action").symlink_to(ROOT / ".github/action")
         (action / "shardproof").write_text(
