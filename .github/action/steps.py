@@ -76,8 +76,9 @@ def run():
         status = started([*command, *options])  # it prints its own annotations of cases
         if status == 2:
             error("shardproof run: bad input, no case selected, or cases that were not run; the log of this step says which")
-        elif status == 0 and not shard and not cases_of_program(Path(out)):
-            status = error("no case was run: all are skipped, or none was selected")
+        elif status == 0 and ran_nothing(Path(out), shard):
+            status = error(f"no case of share {shard} was run: all are skipped; run one of them, or make fewer shares" if shard
+                           else "no case was run: all are skipped, or none was selected")
     if tests := given("PYTEST"):
         Path(out).mkdir(parents=True, exist_ok=True)
         junit = Path(out, "pytest.xml")
@@ -95,10 +96,10 @@ def run():
     return status
 
 
-def cases_of_program(out):
-    """How many cases a run has finished."""
+def ran_nothing(out, shard):
+    """Whether a run has finished no case, though its share, which has no results where it is empty, has some."""
     results = out / "results.json"
-    return json.loads(results.read_text(encoding="utf-8"))["totals"]["cases"] if results.exists() else 0
+    return not json.loads(results.read_text(encoding="utf-8"))["totals"]["cases"] if results.exists() else not shard
 
 
 def cases_of(junit):

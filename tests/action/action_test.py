@@ -165,6 +165,15 @@ class Action(unittest.TestCase):
         self.assertEqual(job.outcome, 1, job.output)
         self.assertIn("::error::no case was run: all are skipped, or none was selected", job.output)
 
+        job = Job(self, {"skipped.yaml": RIGHT + "skip: not now\n"})
+        job.run(scenarios="skipped.yaml", options="--backend emulated", shard="1/1")
+        self.assertEqual(job.outcome, 1, job.output)
+        self.assertIn("::error::no case of share 1/1 was run: all are skipped; run one of them, or make fewer shares", job.output)
+
+        job = Job(self, {"right.yaml": RIGHT})  # an empty share
+        job.run(scenarios="right.yaml", options="--backend emulated", shard="2/2")
+        self.assertEqual(job.outcome, 0, job.output)
+
         test = "import pytest\n\n\ndef test_it():\n    pytest.skip('not now')\n"
         job = Job(self, {"test_it.py": test}).run_pytest()
         self.assertEqual(job.outcome, 1, job.output)
