@@ -13,8 +13,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <set>
 #include <thread>
@@ -48,27 +46,6 @@ constexpr std::chrono::seconds kNoLimit{0};
 // 25 and 51 s, so that a cut has to heal within 25 s to be seen to heal.
 constexpr int kMostSilentLooks = 30;
 constexpr std::chrono::seconds kLookPeriod{1};
-
-// Equal where processes see each other under /proc: one kernel, one process namespace.
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  std::error_code hidden;
-  return id + " " + std::filesystem::read_symlink("/proc/self/ns/pid", hidden).string();
-}
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof(name) - 1);
-  return name;
-}
-
-std::optional<ExternalHello> decode_hello(const std::string& text) try {
-  return nlohmann::json::parse(text).get<ExternalHello>();
-} catch (const nlohmann::json::exception&) {
-  return std::nullopt;
-}
 
 // The golden that a kGolden frame names: "path <path>", or "bytes <content>".
 OwnedFd open_golden(const std::string& payload) {
@@ -179,7 +156,7 @@ class ExternalRank {
     seals_ = shake_hands(socket_.get(), place, control, limit);
     known.set(control);
     control_ = control;
-    const ExternalHello hello{place_.rank, host_name(), boot_id(), ::getpid(), program_digest()};
+    const ExternalHello hello = own_hello(place_.rank);
     send(FrameType::kHello, nlohmann::json(hello).dump());
     session_ = functions.make_world(world_setup(backend, device));
     std::thread([this] { beat(); }).detach();
@@ -374,13 +351,13 @@ std::vector<ExternalHost::Peer> ExternalHost::accept_all(double limit_s,
   while (!missing.empty() && !stop()) {
     if (seconds_since(start) > limit_s) {
       const std::string refusals = listener_->refusals();
-      throw_failed(
-          fmt::format("{} {} did not come within {:g} s{}{}{}",
-                      missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "), limit_s,
-                      twice, refusals.empty() ? "" : "; ", refusals),
-          twice.empty() ? "look at what they printed, and whether they reach " + place_.master_addr
-                        : "give each process a RANK of its own",
-          "hung");
+      throw_failed(fmt::format("{} {} did not come within {:g} s{}{}{}",
+                               missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
+                               limit_s, twice, refusals.empty() ? "" : "; ", refusals),
+                   twice.empty()
+                       ? "look at what they printed, and whether they reach " + place_.master_addr
+                       : "give each process a RANK of its own",
+                   "hung");
     }
     for (auto& caller : listener_->take(std::chrono::milliseconds(100))) {
       ::setsockopt(caller.socket.get(), SOL_SOCKET, SO_RCVTIMEO, &kHelloLimit, sizeof(kHelloLimit));

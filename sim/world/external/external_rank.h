@@ -23,6 +23,7 @@
 
 #include "base/owned_fd.h"
 #include "sim/world/external/external_place.h"
+#include "sim/world/external/hello.h"
 #include "sim/world/external/rank_listener.h"
 #include "sim/world/process/worker_functions.h"
 
@@ -32,16 +33,6 @@ namespace shardproof::sim::world {
 // be found or does not know the secret (3, 2; said on stderr).
 [[noreturn]] void serve_external_rank(const ExternalPlace& place, Backend backend,
                                       DeviceKind device, const WorkerFunctions& functions);
-
-// What a rank says first.
-struct ExternalHello {
-  int64_t rank = -1;
-  std::string host;  // its name, for messages
-  std::string boot;  // equal on one machine
-  int64_t pid = 0;
-  std::string program = {};  // program_digest()
-};
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ExternalHello, rank, host, boot, pid, program)
 
 // Control's end in rank 0's process: the listening socket, and the child that is rank 0.
 class ExternalHost {
