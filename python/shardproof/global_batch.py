@@ -14,10 +14,12 @@ from .sources import megatron
 
 
 class Rows:
-    """This rank's rows [start, start + count) of a global batch of `total` rows, which `axes` cut, if a program named them."""
+    """This rank's rows [start, start + count) of a global batch of `total` rows, which `axes` cut, if a program named them,
+    and the `tensors` that hold them."""
 
-    def __init__(self, start: int, count: int, total: int, axes: tuple[str, ...] = ()):
-        self.start, self.count, self.total, self.axes = start, count, total, axes
+    def __init__(self, start: int, count: int, total: int, axes: tuple[str, ...] = (),
+                 tensors: tuple[torch.Tensor, ...] = ()):
+        self.start, self.count, self.total, self.axes, self.tensors = start, count, total, axes, tensors
 
     def place(self, name: str, tensor: torch.Tensor, source: str, placed: dict) -> Piece:
         """Places a tensor of these rows in the global batch; smaller ones are micro-batches that follow each other.
@@ -75,8 +77,8 @@ def batch(*tensors: torch.Tensor, mesh=None, axes=None):
         raise Error(f"A batch of {total} rows does not split over {count} data-parallel ranks",
                     f"Use a multiple of {count} rows")
     rows = total // count
-    current.rows = Rows(index * rows, rows, total, axes or ())
     cut = tuple(tensor[index * rows:(index + 1) * rows] for tensor in tensors)
+    current.rows = Rows(index * rows, rows, total, axes or (), cut)
     return cut[0] if len(cut) == 1 else cut
 
 

@@ -1,65 +1,98 @@
-"""The outputs of modules in micro-batches, whose rows follow each other in the global batch."""
+"""The outputs of modules in micro-batches: which rows of the global batch they hold."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import torch
+
 from .global_batch import Rows
+from .piece import BY_ROWS
 from .run_folder import Line
 
 DIMS_OF_ROWS = (0, 1)  # batch first, or sequence first as in Megatron
 
 
 class Pass(NamedTuple):
-    """A forward pass of a module, in the order of `Line.microbatch`."""
+    """A forward pass of a model. `begin` and `size` are of its input among this rank's rows, where they are known."""
 
-    rows: Rows | None      # of this rank, if they are known
+    rows: Rows | None
     is_whole: bool         # whether an output of unknown place lacks nothing but rows
     has_gradients: bool
+    begin: int | None = None
+    size: int | None = None
 
 
-def place(lines: Sequence[Line], passes: Sequence[Pass]) -> list[Line]:
-    """Places the outputs of a module in one step in the global batch, if they are of several passes, which together have
-    the rows of this rank along one dim, in their order. Passes without gradients count apart. Returns the outputs of those
-    that are no part of the batch, as where a pipeline finds out its shapes."""
-    trained = [line for line in lines if passes[line.microbatch].has_gradients]
-    others = [line for line in lines if not passes[line.microbatch].has_gradients]
-    is_trained_placed, are_others_placed = (place_rows(some, passes) for some in (trained, others))
-    left_over = others if is_trained_placed and not are_others_placed else []
-    if is_trained_placed or are_others_placed:
-        earlier: Counter = Counter()
-        for line in trained if left_over else lines:
-            at = line.offset and tuple(line.offset)
-            line.microbatch = earlier[at]
-            earlier[at] += 1
-    return left_over
+def rows_of(inputs: Iterable, rows: Rows, expected: int) -> tuple[int, int] | tuple[None, None]:
+    """Which of this rank's rows an input of a model has: (first, number). Of equal rows the expected ones count."""
+    for one in inputs:
+        for whole in rows.tensors if isinstance(one, torch.Tensor) and one.ndim else ():
+            size = one.shape[0]
+            if one.shape[1:] != whole.shape[1:] or one.dtype != whole.dtype or not 0 < size <= rows.count:
+                continue
+            found = [at for at in range(rows.count - size + 1) if torch.equal(whole[at:at + size].to(one.device), one)]
+            if len(found) == 1 or expected in found:
+                return (expected if expected in found else found[0]), size
+    return None, None
 
 
-def place_rows(lines: Sequence[Line], passes: Sequence[Pass]) -> bool:
-    rows, *more = {passes[line.microbatch].rows for line in lines} or {None}
-    if rows is None or more:
+def place(lines: Sequence[tuple[Line, int]], passes: Sequence[Pass], has_stages: bool) -> list[Line]:
+    """Places what a module gave in one step in the global batch, if the passes of its model, one call of the module in
+    each, together have the rows of this rank. Models on later stages of a pipeline get no rows, so that theirs follow each
+    other. Each line comes with the number of its pass. Returns the outputs that are no part of the batch: those of a pass
+    without gradients, in which a pipeline finds out its shapes."""
+    trained = [(line, number) for line, number in lines if passes[number].has_gradients]
+    others = [line for line, number in lines if not passes[number].has_gradients]
+    if trained and others and not has_stages:
+        return []
+    due = [number for number, one in enumerate(passes) if one.has_gradients or not trained]
+    chosen = trained or lines
+    is_placed = place_rows(chosen, due, passes, has_stages)
+    return others if trained and (is_placed or len(due) == 1) else []
+
+
+def place_rows(lines: Sequence[tuple[Line, int]], due: Sequence[int], passes: Sequence[Pass], has_stages: bool) -> bool:
+    by_pass: dict[int, list[Line]] = {number: [] for number in due}
+    for line, number in lines:
+        by_pass[number].append(line)
+    rows, *more = {passes[number].rows for number in due}
+    if len(due) < 2 or rows is None or more or not all(by_pass.values()):
         return False
-    dims = [dim for dim in DIMS_OF_ROWS if are_rows(lines, dim, rows, passes)]
+    known = [passes[number].begin is not None for number in due]
+    if not (all(known) or has_stages and not any(known)):
+        return False
+    sizes = {dim: sizes_of(by_pass, passes, dim, rows) for dim in DIMS_OF_ROWS}
+    dims = [dim for dim in DIMS_OF_ROWS if sizes[dim] is not None]
     if len(dims) != 1:
         return False
-    dim, begins, used = dims[0], {}, 0
-    for line in lines:
-        if line.microbatch not in begins:
-            begins[line.microbatch] = used
-            used += line.shape[dim]
-        line.offset, line.global_shape = list(line.offset or [0] * len(line.shape)), list(line.global_shape)
-        line.offset[dim], line.global_shape[dim] = rows.start + begins[line.microbatch], rows.total
+    dim, next_row, begins = dims[0], 0, {}
+    for number, size in zip(due, sizes[dim]):
+        begins[number] = next_row if passes[number].begin is None else passes[number].begin
+        next_row += size
+    if sorted(at for number, size in zip(due, sizes[dim]) for at in range(begins[number], begins[number] + size)) != \
+            list(range(rows.count)):
+        return False
+    for number, some in by_pass.items():
+        for line in some:
+            line.offset, line.global_shape = list(line.offset or [0] * len(line.shape)), list(line.global_shape)
+            line.offset[dim], line.global_shape[dim] = rows.start + begins[number], rows.total
+            line.microbatch, line.source = 0, BY_ROWS
     return True
 
 
-def are_rows(lines: Sequence[Line], dim: int, rows: Rows, passes: Sequence[Pass]) -> bool:
-    sizes: dict[int, int] = {}  # by pass
-    for line in lines:
-        is_known = line.offset is not None or (line.flat is None and passes[line.microbatch].is_whole)
-        if not is_known or len(line.shape) <= dim:
-            return False
-        size, of_all = line.shape[dim], line.global_shape[dim]
-        if sizes.setdefault(line.microbatch, size) != size or of_all * rows.count not in (size * rows.count, size * rows.total):
-            return False
-    others = {(*line.global_shape[:dim], *line.global_shape[dim + 1:]) for line in lines}
-    return len(sizes) > 1 and len(others) == 1 and sum(sizes.values()) == rows.count
+def sizes_of(by_pass: dict[int, list[Line]], passes: Sequence[Pass], dim: int, rows: Rows) -> list[int] | None:
+    """How many rows each pass has along a dim; None if these are no rows, or if a pass called the module twice."""
+    sizes, others = [], set()
+    for number, lines in by_pass.items():
+        one = passes[number]
+        for line in lines:
+            is_known = line.offset is not None or (line.flat is None and one.is_whole)
+            if not is_known or len(line.shape) <= dim or line.shape[dim] != lines[0].shape[dim]:
+                return None
+            size, of_all = line.shape[dim], line.global_shape[dim]
+            if one.size not in (None, size) or of_all * rows.count not in (size * rows.count, size * rows.total):
+                return None
+            others.add((*line.global_shape[:dim], *line.global_shape[dim + 1:]))
+        if len({line.offset and tuple(line.offset) for line in lines}) < len(lines):
+            return None
+        sizes.append(lines[0].shape[dim])
+    return sizes if len(others) == 1 and sum(sizes) == rows.count else None

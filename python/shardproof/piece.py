@@ -8,6 +8,9 @@ from collections.abc import Sequence
 import torch
 
 
+BY_ROWS = "rows"  # the source of a place that follows from the number of rows alone, which the judge takes for no more
+
+
 @dataclasses.dataclass(frozen=True)
 class Partial:
     """The piece is an addend ("sum") or a term of a mean ("mean") over these axes of the mesh."""

@@ -1,6 +1,7 @@
 """Records a training run: start parameters, then per optimizer step gradients, parameters and optimizer state."""
 
 import fnmatch
+import functools
 import math
 import platform
 import sys
@@ -20,7 +21,7 @@ from .micro_batches import Pass
 from .noise import Noise, folder_of
 from .noise import check as check_repeat
 from .order import ComputationOrder
-from .piece import Partial, Piece, of_first_rows, whole
+from .piece import BY_ROWS, Partial, Piece, of_first_rows, whole
 from .program_state import Buffers, random_states
 from .sources.declared import DeclaredSlot, is_of_output, layout_of_output
 from .sources.dtensor import DTensorBoxes, is_dtensor, local_of
@@ -135,7 +136,8 @@ class Recorder:
         self._came_again: set[int] = set()  # of slots that got gradients after their optimizer's step
         self._counts: dict = {}       # how often a name was recorded in this step
         self._placed: dict = {}       # how many rows of a batch were recorded in this step, by batch and name
-        self._passes: dict = {}       # of modules whose outputs are recorded, by step and name
+        self._passes: dict = {}       # of the models whose outputs are recorded, by step and model
+        self._outputs: dict = {}      # their lines with the number of the pass, by step, model and name
         self._ends: list = []
         current.mesh = self.mesh
         if self.mesh.rank == 0:
@@ -307,12 +309,17 @@ class Recorder:
         self._ends += [self._order.remove, Clipping(self._record_clipped, self._clipped).remove]
         for index, optimizer in enumerate(self._optimizers):
             self._watch_steps(index, optimizer)
-        for one in models:
+        for number, one in enumerate(models):
+            if activations:
+                self._ends.append(one.register_forward_pre_hook(
+                    lambda _, given, named, number=number: self._begin_pass(number, (*given, *named.values())),
+                    with_kwargs=True).remove)
             outermost = {}
             for name, module in names.named_modules(one):
                 outermost.setdefault(name, module)  # a compiled or checkpointed module has the name of its wrapper
             for name, module in outermost.items():
-                for patterns, add in ((activations, self._add_output), (hashes, self._add_hash)):
+                add_output = functools.partial(self._add_output, model=number)
+                for patterns, add in ((activations, add_output), (hashes, self._add_hash)):
                     if name and is_any(name, patterns) and self._is_chosen(name):
                         self._ends.append(module.register_forward_hook(self._output_hook(name, add)).remove)
 
@@ -388,21 +395,30 @@ class Recorder:
                 add(name, tensor)
         return hook
 
-    def _add_output(self, name: str, tensor: torch.Tensor) -> None:
-        rows = current.rows
-        self._passes.setdefault((self._step(), name), []).append(
-            Pass(rows, rows is not None and self._is_cut_into_rows_alone(rows), torch.is_grad_enabled()))
+    def _begin_pass(self, model: int, inputs: Iterable) -> None:
+        """Remembers a forward pass of one of the models."""
+        if not self._is_recorded(self._step()) or torch._C._current_graph_task_id() != -1:
+            return
+        rows, passes = current.rows, self._passes.setdefault((self._step(), model), [])
+        if rows is None:
+            passes.append(Pass(None, False, torch.is_grad_enabled()))
+            return
+        expected = sum(one.size or 0 for one in passes if one.has_gradients == torch.is_grad_enabled())
+        passes.append(Pass(rows, self._is_cut_into_rows_alone(rows), torch.is_grad_enabled(),
+                           *micro_batches.rows_of(inputs, rows, expected)))
+
+    def _add_output(self, name: str, tensor: torch.Tensor, model: int) -> None:
+        number = len(self._passes.get((self._step(), model), ())) - 1
         for piece in self._pieces_of(name, tensor, "act", None, None):
-            self._files.add("act", name, self._step(), piece, self._microbatch("act", name, piece),
-                            self._next("outputs"))
+            line = self._files.add("act", name, self._step(), piece, self._microbatch("act", name, piece),
+                                   self._next("outputs"))
+            self._outputs.setdefault((self._step(), model, name), []).append((line, number))
 
     def _place_micro_batches(self) -> None:
-        outputs: dict = {key: [] for key in self._passes}
-        for line in self._files.lines("act"):
-            if (line.step, line.name) in outputs:
-                outputs[line.step, line.name].append(line)
-        for key, lines in outputs.items():
-            self._files.remove(micro_batches.place(lines, self._passes[key]))
+        has_stages = any(size > 1 and name in STAGE_AXES for name, size in self.mesh.axes)
+        for (step, model, _), lines in self._outputs.items():
+            if all(number >= 0 for _, number in lines):  # else the program calls a part of the model alone
+                self._files.remove(micro_batches.place(lines, self._passes[step, model], has_stages))
 
     def _add_hash(self, name: str, tensor: torch.Tensor) -> None:
         rows = current.rows and current.rows.start
@@ -467,7 +483,7 @@ class Recorder:
             return [self._in_batch(piece) for piece in slot.gradient_pieces(tensor)]
         rows = current.rows if kind != "scalar" else None
         if rows is not None and (kind == "logprobs" or self._is_whole_in_batch(tensor, rows)):
-            return [rows.place(name, tensor, "plain", self._placed)]
+            return [rows.place(name, tensor, BY_ROWS if kind == "act" else "plain", self._placed)]
         if kind == "scalar" or self.mesh.world_size == 1:
             return [whole(tensor, "plain")]
         return [Piece(tensor, tensor.shape)]

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -67,8 +67,9 @@ class RankFiles:
         self.bytes = 0
         self.dtypes: set = set()
 
-    def add(self, kind: str, name: str, step: int, piece: Piece, microbatch: int = 0, order: int | None = None) -> None:
-        """Copies a piece, so that what the program does with the tensor afterwards does not matter."""
+    def add(self, kind: str, name: str, step: int, piece: Piece, microbatch: int = 0, order: int | None = None) -> "Line":
+        """Copies a piece, so that what the program does with the tensor afterwards does not matter. The place of the line
+        that it returns may still be changed."""
         tensor = piece.tensor.detach()
         if tensor.dtype not in safetensors_file.CODES:
             raise Error(f'"{name}" has the dtype {tensor.dtype}, which the format does not hold',
@@ -81,6 +82,7 @@ class RankFiles:
         if self._max_bytes is not None and self.bytes > self._max_bytes:
             raise Error(f"Rank {self._rank} has recorded {self.bytes} bytes in step {step}, but max_bytes is "
                         f"{self._max_bytes}", "Record fewer steps=, fewer names with only=, or raise max_bytes")
+        return self._lines[-1]
 
     def drop(self, kind: str, names, step: int) -> None:
         """Forgets what was added of a step under one of these names."""
@@ -105,10 +107,6 @@ class RankFiles:
         tensor = piece.tensor
         self._lines.append(Line(kind, name, step, microbatch, order, tensor.dtype, tensor.shape, piece.global_shape,
                                 piece.offset, piece.flat, piece.partial, piece.source, None, rows, digest(tensor)))
-
-    def lines(self, kind: str) -> Iterator["Line"]:
-        """Those of a kind, in the order recorded. Their place may still be changed."""
-        return (line for line in self._lines if line.kind == kind)
 
     def write(self) -> None:
         stem = self._folder / f"rank{self._rank}"

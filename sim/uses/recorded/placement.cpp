@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
+#include <string>
 
 #include "base/error.h"
 
@@ -142,6 +144,55 @@ bool is_unplaced(const RecordedPiece& piece, const GoldenRecord& reference) {
   return golden && golden->value.sizes() != piece.shape;
 }
 
+// Whether what was taken for rows of the batch is none, here or in the reference: tokens of an
+// expert, or what has no dim of the batch.
+bool is_misread(const RecordedPiece& piece, const Reference& reference) {
+  const GoldenTensor* golden = reference.record.find(piece.phase, piece.step, piece.name);
+  if (!golden || (!piece.is_concluded &&
+                  !reference.concluded.contains(record_key(piece.phase, piece.step, piece.name))))
+    return false;
+  const std::vector<int64_t>& due = golden->value.sizes();
+  const std::vector<int64_t>& shape = piece.global_shape;
+  return due.size() != shape.size() || (!due.empty() && due.front() != shape.front());
+}
+
+// Which parameters the ranks of a pipeline lack. A module of which a stage holds a part gives there
+// what the reference's gives in its middle.
+class StageModules {
+ public:
+  StageModules(const RecordedRun& run, const GoldenRecord& reference) {
+    for (const MeshAxis& axis : run.mesh.axes()) {
+      has_stages_ |= axis.size > 1 && (axis.name == "pp" || axis.name == "pipeline");
+    }
+    if (!has_stages_) return;
+    for (const GoldenTensor& one : reference.tensors()) {
+      if (one.step != 0 || one.kind != ObservationKind::kParameter) continue;
+      all_.insert(parameter_of(one.kind, one.name));
+    }
+    for (const RecordedPiece& piece : run.pieces) {
+      if (piece.step != 0 || piece.kind != ObservationKind::kParameter) continue;
+      held_[piece.rank].insert(parameter_of(piece.kind, piece.name));
+    }
+  }
+
+  bool hold_a_part_of(const RecordedPiece& piece) const {
+    constexpr std::string_view kOutput = ".output";
+    if (!has_stages_ || piece.kind != ObservationKind::kOutput || !piece.name.ends_with(kOutput))
+      return false;
+    const std::string begin = piece.name.substr(0, piece.name.size() - kOutput.size()) + ".";
+    const auto held = held_.find(piece.rank);
+    for (auto one = all_.lower_bound(begin); one != all_.end() && one->starts_with(begin); ++one) {
+      if (held == held_.end() || !held->second.contains(*one)) return true;
+    }
+    return false;
+  }
+
+ private:
+  bool has_stages_ = false;
+  std::set<std::string> all_;
+  std::map<int64_t, std::set<std::string>> held_;
+};
+
 }  // namespace
 
 judge::IndexPlan plan_of(const RecordedPiece& piece) {
@@ -162,10 +213,14 @@ judge::IndexPlan plan_of(const RecordedPiece& piece) {
   return plan;
 }
 
-void place_unknown_pieces(RecordedRun& run, const GoldenRecord& reference) {
+void place_unknown_pieces(RecordedRun& run, const Reference& golden_run) {
+  const GoldenRecord& reference = golden_run.record;
+  const StageModules stages(run, reference);
   std::erase_if(run.pieces, [&](const RecordedPiece& piece) {
     const bool optional = piece.phase != Phase::kStep || is_optional_state(piece.kind);
-    const bool left_out = optional && is_unplaced(piece, reference);
+    const bool left_out =
+        optional && (is_unplaced(piece, reference) || is_misread(piece, golden_run) ||
+                     stages.hold_a_part_of(piece));
     if (left_out) run.not_compared.insert(piece.name);
     return left_out;
   });

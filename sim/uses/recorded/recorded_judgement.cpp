@@ -343,7 +343,7 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
   for (const RecordedRun& repeat : reference.repeats) check_same_recording(repeat, reference);
   split_layers(run, reference);
   const Reference golden = make_reference(reference, run.precision);
-  place_unknown_pieces(run, golden.record);
+  place_unknown_pieces(run, golden);
   RecordedJudgement out;
   out.mesh = run.mesh;
   judge::CaseResult& result = out.result;

@@ -180,6 +180,7 @@ RecordedPiece described_piece(const Fields& fields, const RecordedRun& run) {
   piece.global_shape = fields.has("global_shape") ? fields.counts("global_shape") : piece.shape;
   size_of(fields, piece.global_shape);
   read_place(fields, piece);
+  piece.is_concluded = fields.has("source") && fields.text("source") == "rows";
   read_partial(fields, run.mesh, piece);
   return piece;
 }

@@ -45,6 +45,7 @@ struct RecordedPiece {
   int64_t rank = 0;
   std::vector<int64_t> shape, global_shape;
   Place place;
+  bool is_concluded = false;  // the place and the global shape, from the number of its rows alone
   std::vector<std::string> partial_axes = {};  // an addend over these axes; empty: it is the value
   bool is_mean = false;                        // the mean over partial_axes counts, not the sum
   TensorView values;                           // of `shape`

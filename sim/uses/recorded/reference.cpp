@@ -352,6 +352,7 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
     }
     tensors.push_back(
         golden_tensor(first.kind, first.name, first.phase, first.step, std::move(*whole)));
+    if (first.is_concluded) out.concluded.insert(record_key(first.phase, first.step, first.name));
     for (const RecordedPiece* piece : tensor.pieces) {
       const Dtype dtype = piece->values.dtype();
       if (is_floating(dtype) && dtype != Dtype::kFloat64) {

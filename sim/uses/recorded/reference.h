@@ -14,10 +14,11 @@
 namespace shardproof::sim::recorded {
 
 struct Reference {
-  GoldenRecord record;               // ordered as the run computed them
-  std::set<std::string> narrow;      // record keys of tensors that were recorded below float64
-  std::vector<double> phase_scales;  // phase_scale_of() each tensor of the record, in its order
-  bool knows_optimizer = false;      // RecordedRun::knows_optimizer
+  GoldenRecord record;                   // ordered as the run computed them
+  std::set<std::string> narrow;          // record keys of tensors that were recorded below float64
+  std::set<std::string> concluded = {};  // of those with RecordedPiece::is_concluded
+  std::vector<double> phase_scales;      // phase_scale_of() each tensor of the record, in its order
+  bool knows_optimizer = false;          // RecordedRun::knows_optimizer
   std::vector<ParameterGroup> groups = {};           // RecordedRun::groups
   std::map<std::string, std::string> settings = {};  // RecordedRun::settings
   double max_norm = 0;                               // of RecordedRun::optimizer
