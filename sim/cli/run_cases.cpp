@@ -140,7 +140,8 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   run.info.started = report::utc_now();
   run.info.command = command.text;
   run.info.arguments = command.words;
-  run.info.arguments.insert(run.info.arguments.end(), arguments.taken_over.begin(),
+  const auto after_command = run.info.arguments.begin() + (command.words.empty() ? 0 : 1);
+  run.info.arguments.insert(after_command, arguments.taken_over.begin(),
                             arguments.taken_over.end());
   run.info.directory = std::filesystem::current_path().string();
   run.info.version = version_text();

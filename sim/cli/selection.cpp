@@ -197,7 +197,8 @@ RunArguments as_they_ran(RunArguments arguments) {
   std::vector<std::string> words = report::unexpected_cases(arguments.rerun_failed).arguments;
   words.insert(words.begin(), "shardproof");
   const ParsedArguments parsed = parse_arguments(words);
-  if (!parsed.arguments || parsed.arguments->command != "run") return arguments;
+  const std::string command = parsed.arguments ? parsed.arguments->command : "";
+  if (command != "run" && command != "rank") return arguments;
   const RunArguments& then = parsed.arguments->run;
   const auto take = [&](const std::string& option, const std::string& value) {
     std::cerr << fmt::format("--rerun-failed: {}{}{} as in {}\n", option, value.empty() ? "" : " ",

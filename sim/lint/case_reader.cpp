@@ -60,11 +60,12 @@ class Reader {
     try {
       if (fs::path(file).extension() == ".json") {
         CaseSpec spec = read_replay(file);
+        const Backend own = spec.world.backend;
         if (options_.replaces_backend)
           spec.world.backend = backend;
         else if (spec.world.backend != backend)
           return;
-        require_unique(spec);
+        require_unique(spec, fmt::format("{} on {}", spec.name, own));
         require_right(spec);
         cases.push_back(std::move(spec));
         return;
@@ -72,7 +73,7 @@ class Reader {
       std::vector<std::string> wrong;
       for (CaseSpec& spec : scenario_cases(file, backend)) {
         try {
-          require_unique(spec);
+          require_unique(spec, spec.name);
           require_right(spec);
           cases.push_back(std::move(spec));
         } catch (const Error& error) {
@@ -110,13 +111,15 @@ class Reader {
       run::check_case(spec);
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::kRefused) return;  // a verdict, given when the case runs
-      throw_bad_input(fmt::format("{}:{}: {}: {}", spec.file, spec.line, spec.name, error.fact()),
+      const std::string line = spec.line > 0 ? fmt::format(":{}", spec.line) : "";
+      throw_bad_input(fmt::format("{}{}: {}: {}", spec.file, line, spec.name, error.fact()),
                       error.fix());
     }
   }
 
-  void require_unique(const CaseSpec& spec) {
-    const auto [known, added] = file_of_.emplace(spec.name, spec.file);
+  // `key`: what no other file may make.
+  void require_unique(const CaseSpec& spec, const std::string& key) {
+    const auto [known, added] = file_of_.emplace(key, spec.file);
     if (added || fs::equivalent(known->second, spec.file)) return;
     throw_bad_input(
         fmt::format("{} and {} both make the case {}", known->second, spec.file, spec.name),

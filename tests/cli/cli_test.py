@@ -491,8 +491,9 @@ matrix:
     def test_rerun_failed_runs_what_had_run(self):
         wrong = TWO_FAULTS.split("matrix")[0] + "faults: [{kind: corrupt, op: all_reduce, side: input}]\n"
         for folder, *words in (("a", self.write("wrong.yaml", wrong), "--seed", "5"),
-                               ("b", "--rerun-failed", self.path("a")), ("c", "--rerun-failed", self.path("b"))):
-            self.call("run", *words, "--backend", "emulated", "--out", self.path(folder), status=1)
+                               ("b", "--rerun-failed", self.path("a"), "--", self.path("wrong.yaml")),
+                               ("c", "--rerun-failed", self.path("b"))):
+            self.call("run", "--backend", "emulated", "--out", self.path(folder), *words, status=1)
             case = self.results(self.path(folder))["cases"][0]
             self.assertEqual((case["seed"], case["replay"].split()[-2:]), (5, ["--seed", "5"]))
 
@@ -516,6 +517,12 @@ matrix:
         self.assertIn("both make the case t/two", self.call("run", *map(str, files), "--backend", "emulated", status=2))
         text = self.call("run", str(files[0]), "--backend", "emulated", "--out", self.path("again"), status=1)
         self.assertIn(f"shardproof run {files[0]} --only t/two --backend emulated", text)
+
+    def test_replay_files_of_two_backends_run_together(self):
+        wrong = TWO_FAULTS.split("matrix")[0] + "faults: [{kind: corrupt, op: all_reduce, side: input}]\n"
+        self.call("run", self.write("run.yaml", wrong), "--backend", "emulated,gloo", "--out", self.path("a"), status=1)
+        files = sorted(map(str, self.folder.glob("a/replay/*.json")))
+        self.assertIn("2 cases: 2 mismatch", self.call("run", *files, "--out", self.path("b"), status=1))
 
     def test_a_policy_that_fails_leaves_no_files(self):
         self.environment["TMPDIR"] = self.path("temporary")
