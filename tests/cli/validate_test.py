@@ -179,7 +179,7 @@ class Validate(cli_test.CommandTest):
         done, found = self.validate("stages: [environment]\n" + FOUR_HOSTS +
                                     "faults: [{kind: clock, host: 2, seconds: -30}]\n")
         self.assert_one(done, found, 3, "clock", ["host2"])
-        off, unsure = map(float, re.match(r"the clock of host2 is (\S+) s behind the median \(uncertainty (\S+) s",
+        off, unsure = map(float, re.match(r"the clock of host2 is (\S+) s behind the median of the hosts \(uncertainty (\S+) s",
                                           found["findings"][0]["message"]).groups())
         of_others = max(host["clock_uncertainty_s"] for host in found["environment"]["hosts"])
         self.assertLess(abs(off - 30), 0.01 + unsure + of_others)
