@@ -314,11 +314,11 @@ class Recorder:
                 self._ends.append(one.register_forward_pre_hook(
                     lambda _, given, named, number=number: self._begin_pass(number, (*given, *named.values())),
                     with_kwargs=True).remove)
+            add_output = functools.partial(self._add_output, model=number)
             outermost = {}
             for name, module in names.named_modules(one):
                 outermost.setdefault(name, module)  # a compiled or checkpointed module has the name of its wrapper
             for name, module in outermost.items():
-                add_output = functools.partial(self._add_output, model=number)
                 for patterns, add in ((activations, add_output), (hashes, self._add_hash)):
                     if name and is_any(name, patterns) and self._is_chosen(name):
                         self._ends.append(module.register_forward_hook(self._output_hook(name, add)).remove)

@@ -28,7 +28,7 @@ int list_command(const RunArguments& arguments) {
     std::cout << fmt::format("{}", case_schema().describe_keys());
     return 0;
   }
-  const Selection selection = select_cases(arguments);
+  const Selection selection = select_cases(as_they_ran(arguments));
   for (const CaseSpec& spec : selection.cases) print_case(spec);
   for (const CaseSpec& spec : selection.skipped) print_case(spec);
   std::cout << fmt::format("{}, {} skipped\n", count_of(std::ssize(selection.cases), "case"),

@@ -228,7 +228,7 @@ RunArguments as_they_ran(RunArguments arguments) {
 }
 
 Selection select_cases(const RunArguments& given) {
-  RunArguments arguments = as_they_ran(given);
+  RunArguments arguments = given;
   const auto failed = failed_cases(arguments);
   const auto has_failed = [&](const CaseSpec& spec) {
     const bool anywhere = !arguments.backends.empty();  // the command names the backends anew

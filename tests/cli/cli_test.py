@@ -37,6 +37,7 @@ matrix:
     - {name: good}
     - {name: throws, faults: [{kind: throw, rank: 1, at_call: 2}]}
 """
+WRONG = TWO_FAULTS.split("matrix")[0] + "faults: [{kind: corrupt, op: all_reduce, side: input}]\n"
 SMALL = """
 name: t/small
 model: {vocab_size: 24, hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1}
@@ -489,8 +490,7 @@ matrix:
         self.assertEqual(["t/two[throws]"], [case["name"] for case in self.results(self.path("b"))["cases"]])
 
     def test_rerun_failed_runs_what_had_run(self):
-        wrong = TWO_FAULTS.split("matrix")[0] + "faults: [{kind: corrupt, op: all_reduce, side: input}]\n"
-        for folder, *words in (("a", self.write("wrong.yaml", wrong), "--seed", "5"),
+        for folder, *words in (("a", self.write("wrong.yaml", WRONG), "--seed", "5"),
                                ("b", "--rerun-failed", self.path("a"), "--", self.path("wrong.yaml")),
                                ("c", "--rerun-failed", self.path("b"))):
             self.call("run", "--backend", "emulated", "--out", self.path(folder), *words, status=1)
@@ -509,18 +509,16 @@ matrix:
         self.assertIn("shrinking t/two[throws]", self.call("run", "--resume", self.path("a"), status=3))
 
     def test_a_replay_file_is_a_case_of_its_own(self):
-        wrong = TWO_FAULTS.split("matrix")[0] + "faults: [{kind: corrupt, op: all_reduce, side: input}]\n"
         files = []
         for seed in ("3", "4"):
-            self.run_emulated(wrong, "--out", self.path(seed), "--seed", seed, status=1)
+            self.run_emulated(WRONG, "--out", self.path(seed), "--seed", seed, status=1)
             files += self.folder.glob(f"{seed}/replay/*.json")
         self.assertIn("both make the case t/two", self.call("run", *map(str, files), "--backend", "emulated", status=2))
         text = self.call("run", str(files[0]), "--backend", "emulated", "--out", self.path("again"), status=1)
         self.assertIn(f"shardproof run {files[0]} --only t/two --backend emulated", text)
 
     def test_replay_files_of_two_backends_run_together(self):
-        wrong = TWO_FAULTS.split("matrix")[0] + "faults: [{kind: corrupt, op: all_reduce, side: input}]\n"
-        self.call("run", self.write("run.yaml", wrong), "--backend", "emulated,gloo", "--out", self.path("a"), status=1)
+        self.call("run", self.write("run.yaml", WRONG), "--backend", "emulated,gloo", "--out", self.path("a"), status=1)
         files = sorted(map(str, self.folder.glob("a/replay/*.json")))
         self.assertIn("2 cases: 2 mismatch", self.call("run", *files, "--out", self.path("b"), status=1))
 

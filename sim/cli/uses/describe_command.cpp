@@ -205,7 +205,7 @@ std::string about_of(const CaseSpec& spec, const std::vector<KnownWorkload>& wor
 int describe_command(const RunArguments& given) {
   RunArguments arguments = given;
   if (arguments.backends.empty()) arguments.backends = {"emulated"};
-  const Selection selection = select_cases(arguments);
+  const Selection selection = select_cases(as_they_ran(arguments));
   if (!selection.empty_share.empty()) {
     std::cout << selection.empty_share << '\n';
     return 0;

@@ -157,7 +157,7 @@ bool is_whole_factor(const judge::ResultRow& row) {
 std::string wrong_loss_alone(const RecordedRun& run, const Reference& reference,
                              const judge::Divergence& found) {
   const bool follows = found.worst.kind == ObservationKind::kLoss &&
-                       found.last_good.ends_with(".output") && found.worst.problem.empty();
+                       found.last_good.ends_with(kOutputSuffix) && found.worst.problem.empty();
   if (!follows) return "";
   const auto is_output = [&](const RecordedPiece& piece) {
     return piece.step == found.step && piece.kind == ObservationKind::kOutput;
@@ -225,12 +225,11 @@ std::string why_nobody_recorded(ObservationKind kind) {
 // after the step before, and how these are cut. "" if a weight was wrong, or none is known.
 std::string wrong_module(const RecordedRun& run, const Reference& reference,
                          const judge::Divergence& found) {
-  constexpr std::string_view kOutput = ".output";
-  if (found.worst.kind != ObservationKind::kOutput || !found.tensor.ends_with(kOutput) ||
+  if (found.worst.kind != ObservationKind::kOutput || !found.tensor.ends_with(kOutputSuffix) ||
       !found.worst.problem.empty()) {
     return "";
   }
-  const std::string module = found.tensor.substr(0, found.tensor.size() - kOutput.size());
+  const std::string module = found.tensor.substr(0, found.tensor.size() - kOutputSuffix.size());
   std::string cut;
   bool has_weights = false;
   for (const Gradient& one :

@@ -176,10 +176,10 @@ class StageModules {
   }
 
   bool hold_a_part_of(const RecordedPiece& piece) const {
-    constexpr std::string_view kOutput = ".output";
-    if (!has_stages_ || piece.kind != ObservationKind::kOutput || !piece.name.ends_with(kOutput))
+    if (!has_stages_ || piece.kind != ObservationKind::kOutput ||
+        !piece.name.ends_with(kOutputSuffix))
       return false;
-    const std::string begin = piece.name.substr(0, piece.name.size() - kOutput.size()) + ".";
+    const std::string begin = piece.name.substr(0, piece.name.size() - kOutputSuffix.size()) + ".";
     const auto held = held_.find(piece.rank);
     for (auto one = all_.lower_bound(begin); one != all_.end() && one->starts_with(begin); ++one) {
       if (held == held_.end() || !held->second.contains(*one)) return true;

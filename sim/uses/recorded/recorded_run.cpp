@@ -36,11 +36,11 @@ constexpr Kind kKinds[] = {
     {"param", Phase::kStep, "", ObservationKind::kParameter},
     {"grad", Phase::kStep, "", ObservationKind::kGradient},
     {"opt", Phase::kStep, "", ObservationKind::kOtherState},
-    {"act", Phase::kForward, ".output", ObservationKind::kOutput},
+    {"act", Phase::kForward, kOutputSuffix.data(), ObservationKind::kOutput},
     {"act_grad", Phase::kBackward, ".grad_output", ObservationKind::kInputGradient},
     {"logprobs", Phase::kForward, "", ObservationKind::kUnknown},
     {"scalar", Phase::kForward, "", ObservationKind::kUnknown},
-    {"hash", Phase::kForward, ".output", ObservationKind::kOutput},
+    {"hash", Phase::kForward, kOutputSuffix.data(), ObservationKind::kOutput},
     {"buffer", Phase::kStep, "", ObservationKind::kBuffer},
     {"random", Phase::kStep, "", ObservationKind::kRandomState},
 };

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/precision.h"
@@ -32,6 +33,8 @@ struct Place {
   bool operator==(const Place&) const = default;
   auto operator<=>(const Place&) const = default;
 };
+
+inline constexpr std::string_view kOutputSuffix = ".output";  // of the name of a module's output
 
 struct RecordedPiece {
   int64_t line = 0;  // in the rank's jsonl file, from 1
