@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <optional>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/freed_memory.h"
@@ -69,22 +71,9 @@ struct EmulatedWorldMain::Impl {
         main(std::move(given_main)),
         endings(static_cast<size_t>(world_size)) {}
 
-  // The loop of one rank's thread. It keeps the world alive, because a rank that hangs outlives its
-  // EmulatedWorldMain.
-  static void serve(std::shared_ptr<Impl> self, int64_t rank) {
+  // What one rank's thread does.
+  void run_rank_of(int64_t rank) {
     prepare_rank_thread();
-    for (uint64_t seen = 0;;) {
-      {
-        const Lock lock(self->mutex);
-        while (!self->closing && self->case_number <= seen) self->changed.wait(self->mutex);
-        if (self->closing) return;
-        seen = self->case_number;
-      }
-      self->run_one(rank);
-    }
-  }
-
-  void run_one(int64_t rank) {
     world.rank_started(rank);
     RankEnv env;
     env.rank = rank;
@@ -105,29 +94,54 @@ struct EmulatedWorldMain::Impl {
     }
     const Lock lock(mutex);
     endings[static_cast<size_t>(rank)] = std::move(ending);
-    ++ended;
+    --running;
     done.notify_one();
   }
 
-  bool all_ended() const SHARDPROOF_REQUIRES(mutex) { return ended == endings.size(); }
+  // Threads end with their case: what the C library keeps for each, 180 KB with its stack, would
+  // stay.
+  void start_ranks(const std::shared_ptr<Impl>& self) SHARDPROOF_REQUIRES(mutex) {
+    try {
+      while (std::ssize(threads) < world.world_size()) {
+        threads.emplace_back([self, rank = std::ssize(threads)] { self->run_rank_of(rank); });
+      }
+    } catch (const std::system_error& error) {  // the machine has no more threads
+      for (int64_t rank = std::ssize(threads); rank < world.world_size(); ++rank) {
+        world.rank_threw(rank, error.what());
+        --running;
+      }
+      while (running > 0) done.wait(mutex);
+      end_ranks();
+      throw;
+    }
+  }
+
+  // Ranks that hang go on until the process ends.
+  void end_ranks() SHARDPROOF_REQUIRES(mutex) {
+    for (std::thread& thread : std::exchange(threads, {})) {
+      if (running == 0) {
+        thread.join();
+      } else {
+        thread.detach();
+      }
+    }
+  }
 
   EmulatedWorld world;
   std::string device;
   RankHooks hooks;
   RankMain main;
   CaseInputsCache inputs;
-  std::vector<std::thread> threads;
 
   Mutex mutex;
-  Condition changed;  // there is a case to run, or the world closes
-  Condition done;     // a rank has ended, or the case was aborted
-  bool closing SHARDPROOF_GUARDED_BY(mutex) = false;
-  uint64_t case_number SHARDPROOF_GUARDED_BY(mutex) = 0;
+  std::vector<std::thread> threads SHARDPROOF_GUARDED_BY(mutex);
+  Condition done;  // a rank has ended, or the case was aborted
   // Of the case; ranks only read them.
   int golden_fd = -1;
   CaseSpec spec;
   std::vector<std::optional<RankEnding>> endings SHARDPROOF_GUARDED_BY(mutex);
-  size_t ended SHARDPROOF_GUARDED_BY(mutex) = 0;
+  bool ran SHARDPROOF_GUARDED_BY(mutex) = false;  // a case before
+  size_t running SHARDPROOF_GUARDED_BY(mutex) = 0;
   std::optional<std::string> abort_reason SHARDPROOF_GUARDED_BY(mutex);
 };
 
@@ -136,48 +150,30 @@ EmulatedWorldMain::EmulatedWorldMain(int64_t world_size, DeviceKind device, Rank
     : impl_(std::make_shared<Impl>(world_size, device_name(device), std::move(hooks),
                                    std::move(main))) {
   share_memory_between_ranks(world_size);
-  for (int64_t rank = 0; rank < world_size; ++rank) {
-    impl_->threads.emplace_back([impl = impl_, rank] { Impl::serve(impl, rank); });
-  }
 }
 
-EmulatedWorldMain::~EmulatedWorldMain() {
-  bool idle;
-  {
-    const Lock lock(impl_->mutex);
-    impl_->closing = true;
-    idle = impl_->case_number == 0 || impl_->all_ended();
-    impl_->changed.notify_all();
-  }
-  for (std::thread& thread : impl_->threads) {
-    if (idle) {
-      thread.join();
-    } else {
-      thread.detach();
-    }
-  }
-}
+EmulatedWorldMain::~EmulatedWorldMain() = default;
 
 std::vector<RankEnding> EmulatedWorldMain::run(const CaseSpec& spec, int golden_fd) {
   Impl& impl = *impl_;
   const Lock lock(impl.mutex);
-  SHARDPROOF_ASSERT(impl.case_number == 0 || impl.all_ended(),
-                    "a world with a hung rank was reused");
-  if (impl.case_number > 0) impl.world.reset();
+  SHARDPROOF_ASSERT(impl.running == 0, "a world with a hung rank was reused");
+  if (impl.ran) impl.world.reset();
+  impl.ran = true;
   keep_memory_of_ranks(std::ssize(impl.endings), draws_own_shards(spec));
   impl.spec = spec;
   impl.world.configure(spec.world);
   impl.golden_fd = golden_fd;
   std::fill(impl.endings.begin(), impl.endings.end(), std::nullopt);
-  impl.ended = 0;
+  impl.running = impl.endings.size();
   impl.abort_reason.reset();
-  ++impl.case_number;
-  impl.changed.notify_all();
+  impl.start_ranks(impl_);
 
-  while (!impl.all_ended() && !impl.abort_reason) impl.done.wait(impl.mutex);
+  while (impl.running > 0 && !impl.abort_reason) impl.done.wait(impl.mutex);
   const auto deadline = std::chrono::steady_clock::now() + kAbortGrace;
-  while (!impl.all_ended() && impl.done.wait_until(impl.mutex, deadline)) {
+  while (impl.running > 0 && impl.done.wait_until(impl.mutex, deadline)) {
   }
+  impl.end_ranks();
   // Before the launcher judges, which takes memory of its own.
   if (std::ssize(impl.endings) > kFewRanks) return_freed_memory(kKeptOfManyRanks);
   std::vector<RankEnding> endings;

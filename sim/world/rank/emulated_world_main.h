@@ -1,4 +1,4 @@
-// An emulated world in this process, with one thread per rank that stays between cases.
+// An emulated world in this process, with one thread per rank and case.
 #pragma once
 
 #include <memory>
