@@ -43,6 +43,14 @@ class ValidateMachines(machines.SwitchedTest):
             processes.append(self.start_process(command, env=env))
         return processes
 
+    def first_round(self):
+        """The processes of a run of two stages, once the first has ended."""
+        suite = SUITE.replace("stages: [environment, groups, pairs, times]", "stages: [groups, pairs]")
+        processes = self.start(suite, "--minutes", "5")
+        self.assertIn("waits for the others", processes[0].stdout.readline())
+        self.assertIn("groups", processes[0].stdout.readline())
+        return processes
+
     def end_of(self, processes):
         outputs = [process.communicate(timeout=120)[0] for process in processes]
         found = json.loads((self.folder / "run/validation.json").read_text())
@@ -76,14 +84,26 @@ class ValidateMachines(machines.SwitchedTest):
         self.assertIn(("slow", ["node2"]), [(one["kind"], one["hosts"]) for one in found["findings"]], text)
 
     def test_a_machine_whose_processes_are_killed_is_named(self):
-        processes = self.start(SUITE.replace("stages: [environment, groups, pairs, times]", "stages: [groups, pairs]"),
-                               "--minutes", "5")
-        self.assertIn("waits for the others", processes[0].stdout.readline())
-        self.assertIn("groups", processes[0].stdout.readline())  # the first round has ended
+        processes = self.first_round()
         kill_all(self.nodes[3].processes())
         status, found, text = self.end_of(processes)
         self.assertEqual(status, 3, text)
         self.assertEqual((found["findings"][0]["kind"], found["findings"][0]["hosts"]), ("died", ["node3"]), text)
+
+    def test_a_machine_that_is_cut_off_is_named_and_not_those_that_wait_for_it(self):
+        for cut, words in ((1, "control hears nothing of it: its host is cut off or down"),
+                           (0, "node0, where control is, hears nothing of the 3 other hosts")):
+            with self.subTest(cut=cut):
+                processes = self.first_round()
+                self.nodes[cut].run("ip", "link", "set", "link0", "down")
+                text = processes[0].communicate(timeout=120)[0]
+                kill_all(pid for node in self.nodes for pid in node.processes())  # they wait 30 s for control
+                for process in processes[1:]:
+                    process.communicate()
+                first = json.loads((self.folder / "run/validation.json").read_text())["findings"][0]
+                self.assertEqual((processes[0].returncode, first["kind"], first["hosts"]), (3, "hung", [f"node{cut}"]), text)
+                self.assertIn(words, first["message"])
+                self.nodes[cut].run("ip", "link", "set", "link0", "up")
 
 
 if __name__ == "__main__":

@@ -124,6 +124,7 @@ class Validation {
       ++ended_stages_[host];
       stage.without.push_back(result_.hosts.name(host));
     }
+    if (lost_) stage.without.clear();  // nor did the others go on
     stage.went_on = !stage.without.empty() && std::ssize(stage.without) < result_.hosts.count();
     stage.seconds = seconds_since(start);
     if (pool_.interrupted()) return;  // how it ended says nothing

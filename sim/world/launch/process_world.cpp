@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "base/mapped_pages.h"
@@ -185,6 +186,31 @@ void LauncherWorld::dismiss(int status) { tell(FrameType::kExit, std::to_string(
 
 bool LauncherWorld::all_gone() const {
   return std::ranges::all_of(workers_, [](const auto& worker) { return worker->ended(); });
+}
+
+// Hosts that are cut off are the cause; where all others are, it is control's own, that of rank 0.
+bool LauncherWorld::hung_by_links(const std::string& why) {
+  const std::string& own = workers_[0]->host();
+  std::set<std::string> others, heard;
+  for (const auto& worker : workers_) {
+    if (worker->host() == own) continue;
+    others.insert(worker->host());
+    if (!worker->silent()) heard.insert(worker->host());
+  }
+  const bool alone = others.size() > 1 && heard.empty();
+  const std::string trouble =
+      alone ? fmt::format("{}, where control is, hears nothing of the {} other hosts; ", own,
+                          others.size())
+            : "control hears nothing of it: its host is cut off or down, or its process is "
+              "stopped; ";
+  bool any = false;
+  for (int64_t rank = 0; rank < key_.world_size; ++rank) {
+    const WorkerProcess& worker = *workers_[static_cast<size_t>(rank)];
+    if (has_ended(rank) || !(alone ? worker.host() == own : worker.silent())) continue;
+    set_ending(rank, ResultKind::kHung, trouble + why);
+    any = true;
+  }
+  return any;
 }
 
 void LauncherWorld::on_frame(size_t worker, Frame frame) {

@@ -60,6 +60,7 @@ class LauncherWorld final : public ProcessWorld {
   bool all_gone() const;
 
  private:
+  bool hung_by_links(const std::string& why) override;
   void on_frame(size_t worker, Frame frame) override;
   void end_workers() override {}  // they are dismissed, with a status
   void tell(FrameType type, const std::string& text);

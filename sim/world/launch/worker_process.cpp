@@ -78,10 +78,14 @@ double WorkerProcess::cpu_seconds() const { return remote_ ? remote_cpu_s_ : cpu
 
 bool WorkerProcess::runnable() const {
   if (!remote_) return runnable_threads(pid_) > 0;
-  return remote_runnable_ && steady_clock::now() - remote_beat_ < kSilence;
+  return remote_runnable_ && !silent();
 }
 
 bool WorkerProcess::stopped() const { return !remote_ && is_stopped(pid_); }
+
+bool WorkerProcess::silent() const {
+  return remote_ && steady_clock::now() - remote_beat_ >= kSilence;
+}
 
 namespace {
 

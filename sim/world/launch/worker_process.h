@@ -33,7 +33,8 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
   };
 
   struct Remote {
-    std::string name;        // "pid 17 on host a", for messages
+    std::string name;  // "pid 17 on host a", for messages
+    std::string host = {};
     bool same_host = false;  // it can open this process's descriptors by path
     Seals seals;             // of the frames on its connection
   };
@@ -56,6 +57,8 @@ class WorkerProcess : public std::enable_shared_from_this<WorkerProcess> {
   uint64_t ops() const { return ops_; }
   bool runnable() const;  // some thread waits for nothing but the processor or the disk
   bool stopped() const;   // by a signal or a debugger; false where that cannot be known
+  bool silent() const;    // a rank of another launcher sends no signs of life
+  const std::string& host() const { return remote_->host; }  // of such a rank
   // The end of what it has printed since `forget_output`, at most kOutputBytes.
   const std::string& output() const { return output_; }
   void forget_output() { output_.clear(); }

@@ -242,7 +242,7 @@ void WorldPool::start_case(const CaseSpec& spec, int golden_fd, bool fresh,
     return end_at_once(ResultKind::kAborted,
                        "not run: an earlier case ended the ranks, and their world could not be "
                        "made anew (" +
-                           *why + "); start them again with --only this case");
+                           *why + "); start all ranks again");
   }
   std::shared_ptr<World> world;
   try {
@@ -304,6 +304,7 @@ void WorldPool::take_in(const WorldKey& key, double patience_s) {
     const WorkerProcess::Remote remote{.name = "rank " + std::to_string(peer.hello.rank) +
                                                ", pid " + std::to_string(peer.hello.pid) + " on " +
                                                peer.hello.host,
+                                       .host = peer.hello.host,
                                        .same_host = peer.same_host,
                                        .seals = *peer.seals};
     ranks.push_back(std::make_shared<WorkerProcess>(impl_->io, remote, std::move(peer.socket)));
