@@ -284,7 +284,7 @@ class Suites(unittest.TestCase):
     def test_worlds_of_several_sizes(self):
         """A fault of a rank that the smaller worlds lack."""
         done = self.run_in(HERE, "--kinds", "drop", "--", sys.executable, "-B", "-c", SIZES)
-        self.assertIn("1 of 1 fault were noticed", done.stdout, done.stderr)
+        self.assertIn("1 of 1 fault was noticed", done.stdout, done.stderr)
 
     @unittest.skipUnless(importlib.util.find_spec("pytest"), "pytest is not installed")
     @unittest.skipUnless(os.environ.get("SHARDPROOF_PROGRAM"), "SHARDPROOF_PROGRAM is not set")

@@ -243,7 +243,8 @@ def table(findings: list[Finding]) -> str:
     counting = [finding for finding in findings if finding.counts]
     missed = sum(not finding.noticed_by() for finding in counting)
     timed_out = sum(finding.run.status is None for finding in counting)
-    text = (f"{len(counting) - missed} of {counted(len(counting), 'fault')} were noticed ({percent(findings):.0f} %), "
+    were = "was" if len(counting) == 1 else "were"
+    text = (f"{len(counting) - missed} of {counted(len(counting), 'fault')} {were} noticed ({percent(findings):.0f} %), "
             f"{timed_out} of them by the time limit; {missed} by no test")
     ended = sum(one.ended_before for one in findings)
     for number, what in ((len(findings) - len(counting) - ended, "changed nothing"),

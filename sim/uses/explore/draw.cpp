@@ -280,6 +280,7 @@ bool Drawer::settle(Drawing& drawing, std::mt19937_64& random) {
     }
     ++counts_.refused;
     ++counts_.refused_by[checked.key];
+    counts_.sentences[checked.key] = checked.sentence;
     if (settings.contains(checked.key)) {
       ++outcomes_[setting_line(checked.key, settings[checked.key])].first;
     }

@@ -24,10 +24,12 @@ inline bool happens(double share, std::mt19937_64& random) {
   return static_cast<double>(random() % 1000000) < share * 1e6;
 }
 
-// Which draws were refused before a run, and by which key; "" where no key is named.
+// Which draws were refused before a run, and by which key; "" where no key is named. `sentences`
+// has a key's last.
 struct DrawCounts {
   int64_t drawn = 0, refused = 0;
   std::map<std::string, int64_t> refused_by = {};
+  std::map<std::string, std::string> sentences = {};
 };
 
 class Drawer {
