@@ -1,6 +1,6 @@
 """The outputs of modules in micro-batches: which rows of the global batch they hold."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,10 +22,19 @@ class Pass(NamedTuple):
     size: int | None = None
 
 
-def rows_of(inputs: Iterable, rows: Rows, expected: int) -> tuple[int, int] | tuple[None, None]:
+def tensors_in(value) -> Iterator[torch.Tensor]:
+    """The tensors of what a module takes or gives, in lists and dicts of any depth."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, Mapping)):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(one)
+
+
+def rows_of(inputs, rows: Rows, expected: int) -> tuple[int, int] | tuple[None, None]:
     """Which of this rank's rows an input of a model has: (first, number). Of equal rows the expected ones count."""
-    for one in inputs:
-        for whole in rows.tensors if isinstance(one, torch.Tensor) and one.ndim else ():
+    for one in tensors_in(inputs):
+        for whole in rows.tensors if one.ndim else ():
             size = one.shape[0]
             if one.shape[1:] != whole.shape[1:] or one.dtype != whole.dtype or not 0 < size <= rows.count:
                 continue

@@ -63,6 +63,11 @@ class Noise:
     def _on_output(self, _, inputs, output):
         if isinstance(output, torch.Tensor):
             return self._moved_output(inputs, output)
+        if isinstance(output, dict):  # those of transformers are of classes of their own
+            for key, one in list(output.items()):
+                if isinstance(one, torch.Tensor):
+                    output[key] = self._moved_output(inputs, one)
+            return output
         if type(output) not in (tuple, list):
             return None
         moved = [self._moved_output(inputs, one) if isinstance(one, torch.Tensor) else one for one in output]

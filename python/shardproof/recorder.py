@@ -312,7 +312,7 @@ class Recorder:
         for number, one in enumerate(models):
             if activations:
                 self._ends.append(one.register_forward_pre_hook(
-                    lambda _, given, named, number=number: self._begin_pass(number, (*given, *named.values())),
+                    lambda _, given, named, number=number: self._begin_pass(number, (given, named)),
                     with_kwargs=True).remove)
             add_output = functools.partial(self._add_output, model=number)
             outermost = {}
@@ -395,7 +395,7 @@ class Recorder:
                 add(name, tensor)
         return hook
 
-    def _begin_pass(self, model: int, inputs: Iterable) -> None:
+    def _begin_pass(self, model: int, inputs) -> None:
         """Remembers a forward pass of one of the models."""
         if not self._is_recorded(self._step()) or torch._C._current_graph_task_id() != -1:
             return
@@ -552,8 +552,8 @@ class Recorder:
 
 
 def first_tensor(output) -> torch.Tensor | None:
-    parts = output if isinstance(output, (list, tuple)) else ()
-    return next((one for one in parts if isinstance(one, torch.Tensor)), None)
+    """But no loss, which models of transformers give first."""
+    return next((one for one in micro_batches.tensors_in(output) if one.ndim), None)
 
 
 def check_is_not_golden(out: Path) -> None:

@@ -221,10 +221,33 @@ class Twice(models.Model):
         return self.head(self.layers[1](self.layers[0](self.layers[0](x))))
 
 
+class Names(nn.Module):
+    """Gives a dict, whose loss comes first."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        x = self.inner(x)
+        return {"loss": x.sum(), "hidden": x}
+
+
+class Named(models.Model):
+    """Takes a dict of inputs, and has a layer that gives one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers[1] = Names(self.layers[1])
+
+    def forward(self, batch):
+        return self.head(self.layers[1](self.layers[0](self.embed(batch["tokens"])))["hidden"])
+
+
 def accumulate(rank, out, golden, what, wrong=False):
     """Two steps of data parallelism, with two micro-batches on each rank, or one of the golden's rows."""
     parts = dist.get_world_size()
-    model = Twice().double()
+    model = (Named() if what == "named" else Twice()).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if golden:
         shardproof.load(model, golden, mesh={"dp": parts})
@@ -238,8 +261,9 @@ def accumulate(rank, out, golden, what, wrong=False):
             micro_batches = [*zip(tokens.split(2 // parts), targets.split(2 // parts))]
             for number, (part, wanted) in enumerate(micro_batches[::-1] if what == "reversed" else micro_batches):
                 if wrong and (rank, step, number) == (1, 1, 1):
-                    model.layers[1].register_forward_hook(lambda _, given, output: output + given[0])
-                (-models.logprobs_of(model(part), wanted).mean() / len(micro_batches)).backward()
+                    model.layers[1].register_forward_hook(
+                        lambda _, given, output: {"hidden": output["hidden"] + given[0]} if what == "named" else output + given[0])
+                (-models.logprobs_of(model({"tokens": part} if what == "named" else part), wanted).mean() / len(micro_batches)).backward()
             for one in model.parameters():
                 dist.all_reduce(one.grad)
                 one.grad /= parts
@@ -260,6 +284,13 @@ class DataParallelTest(judging.SharedRunsTest):
             judged = self.judged(what)
             self.expect(judged, 0, "MATCH", "layers.0.output")  # is not compared
             self.assertEqual("head.output" not in judged[1], compared, judged[1])
+
+    def test_dicts_of_inputs_and_outputs(self):
+        judged = self.judged("named")
+        self.expect(judged, 0, "MATCH")
+        self.assertNotIn("not compared", judged[1])
+        self.expect(self.judged("named", wrong=True), 1, "head.output   [4, 5, 12]   of step 2   part [3:4, 0:5, 0:12]",
+                    "on rank 1", "layers.1.output was right on that rank")
 
     def test_a_wrong_input_of_a_module_is_named(self):
         self.expect(self.judged("reversed", wrong=True), 1, "head.output   [4, 5, 12]   of step 2   part [2:3, 0:5, 0:12]",
