@@ -72,7 +72,7 @@ struct EmulatedWorldMain::Impl {
         endings(static_cast<size_t>(world_size)) {}
 
   // What one rank's thread does.
-  void run_rank_of(int64_t rank) {
+  void run_one(int64_t rank) {
     prepare_rank_thread();
     world.rank_started(rank);
     RankEnv env;
@@ -103,7 +103,7 @@ struct EmulatedWorldMain::Impl {
   void start_ranks(const std::shared_ptr<Impl>& self) SHARDPROOF_REQUIRES(mutex) {
     try {
       while (std::ssize(threads) < world.world_size()) {
-        threads.emplace_back([self, rank = std::ssize(threads)] { self->run_rank_of(rank); });
+        threads.emplace_back([self, rank = std::ssize(threads)] { self->run_one(rank); });
       }
     } catch (const std::system_error& error) {  // the machine has no more threads
       for (int64_t rank = std::ssize(threads); rank < world.world_size(); ++rank) {
