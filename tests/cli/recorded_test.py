@@ -616,13 +616,13 @@ class RecordedRunTest(JudgedTest):
                                  gradient_of=lambda gradient, step, rank: [2 * g for g in gradient])
         self.expect(doubled, 1, "exp_avg.", "2 x golden")
 
-    def with_repeats(self, move, precision="float32", count=16, **options):
-        """A golden run and its repeats, whose gradients and loss are moved by move(values, repeat)."""
+    def with_repeats(self, move, precision="float32", count=16, kinds=("grad", "scalar"), **options):
+        """A golden run and its repeats, whose tensors of these kinds are moved by move(values, repeat)."""
         folder = self.written(self.own_steps(**options))
         for k in range(1, count + 1):
             repeat = self.own_steps(**options)
             repeat.head |= {"noise": k, "precision": precision}
-            repeat.data[0] = [(key, dtype, shape, move(values, k) if line["kind"] in ("grad", "scalar") else values)
+            repeat.data[0] = [(key, dtype, shape, move(values, k) if line["kind"] in kinds and line["step"] else values)
                               for line, (key, dtype, shape, values) in zip(repeat.lines[0], repeat.data[0])]
             repeat.write(os.path.join(folder, f"noise{k}"))
         return folder
@@ -654,7 +654,7 @@ class RecordedRunTest(JudgedTest):
             return self.own_steps(DP, gradient_of=lambda gradient, step, rank: [
                 g * (1 + size * (-1) ** i) for i, g in enumerate(gradient)])
         self.expect(off(1e-4), 1, "MISMATCH", "grad.w", golden=self.own_steps())
-        self.golden = self.with_repeats(jitter(1e-4), "float64")
+        self.golden = self.with_repeats(jitter(1e-4), "float64", kinds=("grad", "scalar", "param"))
         self.expect(off(1e-4), 0, "MATCH", "16 repeats of it in float64")
         self.expect(off(0.5), 1, "MISMATCH", "grad.w")
 

@@ -36,6 +36,21 @@ bool is_gradient(const GoldenFacts& tensor) {
   return tensor.phase == Phase::kBackward || tensor.kind == kGradient || tensor.kind == kGradNorm;
 }
 
+// Scalars leave no roundings in tensors: none is computed from them.
+bool is_scalar(ObservationKind kind) {
+  using enum ObservationKind;
+  return is_metric(kind) || kind == kLoss || kind == kGradNorm || kind == kClipFactor ||
+         kind == kRate || kind == kStepCount;
+}
+
+// Of the tensors that a kind stands beside: a moment beside its own, as it may be far larger (the
+// square of a gradient) or smaller than any parameter; all others together.
+ObservationKind beside(const GoldenFacts& tensor) {
+  if (is_gradient(tensor)) return ObservationKind::kGradient;
+  const bool is_moment = is_stepped(tensor.kind) && tensor.kind != ObservationKind::kParameter;
+  return is_moment ? tensor.kind : ObservationKind::kOutput;
+}
+
 // A mapped file, unmapped when the last view of it is destroyed.
 class Mapping {
  public:
@@ -128,24 +143,37 @@ double GoldenScales::add(const GoldenFacts& facts, const TensorView& value) {
 
 void GoldenScales::add(const GoldenFacts& facts, bool finite) {
   if (must_be_finite(facts) && !finite) golden_fault(facts, "is not finite");
-  // Metrics (counts of tokens and the like) do not show the size of gradients and parameters.
-  if (is_metric(facts.kind)) return;
+  if (is_scalar(facts.kind)) return;
+  using enum ObservationKind;
+  const auto put = [&](ObservationKind group, double scale) {
+    sizes_[{facts.phase, facts.step, group}].insert(scale);
+  };
   // The neighbors of a huge tensor stay judged, but gradients are computed from each other.
   const bool counts = facts.scale <= kLargestCounted;
-  if (counts) sizes_[{facts.phase, facts.step, false}].insert(facts.scale);
-  if (counts || is_gradient(facts)) sizes_[{facts.phase, facts.step, true}].insert(facts.scale);
-  if (!is_gradient(facts)) return;
+  const ObservationKind own = beside(facts);
+  if (own != kGradient) {
+    if (counts) put(own, facts.scale);
+    if (counts && own == kOutput) put(kGradient, facts.scale);
+    return;
+  }
+  put(kGradient, facts.scale);
+  if (counts) {
+    for (const ObservationKind made : {kOutput, kExpAvg, kMomentumBuffer, kOtherState}) {
+      put(made, facts.scale);
+    }
+    put(kExpAvgSq, facts.scale * facts.scale);
+  }
   double& largest = largest_gradients_[{facts.phase, facts.step}];
   largest = std::max(largest, facts.scale);
 }
 
 double GoldenScales::of_phase(const GoldenFacts& facts) const {
-  const auto found = sizes_.find({facts.phase, facts.step, is_gradient(facts)});
-  const double beside = found == sizes_.end() ? 0 : largest_beside(found->second, facts.scale);
+  const auto found = sizes_.find({facts.phase, facts.step, beside(facts)});
+  const double size = found == sizes_.end() ? 0 : largest_beside(found->second, facts.scale);
   const auto gradient = largest_gradients_.find({facts.phase, facts.step});
   return is_gradient(facts) && gradient != largest_gradients_.end()
-             ? beside_gradient(beside, gradient->second)
-             : beside;
+             ? beside_gradient(size, gradient->second)
+             : size;
 }
 
 void put_tensor(IndexWriter& index, const GoldenFacts& facts, Dtype dtype, int64_t offset,

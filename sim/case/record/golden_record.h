@@ -90,8 +90,9 @@ class GoldenScales {
   double of_phase(const GoldenFacts& facts) const;
 
  private:
-  // Of a phase and step; with gradients of any size, or without those above kLargestCounted.
-  std::map<std::tuple<Phase, int64_t, bool>, Sizes> sizes_;
+  // Of a phase, a step and what stands beside such a kind: gradients of any size for gradients, all
+  // up to kLargestCounted for others.
+  std::map<std::tuple<Phase, int64_t, ObservationKind>, Sizes> sizes_;
   std::map<std::pair<Phase, int64_t>, double> largest_gradients_;
 };
 

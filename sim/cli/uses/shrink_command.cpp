@@ -174,7 +174,7 @@ class Shrink {
       std::cout << fmt::format("the deadline of {} s ended the search; --deadline gives it more\n",
                                deadline_s_);
     }
-    std::cout << "not smaller:\n";
+    if (!shrunk.kept.empty()) std::cout << "not smaller:\n";
     for (const explore::KeptSetting& kept : shrunk.kept) {
       std::cout << "  " << printable(kept.what + ": " + why_kept(tried, kept), kShownLine / 2)
                 << '\n';

@@ -6,11 +6,12 @@
 //             scatters = 0.4 * scale, but at least 2 * scatter and at most 6 * scatter;
 //             6 * scatter where 2 * scatter is half of the scale or more
 //
-// `scale` is the largest magnitude of the golden tensor and `phase_scale` that of all golden
-// tensors of the same phase and step. `scatter` is the largest distance between the float64 run and
-// a member of the golden's ensemble in that precision (golden/perturbation.h). Correct runs use up
-// to 1.3 scatters of a tensor and 1.8 of a scalar (tests/precision/calibrate.py). Where 6 scatters
-// come near half of the tensor, fewer are allowed; where 2 reach it, the tensor is not resolved.
+// `scale` is the largest magnitude of the golden tensor and `phase_scale` that of the golden
+// tensors that it stands beside (GoldenScales). `scatter` is the largest distance between the
+// float64 run and a member of the golden's ensemble in that precision (golden/perturbation.h).
+// Correct runs use up to 1.3 scatters of a tensor and 1.8 of a scalar
+// (tests/precision/calibrate.py). Where 6 scatters come near half of the tensor, fewer are allowed;
+// where 2 reach it, the tensor is not resolved.
 // In float64 the scatter is measured where a case fails by little (sim/run/case_runner.cpp).
 #pragma once
 

@@ -64,7 +64,6 @@ std::string times_text(const char* loss, double times, const Symptoms& symptoms,
   if (std::fabs(times - 2) <= 1e-6) causes.push_back(fmt::format("the {} is added twice", loss));
   const bool is_new = std::find(causes.begin(), causes.end(), words.likely) == causes.end();
   if (!words.likely.empty() && is_new) causes.push_back(words.likely);
-  if (causes.empty()) causes.push_back(fmt::format("the coefficient of the {} is another", loss));
   return fmt::format("it has the part of the {} times {}", loss, words.pattern);
 }
 
@@ -133,6 +132,15 @@ std::optional<Proposal> propose_side_losses(const Difference& difference) {
       times_text("balancing loss", parts.balance, difference.symptoms, causes);
   const std::string z = times_text("z loss", parts.z, difference.symptoms, causes);
   if (balance.empty() && z.empty()) return std::nullopt;
+  if (causes.empty()) {
+    const bool both = !balance.empty() && !z.empty();  // each has a coefficient of its own
+    causes.push_back(
+        fmt::format("the {} divided by another number of microbatches, sequences or tokens{}",
+                    both              ? "side losses are"
+                    : balance.empty() ? "z loss is"
+                                      : "balancing loss is",
+                    both ? "" : ", or its coefficient is another"));
+  }
   return Proposal{.pattern = balance + (balance.empty() || z.empty() ? "" : ", and ") + z,
                   .likely = fmt::format("{}", fmt::join(causes, "; or ")),
                   .description = kFreeNumber,

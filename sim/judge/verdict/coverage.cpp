@@ -114,7 +114,7 @@ class Emptiness {
       gradients_not_zero_ += scale != 0;
       gradients_of_roundings_ += tensor.of_roundings;
     }
-    if (kind == ObservationKind::kLoss || is_gradient) trained_.add(scale);
+    if (kind == ObservationKind::kLoss) loss_.add(scale);
     const bool is_scored = kind == ObservationKind::kLogprobs || kind == ObservationKind::kScores;
     if (is_scored) scored_.add(scale);
   }
@@ -124,8 +124,10 @@ class Emptiness {
     grounds.gradients_not_zero = gradients_not_zero_;
     grounds.gradients_of_roundings = gradients_of_roundings_;
     grounds.scores_something = scored_.magnitude > 0;
-    const Largest& all = trained_.seen ? trained_ : scored_;
-    grounds.is_empty = is_model_workload(spec.workload) && all.seen && all.magnitude == 0;
+    grounds.has_loss = loss_.magnitude > 0;
+    const Largest& all = loss_.seen ? loss_ : scored_;
+    grounds.is_empty = is_model_workload(spec.workload) &&
+                       (gradients_ > 0 ? gradients_not_zero_ == 0 : all.seen && all.magnitude == 0);
   }
 
  private:
@@ -137,7 +139,7 @@ class Emptiness {
       magnitude = std::max(magnitude, scale);
     }
   };
-  Largest trained_, scored_;
+  Largest loss_, scored_;
   int64_t gradients_ = 0, gradients_not_zero_ = 0, gradients_of_roundings_ = 0;
 };
 
@@ -201,7 +203,8 @@ std::string grounds_text(const Grounds& grounds) {
 std::string zeros_text(const Grounds& grounds) {
   if (!grounds.is_empty) return "";
   return (grounds.gradients > 0
-              ? fmt::format("the loss and all {} gradients are 0", grounds.gradients)
+              ? fmt::format("{}all {} gradients are 0", grounds.has_loss ? "" : "the loss and ",
+                            grounds.gradients)
               : std::string("the loss, or without one all logprobs, are 0")) +
          ", so a match would show nothing of them";
 }
@@ -217,6 +220,10 @@ std::string roundings_text(const Grounds& grounds) {
 
 std::string empty_text(const Grounds& grounds) {
   if (!grounds.is_empty) return roundings_text(grounds);
+  if (grounds.has_loss) {
+    return zeros_text(grounds) +
+           "; let the loss depend on the parameters, or write expect: {nothing_counted: true}";
+  }
   return (grounds.scored_tokens > 0 ? "" : "no token counts: ") + zeros_text(grounds) +
          "; let a token count "
          "(data.token_mask_probability, data.dropped_samples, data.lengths above 1; in a batch "

@@ -36,7 +36,9 @@ struct Grounds {
   int64_t gradients_of_roundings = 0;  // of those: a match, which any value of its size would be
   bool trains = false;                 // the workload does
   bool scores_something = false;       // a logprob or score is not 0
-  bool is_empty = false;  // the loss and all gradients are 0, or without a loss all logprobs are
+  bool has_loss = false;               // one is not 0
+  bool is_empty =
+      false;  // all gradients are 0, or without any the loss, or without one all logprobs
 };
 
 struct Account {

@@ -205,9 +205,7 @@ std::string failure_signature(const judge::CaseResult& result) {
     const judge::Divergence& found = *result.divergence;
     const std::string& cause = found.likely.empty() ? found.pattern : found.likely;
     // A case whose gradients are all 0 would show little, or be refused, once it does not fail.
-    const judge::Grounds& grounds = result.account.grounds;
-    const bool trains_nothing = grounds.gradients > 0 && grounds.gradients_not_zero == 0;
-    const char* zeros = grounds.is_empty || trains_nothing ? " of zeros" : "";
+    const char* zeros = result.account.grounds.is_empty ? " of zeros" : "";
     return fmt::format("{} {}{}{}{}", signature, without_numbers(found.tensor), zeros, kBeforeCause,
                        without_numbers(first_clause(without_holders(cause))));
   }

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "base/count_of.h"
 #include "base/quantile.h"
 #include "sim/uses/logprobs/causes.h"
 #include "sim/uses/logprobs/moments.h"
@@ -41,6 +42,11 @@ Token largest_of(const Comparison& comparison) {
   return comparison.pair.tokens[largest - differences.begin()];
 }
 
+std::string first_of(const std::vector<int64_t>& indices, const Pair& pair) {
+  return fmt::format("the first at row {}, position {}", indices.front() / pair.length,
+                     indices.front() % pair.length);
+}
+
 std::string non_finite_text(const Pair& pair) {
   if (pair.non_finite.empty()) return "";
   int64_t nan_a = 0, nan_b = 0, inf_a = 0, inf_b = 0;
@@ -60,9 +66,14 @@ std::string non_finite_text(const Pair& pair) {
   };
   add("A", nan_a, inf_a);
   add("B", nan_b, inf_b);
-  const int64_t first = pair.non_finite.front();
-  return text + fmt::format(", in {} of {} rows; the first at row {}, position {}", rows.size(),
-                            pair.rows, first / pair.length, first % pair.length);
+  return text + fmt::format(", in {} of {} rows; {}", rows.size(), pair.rows,
+                            first_of(pair.non_finite, pair));
+}
+
+std::string infinite_text(const Pair& pair) {
+  if (pair.infinite.empty()) return "";
+  return fmt::format("{}, where both have the same infinity; {}",
+                     count_of(std::ssize(pair.infinite), "token"), first_of(pair.infinite, pair));
 }
 
 // "B is 0 everywhere", "A has positive logprobs": what one file holds in place of logprobs. No
@@ -281,6 +292,7 @@ Finding compare(const Pair& pair) {
                   .dtype = pair.dtype,
                   .values = {},
                   .non_finite = non_finite_text(pair),
+                  .left_out = infinite_text(pair),
                   .claims = {},
                   .without_cause = {},
                   .possible = {}};
@@ -291,7 +303,7 @@ Finding compare(const Pair& pair) {
   if (pair.routes && pair.routes->first) finding.split = split_by_routes(comparison, *pair.routes);
   finding.median = median_size(comparison.differences);
   finding.largest = largest_of(comparison);
-  if (comparison.squared == 0) return finding;
+  if (finding.largest.a == finding.largest.b) return finding;  // squares of tiny ones are 0
   finding.above_noise = comparison.count_above_noise();
   finding.values = values_text(comparison);
   std::string listed;

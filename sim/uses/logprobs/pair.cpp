@@ -193,7 +193,11 @@ void collect_tokens(Pair& pair, const IntegerTensors& integers) {
         segment += pair.segment[i] >= 0 ? 1 : 0;
       }
       const double a = pair.a[i], b = pair.b[i];
-      if (pair.counts[i] == 0 || (a == b && (a == 0 || std::isinf(a)))) continue;
+      if (pair.counts[i] == 0 || (a == b && a == 0)) continue;
+      if (a == b && std::isinf(a)) {
+        pair.infinite.push_back(i);
+        continue;
+      }
       if (!std::isfinite(a) || !std::isfinite(b)) {
         pair.non_finite.push_back(i);
         continue;

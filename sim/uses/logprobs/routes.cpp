@@ -59,7 +59,7 @@ std::vector<int64_t> read_layers(const SafetensorsReader& file, int64_t count) {
     layers.push_back(layer);
     at = is_last ? end : next + 1;
   }
-  if (at != end || std::ssize(layers) != count) {
+  if (at != end || std::ssize(layers) != count || text.ends_with(',')) {
     throw_bad_input(
         fmt::format("{}: metadata layers is '{}', and routes has {} layers", file.path(), text,
                     count),
@@ -84,6 +84,11 @@ File read_file(const std::string& path, int64_t rows, int64_t length) {
   }
   File out{tensor.sizes(), read_layers(file, tensor.size(0)), values_as<int32_t>(tensor)};
   const auto chosen = static_cast<int64_t>(out.chosen());
+  if (tensor.dtype() == Dtype::kInt64 &&
+      !std::equal(out.ids.begin(), out.ids.end(), tensor.data<int64_t>())) {
+    throw_bad_input(fmt::format("{}: routes has ids of experts that no int32 holds", path),
+                    "write the ids of experts, from 0");
+  }
   for (auto ids = out.ids.begin(); ids != out.ids.end(); ids += chosen) {
     if (!std::is_sorted(ids, ids + chosen)) std::sort(ids, ids + chosen);
   }
@@ -213,7 +218,9 @@ bool is_routes_file(const std::string& path) { return path.ends_with(kRouteFiles
 std::optional<Routes> read_routes(const std::string& path_a, const std::string& path_b,
                                   int64_t rows, int64_t length, const std::vector<char>& counts) {
   const std::string files[] = {routes_path(path_a), routes_path(path_b)};
-  const bool has_a = std::filesystem::exists(files[0]), has_b = std::filesystem::exists(files[1]);
+  std::error_code no_such_name;  // too long with this ending
+  const bool has_a = std::filesystem::exists(files[0], no_such_name),
+             has_b = std::filesystem::exists(files[1], no_such_name);
   if (!has_a && !has_b) return std::nullopt;
   if (has_a != has_b) {
     Routes out;

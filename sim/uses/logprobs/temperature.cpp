@@ -306,6 +306,9 @@ std::optional<Claim> propose_temperature(const Comparison& comparison) {
     claim.named_by_metadata = true;
     break;
   }
+  // A temperature is higher or lower; top-k and the like, within noise, look like either.
+  const bool is_either = fit.range().low < 1 && fit.range().high > 1;
+  if (is_either && !claim.named_by_metadata) return std::nullopt;
   if (!claim.named_by_metadata) claim.listed = contradiction_text(comparison, fit.estimate());
   return claim;
 }

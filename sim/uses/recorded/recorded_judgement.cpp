@@ -158,10 +158,6 @@ void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
   std::string nothing;  // why a match would show nothing
   if (!run.is_file && !grounds.scores_something) {
     nothing = judge::zeros_text(grounds);
-    if (nothing.empty() && grounds.gradients > 0 && grounds.gradients_not_zero == 0) {
-      nothing = fmt::format("all {} gradients are 0, so a match would show nothing of them",
-                            grounds.gradients);
-    }
     const bool trains = run.steps > 0 && !run.settings.empty();
     if (nothing.empty() && trains && !has_gradients(run) && !has_moved(run)) {
       nothing = "no step has a gradient and no parameter moves, although an optimizer is recorded";

@@ -57,6 +57,15 @@ double largest(const at::Tensor& values) {
   return at::nan_to_num(values, 0, 0, 0).abs().max().item<double>();
 }
 
+GoldenTensor facts_of(const std::string& name, const at::Tensor& value) {
+  GoldenTensor facts;
+  facts.value = view_of(value.contiguous());
+  facts.phase = phase_of(name);
+  facts.kind = kind_of_name(facts.phase, name);
+  facts.scale = largest(value);
+  return facts;
+}
+
 std::vector<int64_t> index_of(int64_t offset, const at::Tensor& tensor) {
   std::vector<int64_t> index(static_cast<size_t>(tensor.dim()));
   for (int64_t dim = tensor.dim() - 1; dim >= 0; --dim) {
@@ -171,13 +180,12 @@ Comparison compare_values(const CaseSpec& spec, const Values& first, const Value
                           bool exact) {
   const judge::Tolerance tolerance(spec);
   std::set<Place> places;
-  std::map<Phase, double> phase_scales;
+  GoldenScales scales;
   for (const Values* values : {&first, &second}) {
     for (const auto& [name, value] : *values) places.insert(place_of(name));
   }
   for (const auto& [name, value] : first) {
-    double& scale = phase_scales[phase_of(name)];
-    scale = std::max(scale, largest(value));
+    scales.add(facts_of(name, value), /*finite=*/true);
   }
   Comparison comparison;
   std::optional<double> trained, scored;  // largest magnitudes of the first case
@@ -190,11 +198,8 @@ Comparison compare_values(const CaseSpec& spec, const Values& first, const Value
     } else if (a->second.sizes() != b->second.sizes()) {
       found = missing_tensor(name + " of this shape", "the changed case");
     } else {
-      GoldenTensor facts;
-      facts.value = view_of(a->second.contiguous());
-      facts.scale = largest(a->second);
-      facts.kind = kind_of_name(phase_of(name), name);
-      facts.phase_scale = phase_scales[phase_of(name)];
+      GoldenTensor facts = facts_of(name, a->second);
+      facts.phase_scale = scales.of_phase(facts);
       const double allowed = exact ? 0 : tolerance.allowance(facts);
       found = difference_of(name, a->second, b->second, allowed);
       ++comparison.tensors;

@@ -64,6 +64,20 @@ TEST_CASE("computed magnitudes above 1e30 count for the scale, and for that of g
   CHECK(gradients.tensors()[3].phase_scale == 2);
 }
 
+TEST_CASE("scalars and moments leave no roundings in what stands beside them", "[record]") {
+  const at::Tensor ones = at::ones({2}, at::kDouble);
+  const auto golden = golden_from(
+      {seen("loss", 1e9 * ones[0], Phase::kForward), seen("logits", 3 * ones, Phase::kForward),
+       seen("grad_norm", 1e6 * ones[0]), seen("grad.a", 4 * ones), seen("exp_avg.a", ones),
+       seen("exp_avg_sq.a", 1e5 * ones), seen("exp_avg_sq.b", ones), seen("param.a", 5 * ones)});
+  const auto beside = [&](size_t i) { return golden.tensors()[i].phase_scale; };
+  CHECK(beside(1) == 3);
+  CHECK(beside(3) == 5);
+  CHECK(beside(4) == 4);
+  CHECK(beside(6) == 1e5);
+  CHECK(beside(7) == 5);
+}
+
 TEST_CASE("gradients are copied when observed, because steps overwrite them", "[record]") {
   GoldenRecorder recorder(true);
   const at::Tensor grad = at::ones({3}, at::kDouble);

@@ -244,6 +244,11 @@ TEST_CASE("a match says what it rests on, and that of zeros with zeros is bad in
   CHECK_THAT(none.message,
              Catch::StartsWith("no token counts: the loss and all 2 gradients are 0"));
 
+  const CaseResult constant = run(numbered({1})[0] + 1, zeros, zeros);
+  CHECK(constant.verdict == Verdict::kBadInput);
+  CHECK_THAT(constant.message, Catch::StartsWith("all 2 gradients are 0") &&
+                                   Catch::Contains("let the loss depend on the parameters"));
+
   CaseSpec meant = kTwoRanks;
   meant.expect.nothing_counted = true;
   CHECK(run(zeros[0], zeros, zeros, meant).as_expected);
