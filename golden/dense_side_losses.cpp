@@ -18,10 +18,15 @@ at::Tensor rows_of(const at::Tensor& all, const std::vector<int64_t>& groups, in
   return at::stack(rows);
 }
 
-std::set<int64_t> real_groups(const std::vector<int64_t>& groups) {
+// The mean of loss(group, its rows) over the groups; those below 0 are none.
+template <class Loss>
+at::Tensor mean_over_groups(const at::Tensor& logits, const std::vector<int64_t>& groups,
+                            const Loss& loss) {
   std::set<int64_t> real(groups.begin(), groups.end());
   while (!real.empty() && *real.begin() < 0) real.erase(real.begin());
-  return real;
+  at::Tensor sum = at::zeros({}, logits.options());
+  for (const int64_t group : real) sum = sum + loss(group, rows_of(logits, groups, group));
+  return real.empty() ? sum : sum / static_cast<double>(real.size());
 }
 
 // [T, N] of 0 and 1: the K best probabilities of each token.
@@ -41,42 +46,32 @@ at::Tensor dense_scores(const at::Tensor& logits, const RouterRule& rule) {
 
 at::Tensor dense_balancing_loss(const at::Tensor& logits, const std::vector<int64_t>& groups,
                                 const RouterRule& rule) {
-  const std::set<int64_t> real = real_groups(groups);
-  at::Tensor sum = at::zeros({}, logits.options());
-  for (const int64_t group : real) {
-    const at::Tensor rows = rows_of(logits, groups, group);
+  return mean_over_groups(logits, groups, [&](int64_t, const at::Tensor& rows) {
     const at::Tensor fractions = best_of(rows, rule).mean(0) / rule.num_chosen;
-    sum = sum + (fractions * dense_scores(rows, rule).mean(0)).sum() * rule.num_experts;
-  }
-  return real.empty() ? sum : sum / static_cast<double>(real.size());
+    return (fractions * dense_scores(rows, rule).mean(0)).sum() * rule.num_experts;
+  });
 }
 
 at::Tensor dense_balancing_loss_so_far(const at::Tensor& logits, const std::vector<int64_t>& groups,
                                        const std::vector<int64_t>& moments,
                                        const RouterRule& rule) {
-  const std::set<int64_t> real = real_groups(groups);
-  at::Tensor sum = at::zeros({}, logits.options());
-  for (const int64_t group : real) {
+  return mean_over_groups(logits, groups, [&](int64_t group, const at::Tensor& rows) {
     const size_t first = static_cast<size_t>(std::ranges::find(groups, group) - groups.begin());
     std::vector<int64_t> so_far;
     for (const int64_t moment : moments) {
       so_far.push_back(moment >= 0 && moment <= moments[first] ? 0 : -1);
     }
     const at::Tensor fractions = best_of(rows_of(logits, so_far, 0), rule).mean(0);
-    const at::Tensor means = dense_scores(rows_of(logits, groups, group), rule).mean(0);
-    sum = sum + (fractions * means).sum() * rule.num_experts / rule.num_chosen;
-  }
-  return real.empty() ? sum : sum / static_cast<double>(real.size());
+    const at::Tensor means = dense_scores(rows, rule).mean(0);
+    return (fractions * means).sum() * rule.num_experts / rule.num_chosen;
+  });
 }
 
 at::Tensor dense_z_loss(const at::Tensor& logits, const std::vector<int64_t>& groups) {
-  const std::set<int64_t> real = real_groups(groups);
-  at::Tensor sum = at::zeros({}, logits.options());
-  for (const int64_t group : real) {
-    const at::Tensor logs = rows_of(logits, groups, group).exp().sum(1).log();
-    sum = sum + (logs * logs).mean();
-  }
-  return real.empty() ? sum : sum / static_cast<double>(real.size());
+  return mean_over_groups(logits, groups, [](int64_t, const at::Tensor& rows) {
+    const at::Tensor logs = rows.exp().sum(1).log();
+    return (logs * logs).mean();
+  });
 }
 
 at::Tensor dense_pooled_loss(const std::vector<at::Tensor>& logits,

@@ -105,10 +105,13 @@ at::Tensor apply(const at::Tensor& input, const Mapping& mapping) {
   return MappingFunction::apply(input, mapping);
 }
 
-int64_t front_dim(const at::Tensor& tensor, int64_t dim) {
-  const int64_t resolved = dim < 0 ? dim + tensor.dim() : dim;
-  SHARDPROOF_ASSERT(resolved >= 0 && resolved < tensor.dim(), "no such dim");
-  return resolved;
+// The pair of steps along a dim, which may count from the end.
+at::Tensor apply_along(const at::Tensor& input, Step forward, Step backward, Communicator& axis,
+                       int64_t dim, std::string_view label, const std::vector<int64_t>& sizes,
+                       GatherBuffer* buffer = nullptr) {
+  const int64_t resolved = dim < 0 ? dim + input.dim() : dim;
+  SHARDPROOF_ASSERT(resolved >= 0 && resolved < input.dim(), "no such dim");
+  return apply(input, {forward, backward, &axis, std::string(label), resolved, sizes, buffer});
 }
 
 }  // namespace
@@ -133,48 +136,28 @@ at::Tensor all_gather_with_reduce_scatter_backward(const at::Tensor& local, Comm
                                                    int64_t dim, std::string_view label,
                                                    const std::vector<int64_t>& sizes,
                                                    GatherBuffer* buffer) {
-  return apply(local, {.forward = Step::kAllGather,
-                       .backward = Step::kReduceScatter,
-                       .axis = &axis,
-                       .label = std::string(label),
-                       .dim = front_dim(local, dim),
-                       .sizes = sizes,
-                       .buffer = buffer});
+  return apply_along(local, Step::kAllGather, Step::kReduceScatter, axis, dim, label, sizes,
+                     buffer);
 }
 
 at::Tensor all_gather_with_slice_backward(const at::Tensor& local, Communicator& axis, int64_t dim,
                                           std::string_view label,
                                           const std::vector<int64_t>& sizes) {
-  return apply(local, {.forward = Step::kAllGather,
-                       .backward = Step::kSlice,
-                       .axis = &axis,
-                       .label = std::string(label),
-                       .dim = front_dim(local, dim),
-                       .sizes = sizes});
+  return apply_along(local, Step::kAllGather, Step::kSlice, axis, dim, label, sizes);
 }
 
 at::Tensor reduce_scatter_with_all_gather_backward(const at::Tensor& addend, Communicator& axis,
                                                    int64_t dim, std::string_view label,
                                                    const std::vector<int64_t>& sizes,
                                                    GatherBuffer* buffer) {
-  return apply(addend, {.forward = Step::kReduceScatter,
-                        .backward = Step::kAllGather,
-                        .axis = &axis,
-                        .label = std::string(label),
-                        .dim = front_dim(addend, dim),
-                        .sizes = sizes,
-                        .buffer = buffer});
+  return apply_along(addend, Step::kReduceScatter, Step::kAllGather, axis, dim, label, sizes,
+                     buffer);
 }
 
 at::Tensor slice_with_all_gather_backward(const at::Tensor& full, Communicator& axis, int64_t dim,
                                           std::string_view label,
                                           const std::vector<int64_t>& sizes) {
-  return apply(full, {.forward = Step::kSlice,
-                      .backward = Step::kAllGather,
-                      .axis = &axis,
-                      .label = std::string(label),
-                      .dim = front_dim(full, dim),
-                      .sizes = sizes});
+  return apply_along(full, Step::kSlice, Step::kAllGather, axis, dim, label, sizes);
 }
 
 }  // namespace shardproof
