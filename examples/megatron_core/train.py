@@ -8,7 +8,6 @@ The five lines that shardproof needs are marked; optional ones record more.
 """
 
 import argparse
-import os
 
 import cuda_on_cpu
 import shardproof                                                                              # shardproof
