@@ -35,6 +35,14 @@ Signatures fails_where(const std::function<bool(const CaseSettings&)>& rule) {
   };
 }
 
+Signatures refused_unless(const std::function<bool(const CaseSettings&)>& rule) {
+  return [rule](const std::vector<CaseSettings>& cases) {
+    std::vector<std::string> signatures;
+    for (const CaseSettings& one : cases) signatures.push_back(rule(one) ? "wrong" : "refused");
+    return signatures;
+  };
+}
+
 // 1 of an axis that follows from the others.
 int64_t size(const CaseSettings& settings, const char* path) {
   const json given = setting_of(settings, path);
@@ -70,12 +78,7 @@ TEST_CASE("sizes that have to agree with an axis become smaller with it") {
                size(one, "parallel.tensor_parallel_size") &&
            size(one, "parallel.tensor_parallel_size") >= 2;
   };
-  const Signatures run = [&](const std::vector<CaseSettings>& cases) {
-    std::vector<std::string> signatures;
-    for (const CaseSettings& one : cases) signatures.push_back(rule(one) ? "wrong" : "refused");
-    return signatures;
-  };
-  const Shrunk shrunk = shrink_case(large, "wrong", run, [] { return true; });
+  const Shrunk shrunk = shrink_case(large, "wrong", refused_unless(rule), [] { return true; });
   CHECK(shrunk.settings["parallel.tensor_parallel_size"] == 2);
   CHECK(shrunk.settings["options"]["ranks"] == 2);
 }
@@ -131,12 +134,7 @@ TEST_CASE("layers go with their types") {
            one["model.layer_types"].size() ==
                static_cast<size_t>(size(one, "model.num_hidden_layers"));
   };
-  const Signatures run = [&](const std::vector<CaseSettings>& cases) {
-    std::vector<std::string> signatures;
-    for (const CaseSettings& one : cases) signatures.push_back(rule(one) ? "wrong" : "refused");
-    return signatures;
-  };
-  const Shrunk shrunk = shrink_case(large, "wrong", run, [] { return true; });
+  const Shrunk shrunk = shrink_case(large, "wrong", refused_unless(rule), [] { return true; });
   CHECK(shrunk.settings["model.num_hidden_layers"] == 1);
   CHECK(shrunk.settings["model.layer_types"].size() == 1);
 }
