@@ -11,15 +11,16 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/package"))
+sys.path[:0] = [str(ROOT / "tests/package"), str(ROOT / "tests/support")]
 from build_light import build_light  # noqa: E402
+from said import SaidTest  # noqa: E402
 
 LIGHT = build_light()
 STEPS = re.findall(r"(?m)^      - run: (\.github/\S+ \w+)$", (ROOT / ".github/workflows/release.yml").read_text())
 VERSION = re.search(r'__version__ = "(.*)"', (ROOT / "python/shardproof/__init__.py").read_text())[1]
 
 
-class Release(unittest.TestCase):
+class Release(SaidTest):
     def setUp(self):
         self.tree = Path(tempfile.mkdtemp(prefix="release."))
         self.addCleanup(shutil.rmtree, self.tree)
@@ -43,8 +44,7 @@ class Release(unittest.TestCase):
     def test_from_the_tag_to_wheels(self):
         self.assertEqual([step.split()[1] for step in STEPS], ["check", "build", "try"])
         for step in STEPS:
-            status, text = self.run_step(step)
-            self.assertEqual(status, 0, text)
+            text = self.expect(self.run_step(step), 0)
         self.assertEqual(text, f"shardproof {VERSION} (without LibTorch)\n")
         self.assertEqual((self.tree / "called").read_text(), "package --out dist\n")
         notes = (self.tree / "dist/notes.md").read_text()
@@ -52,15 +52,12 @@ class Release(unittest.TestCase):
         self.assertNotIn("\n## ", notes)
 
     def test_a_tag_of_another_version(self):
-        status, text = self.run_step(STEPS[0], "v9.9.9")
-        self.assertEqual(status, 2)
-        self.assertIn(f"the tag is v9.9.9, and python/shardproof/__init__.py has the version {VERSION}; tag v{VERSION}", text)
+        self.expect(self.run_step(STEPS[0], "v9.9.9"), 2,
+                    f"the tag is v9.9.9, and python/shardproof/__init__.py has the version {VERSION}; tag v{VERSION}")
 
     def test_a_changelog_without_the_version(self):
         (self.tree / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n\n### Added\n- something\n")
-        status, text = self.run_step(STEPS[0])
-        self.assertEqual(status, 2)
-        self.assertIn(f"CHANGELOG.md has no entry '## {VERSION} - DATE'", text)
+        self.expect(self.run_step(STEPS[0]), 2, f"CHANGELOG.md has no entry '## {VERSION} - DATE'")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", folder) for folder in ("hostile", "support")]
 import case_maker  # noqa: E402
 import processes  # noqa: E402
+from said import TextTest  # noqa: E402
 
 PROGRAM = "build/dev/shardproof-bin"
 LIMIT_S = 360  # a hang, not a wall-time test
@@ -136,7 +137,7 @@ class StuckProgram(subprocess.Popen):
             return
 
 
-class CommandTest(unittest.TestCase):
+class CommandTest(TextTest):
     def setUp(self):
         self.scratch = tempfile.mkdtemp(prefix="cli-")
         self.folder = pathlib.Path(self.scratch)
@@ -182,14 +183,6 @@ class CommandTest(unittest.TestCase):
         if status is not None:
             self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done
-
-    def says(self, said, *texts, absent=()):
-        """A text, or a finished run, has all of these texts and none of the absent ones."""
-        text = said if isinstance(said, str) else said.stdout + said.stderr
-        for one in texts:
-            self.assertIn(one, text)
-        for one in absent:
-            self.assertNotIn(one, text)
 
     def make_case(self, *edits):
         case_maker.make_case(self.case, edits)
@@ -589,9 +582,8 @@ matrix:
         self.assertRegex(acted["effect"], r"element \[1, 4, 15\] is padding$")
         for which in (fault, first):
             for seed in range(6):
-                text = self.run_emulated(faulty.replace(row, which % "") + f"seed: {seed}\n", status=1)
-                self.assertNotIn("is padding", text)
-                self.assertIn("seen by values", text)
+                self.says(self.run_emulated(faulty.replace(row, which % "") + f"seed: {seed}\n", status=1), "seen by values",
+                          absent=["is padding"])
 
     def test_a_fault_that_never_acts_is_an_error_in_a_sentence(self):
         for what, sentence in (("kind: drop, rank: 1, at_call: 900", "at_call is 900"),
@@ -658,8 +650,7 @@ faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
         done = self.run_program("run", two, "--backend", "emulated", "--format", "jsonl", "--durations", "1")
         cases = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertEqual({"match": True, "failed": False}, {case["verdict"]: case["as_expected"] for case in cases})
-        self.assertIn("slowest cases", done.stderr)
-        self.assertIn("1 not as expected", done.stderr)
+        self.says(done.stderr, "slowest cases", "1 not as expected")
 
     def test_a_workflow_of_github_gets_annotations(self):
         self.environment["GITHUB_ACTIONS"] = "true"

@@ -9,6 +9,7 @@ import random
 
 import cli_test
 import recorded_test
+from said import SaidTest
 
 SHAPES = ((8, 8), (8, 12), (12, 8), (4, 16), (16, 4), (12, 12), (16, 8), (8, 20), (20, 8), (24, 12))
 LAYOUTS = (("replicated", 2), ("rows", 2), ("columns", 4))
@@ -88,7 +89,7 @@ class Step:
         return run
 
 
-class RecordedMuonTest(recorded_test.JudgedTest):
+class RecordedMuonTest(recorded_test.JudgedTest, SaidTest):
     def judged(self, golden, step, layout, ranks, blocks=()):
         done = self.judged_pair(golden.run("", 1, blocks), step.run(layout, ranks, blocks), status=None)
         return done.returncode, " ".join((done.stdout + done.stderr).split())
@@ -115,16 +116,14 @@ class RecordedMuonTest(recorded_test.JudgedTest):
                 (orthogonal, "rows", 2, "the whole matrix is made orthogonal at once, where blocks of 8, 4, 4 rows belong"),
                 (orthogonal, "replicated", 2, "the whole matrix is made orthogonal at once"),
                 (lambda m: combined((3 / norm(m), m)), "columns", 2, "it is not made orthogonal")):
-            status, text = self.judged(golden, Step(shape, blocks, made=made), layout, ranks, blocks)
-            self.assertEqual(status, 1, text)
+            text = self.expect(self.judged(golden, Step(shape, blocks, made=made), layout, ranks, blocks), 1)
             self.says(text, words or "the rank makes its own part orthogonal alone", "param.w")
 
     def test_a_rate_is_named(self):
         golden = Step((12, 12))
         for moved in (0.0, 0.1):
-            status, text = self.judged(golden, Step((12, 12), moved=moved, rate=2 * RATE), "rows", 2)
-            self.assertEqual(status, 1, text)
-            self.assertIn("moved by 2 x the golden's update", text)
+            self.expect(self.judged(golden, Step((12, 12), moved=moved, rate=2 * RATE), "rows", 2), 1,
+                        "moved by 2 x the golden's update")
 
     def test_a_decay_and_a_rate_of_an_update_without_roundings(self):
         golden = Step((12, 12))
@@ -132,9 +131,7 @@ class RecordedMuonTest(recorded_test.JudgedTest):
         for step, words in ((Step((12, 12), decay=0.0), "another weight decay"),
                             (Step((12, 12), decay=0.11), "another weight decay"),
                             (Step((12, 12), rate=1.05 * RATE), "moved by 1.05 x the golden's update")):
-            status, text = self.judged(golden, step, "rows", 2)
-            self.assertEqual(status, 1, text)
-            self.assertIn(words, text)
+            self.expect(self.judged(golden, step, "rows", 2), 1, words)
 
     def test_a_golden_that_is_not_as_declared_is_no_ground(self):
         """The declaration is wrong there, and nothing is said of the run."""

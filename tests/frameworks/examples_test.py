@@ -32,7 +32,7 @@ def is_installed(package):
 
 
 @judging.needs_program
-class ExamplesTest(judging.Judged):
+class ExamplesTest(judging.SaidTest):
     def record(self, rank_main, sizes, **options):
         """Records the golden and the run, and returns their folders."""
         folder = self.enterContext(tempfile.TemporaryDirectory())

@@ -13,6 +13,9 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from said import SaidTest  # noqa: E402
+
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 LACKING = [name for name in ("transformers", "accelerate", "psutil") if importlib.util.find_spec(name) is None]
 
@@ -26,7 +29,7 @@ def run(*arguments):
 
 @unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
 @unittest.skipIf(LACKING, f"{' and '.join(LACKING)} are not installed")
-class ModelTest(unittest.TestCase):
+class ModelTest(SaidTest):
     def test_clean_layouts_match(self):
         status, text = run("llama", "qwen3", "--layouts", "tp2, dp2, fsdp2, dp2 tp2")
         self.assertEqual((status, text.count(" match ")), (0, 8), text)
@@ -42,21 +45,14 @@ class ModelTest(unittest.TestCase):
         self.assertEqual((status, text.count(" match ")), (0, 5), text)
 
     def test_kernels_that_fsdp_loads_in_another_order(self):
-        status, text = run("kimi_linear", "--layouts", "dp2, fsdp2")
-        self.assertEqual(status, 1, text)
-        self.assertRegex(text, r"dp2 +match")
-        self.assertRegex(text, r"fsdp2 +mismatch +param.*conv1d.weight .* at the start")
+        self.expect_patterns(run("kimi_linear", "--layouts", "dp2, fsdp2"), 1, r"dp2 +match",
+                             r"fsdp2 +mismatch +param.*conv1d.weight .* at the start")
 
     def test_a_missing_sum_is_named_with_tensor_and_cause(self):
-        status, text = run("apertus", "--layouts", "tp2")
-        self.assertEqual(status, 1, text)
-        self.assertIn("act_fn.alpha_n", text)
-        self.assertIn("the sum over tp is missing", text)
+        self.expect(run("apertus", "--layouts", "tp2"), 1, "act_fn.alpha_n", "the sum over tp is missing")
 
     def test_a_statistic_over_a_shard_is_named(self):
-        status, text = run("gemma3n", "--layouts", "tp2")
-        self.assertEqual(status, 1, text)
-        self.assertIn("inference", text)
+        self.expect(run("gemma3n", "--layouts", "tp2"), 1, "inference")
 
     def test_a_folder_keeps_what_is_not_a_size(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -64,17 +60,14 @@ class ModelTest(unittest.TestCase):
             path.mkdir()
             (path / "config.json").write_text(json.dumps(
                 {"model_type": "llama", "hidden_size": 4096, "attention_bias": True, "architectures": ["LlamaForCausalLM"]}))
-            status, text = run(str(path), "--layouts", "tp2", "--json", f"{folder}/found.json")
-            self.assertEqual(status, 0, text)
+            self.expect(run(str(path), "--layouts", "tp2", "--json", f"{folder}/found.json"), 0)
             found, = json.loads(Path(f"{folder}/found.json").read_text())["results"]
             plan = found["plan"]
         self.assertEqual(plan["rules"]["model.layers.*.self_attn.o_proj"]["count"], 2)
         self.assertLess(found["parameters"], 1_000_000)
 
     def test_a_name_that_is_not_there(self):
-        status, text = run("lama")
-        self.assertEqual(status, 2)
-        self.assertIn('none of the name "lama". The nearest is "llama"', text)
+        self.expect(run("lama"), 2, 'none of the name "lama". The nearest is "llama"')
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def rank_main(rank, options):
 
 @judging.needs_program
 @unittest.skipUnless(examples_test.is_installed("deepspeed"), "deepspeed is not installed")
-class ZeroTest(judging.Judged):
+class ZeroTest(judging.SaidTest):
     record = examples_test.ExamplesTest.record
 
     def test_clean_runs_match(self):

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import machines  # makes tests/support importable
 from processes import MARK, kill_all, marked, wait_for
+from said import ended
 
 EXAMPLES = machines.ROOT / "examples/cluster"
 MANY = "--many" in sys.argv
@@ -73,9 +74,7 @@ class ClusterExamples(machines.FolderTest):
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def validate(self, script, *words):
-        process = self.start(script, *words, "validate", self.folder / "suite.yaml", "--out", self.folder / "run")
-        text, _ = process.communicate(timeout=120)
-        return process.returncode, text
+        return ended(self.start(script, *words, "validate", self.folder / "suite.yaml", "--out", self.folder / "run"), 120)
 
     def hosts_of_run(self):
         found = json.loads((self.folder / "run/validation.json").read_text())
@@ -89,9 +88,8 @@ class ClusterExamples(machines.FolderTest):
                 subprocess.run(["shellcheck", EXAMPLES / script], check=True)
 
     def test_two_hosts_over_ssh(self):
-        status, text = self.validate("ssh_hosts.sh", "-n", 2, "first", "second", "--")
-        self.assertEqual(status, 0, text)
-        self.assertRegex(text, r"(?m)^first: validate: 4 ranks on 1 host, no findings")
+        self.expect_patterns(self.validate("ssh_hosts.sh", "-n", 2, "first", "second", "--"), 0,
+                             r"(?m)^first: validate: 4 ranks on 1 host, no findings")
         self.assertEqual(self.hosts_of_run()[0], 4)
 
     def test_ps_does_not_show_the_secret(self):
@@ -100,8 +98,7 @@ class ClusterExamples(machines.FolderTest):
         listings = [path.read_text() for path in self.folder.glob("ps.*")]
         self.assertEqual(len(listings), 2)
         for listing in listings:
-            self.assertIn("ssh_hosts.sh", listing)
-            self.assertNotIn(self.env["SHARDPROOF_SECRET"], listing)
+            self.says(listing, "ssh_hosts.sh", absent=[self.env["SHARDPROOF_SECRET"]])
 
     def test_ranks_get_the_time_to_wait_of_the_caller(self):
         (self.folder / "program").write_text('#!/bin/bash\necho "waits for $SHARDPROOF_MEETING_S s"\n')
@@ -112,9 +109,7 @@ class ClusterExamples(machines.FolderTest):
 
     def test_a_host_that_ssh_does_not_reach_ends_all(self):
         start = time.monotonic()
-        status, text = self.validate("ssh_hosts.sh", "first", "gone", "--")
-        self.assertEqual(status, 3, text)
-        self.assertIn("ssh_hosts: gone: rank 1 did not start", text)
+        self.expect(self.validate("ssh_hosts.sh", "first", "gone", "--"), 3, "ssh_hosts: gone: rank 1 did not start")
         self.assertLess(time.monotonic() - start, 110)  # control alone would wait 120 s for the rank
 
     def test_the_exit_status_is_that_of_rank_0(self):
@@ -132,8 +127,7 @@ class ClusterExamples(machines.FolderTest):
         said = iter(process.stdout.readline, "")  # the hosts' own start-up files may say something first
         self.assertTrue(any("environment" in line for line in said))
         process.send_signal(signal.SIGINT)
-        text, _ = process.communicate(timeout=180)
-        self.assertEqual(process.returncode, 130, text)
+        self.expect(ended(process, 180), 130)
         left = subprocess.run(["pgrep", "-f", f"validate {self.folder}/suite.yaml"], stdout=subprocess.PIPE).stdout
         self.assertEqual(left, b"")
 
@@ -141,9 +135,7 @@ class ClusterExamples(machines.FolderTest):
     def test_two_hosts_on_this_machine(self):
         for launcher in self.launchers():
             words = (launcher, self.folder / "suite.yaml", "--out", self.folder / "run")
-            text, _ = (process := self.start("two_hosts.sh", *words)).communicate(timeout=180)
-            self.assertEqual(process.returncode, 0, text)
-            self.assertIn("two hosts of two ranks are validated, no findings", text)
+            self.expect(ended(self.start("two_hosts.sh", *words), 180), 0, "two hosts of two ranks are validated, no findings")
             self.assertEqual(self.hosts_of_run(), (4, ["host0", "host1"]))
 
     def launchers(self):
@@ -158,8 +150,7 @@ class ClusterExamples(machines.FolderTest):
             for launcher in self.launchers():
                 with self.subTest(launcher=launcher, expected=expected):
                     process = self.start("two_hosts.sh", launcher, self.folder / "suite.yaml", "--out", self.folder / "run")
-                    said, _ = process.communicate(timeout=180)
-                    self.assertEqual(process.returncode, expected, said)
+                    said = self.expect(ended(process, 180), expected)
                     self.assertNotIn("are validated", said)
                     self.assertTrue(said.endswith(f"(exit status {expected})\n"), said)
 
@@ -193,9 +184,7 @@ class ClusterExamples(machines.FolderTest):
                                       (["torchrun", "--ranks=4"], 2, "leave --ranks=4 out"),
                                       (["--help"], 0, "two_hosts.sh [torchrun|ssh]"),
                                       (["ssh", "--help"], 0, "two_hosts.sh [torchrun|ssh]")):
-            text, _ = (process := self.start("two_hosts.sh", *words)).communicate(timeout=60)
-            self.assertEqual(process.returncode, expected, text)
-            self.assertIn(says, text)
+            text = self.expect(ended(self.start("two_hosts.sh", *words), 60), expected, says)
             self.assertNotIn("are validated", text)
 
     def sshd(self):

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import machines  # makes tests/support importable
 from processes import process_of
+from said import ended
 
 sys.path.insert(0, str(machines.ROOT / "tests/package"))
 import bare_test  # noqa: E402
@@ -129,9 +130,7 @@ class Containers(machines.SwitchedTest):
         volume = self.results()
         pods = [self.pod("job.yaml", rank, "-v", f"{volume}:/work") for rank in range(COUNT - 1)]
         stranger = self.pod("job.yaml", COUNT - 1, secret=SECRET[::-1])
-        text, _ = stranger.communicate(timeout=120)
-        self.assertEqual(stranger.returncode, 2, text)
-        self.assertIn("secret", text)
+        self.expect(ended(stranger, 120), 2, "secret")
         pods.append(self.pod("job.yaml", COUNT - 1))
         _, text = self.assert_validated(pods, volume, "validate-ranks-")
         self.assertIn(f"1 connection without the secret was refused, from {address(COUNT - 1)}", text)
@@ -142,10 +141,7 @@ class Containers(machines.SwitchedTest):
         options = ("--env", "SHARDPROOF_SECRET_FILE=/secret", "-v", f"{file}:/secret:ro")
         file.chmod(0o440)
         os.chown(file, 0, 0)
-        pod = self.pod("job.yaml", 1, *options, secret=None)
-        text, _ = pod.communicate(timeout=60)
-        self.assertEqual(pod.returncode, 2, text)
-        self.assertIn("/secret has mode 0440", text)
+        self.expect(ended(self.pod("job.yaml", 1, *options, secret=None), 60), 2, "/secret has mode 0440")
         file.chmod(0o400)
         os.chown(file, 1000, 0)
         volume = self.results()
@@ -164,8 +160,7 @@ class Containers(machines.SwitchedTest):
         time.sleep(1)
         self.assertIsNone(pod.poll())
         pod.terminate()
-        text, _ = pod.communicate(timeout=10)
-        self.assertEqual(pod.returncode, 128 + signal.SIGTERM, text)
+        self.expect(ended(pod, 10), 128 + signal.SIGTERM)
 
     def test_the_image(self):
         shown = json.loads(subprocess.check_output(podman("image", "inspect", "shardproof")))[0]

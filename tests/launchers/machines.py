@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
 from processes import marked, networks, wait_for  # noqa: E402
+from said import SaidTest  # noqa: E402
 
 
 def free_port():
@@ -113,7 +114,7 @@ def environment(rank, size, **more):
         "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
 
 
-class FolderTest(unittest.TestCase):
+class FolderTest(SaidTest):
     """With a `folder`, and processes, all gone afterwards."""
 
     def setUp(self):

@@ -174,9 +174,8 @@ class Nodes(machines.FolderTest):
         self.assertIn("the link of node 1 (10.77.0.2) is down", text)
 
     def test_a_slow_link_is_named_and_not_taken_for_a_cut_one(self):
-        text = self.hung(faults="{kind: slow, rank: 0, axis: dp, gb_per_s: 2.0e-6}")
-        self.assertIn("the link of node 0 (10.77.0.1) is slow", text)
-        self.assertNotIn("is down", text)
+        self.says(self.hung(faults="{kind: slow, rank: 0, axis: dp, gb_per_s: 2.0e-6}"),
+                  "the link of node 0 (10.77.0.1) is slow", absent=["is down"])
 
     def test_a_rate_takes_its_time(self):
         """Of a sum of two ranks as many bytes as it has cross the link each way, after the first of them has entered."""
@@ -186,8 +185,7 @@ class Nodes(machines.FolderTest):
         path.write_text(path.read_text().replace("hidden_size: 16", "hidden_size: 64")
                         .replace("vocab_size: 24", "vocab_size: 384"))
         process = self.start(path)
-        status, _, text = self.end_of(process)
-        self.assertEqual(status, 0, text)
+        self.expect(self.end_of(process)[::2], 0)
         seconds = self.longest_reductions(process)
         sizes = [re.search(r" \[([\d,]*)\] [a-z]+(\d+) ", name).groups() for name in seconds]
         count = sum(math.prod(map(int, filter(None, shape.split(",")))) * int(bits) // 8 for shape, bits in sizes)
@@ -216,8 +214,7 @@ class Nodes(machines.FolderTest):
             self.skipTest("no user namespaces here")
         status, cases, text = self.run_it(self.scenario(), "--no-skips", before=before)
         self.assertEqual((status, cases), (2, []), text)
-        self.assertIn("nodes over Gloo are network namespaces, and this process may not make them", text)
-        self.assertIn("run as root", text)
+        self.says(text, "nodes over Gloo are network namespaces, and this process may not make them", "run as root")
 
     def test_wrong_values_are_refused_with_a_sentence(self):
         cut = "{kind: cut, rank: 1}"
@@ -239,9 +236,7 @@ class Nodes(machines.FolderTest):
                                ("nodes: 2", "nodes: 0", "nodes")]:
             path = self.scenario(faults=cut)
             path.write_text(path.read_text().replace(old, new))
-            status, cases, text = self.run_it(path)
-            self.assertEqual(status, 2, text)
-            self.assertIn(said, text)
+            self.expect(self.run_it(path)[::2], 2, said)
 
     def test_a_latency_is_in_every_call_between_nodes(self):
         """The rank that enters first waits at least as long as the other's data is on the way."""
@@ -262,9 +257,8 @@ class Nodes(machines.FolderTest):
         self.hung(faults="{kind: lose, rank: 3, at_call: 5, loss: 1}")
 
     def test_a_link_that_lags_for_too_long_is_named(self):
-        text = self.hung(faults="{kind: lag, rank: 0, axis: dp, seconds: 60}")
-        self.assertIn("the link of node 0 (10.77.0.1) is slow", text)
-        self.assertNotIn("the link of node 1", text)
+        self.says(self.hung(faults="{kind: lag, rank: 0, axis: dp, seconds: 60}"), "the link of node 0 (10.77.0.1) is slow",
+                  absent=["the link of node 1"])
 
     def test_links_with_a_relay_are_cut_and_heal(self):
         """Packets that wait in the relay, or come while the link is down, are lost, and TCP sends them again."""

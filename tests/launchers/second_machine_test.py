@@ -104,8 +104,7 @@ class SecondMachine(machines.FolderTest):
         self.assertEqual(len(set(nonces)), len(nonces), "a nonce came twice")
 
     def assert_matches(self, process):
-        status, text = self.end_of(process)
-        self.assertEqual(status, 0, text)
+        text = self.expect(self.end_of(process), 0)
         case, = json.loads((self.out / "results.json").read_text())["cases"]
         self.assertEqual(case["verdict"], "match", text)
         self.assertEqual(len(case["ranks"]), 2)
@@ -125,10 +124,9 @@ class SecondMachine(machines.FolderTest):
     def test_without_the_secret_the_other_machine_reads_and_changes_nothing(self):
         control = self.start_rank(0, SECRET)
         self.assert_read_nothing(self.start_stranger())
-        status, text = self.end_of(self.start_rank(1, "another secret, of no less length"))
-        self.assertEqual(status, 2, text)
-        self.assertRegex(text, r"rank 1: the process at 10\.77\.0\.1:\d+ is not control of a run with this rank's "
-                               r"secret; give all ranks the same SHARDPROOF_SECRET")
+        self.expect_patterns(self.end_of(self.start_rank(1, "another secret, of no less length")), 2,
+                             r"rank 1: the process at 10\.77\.0\.1:\d+ is not control of a run with this rank's "
+                             r"secret; give all ranks the same SHARDPROOF_SECRET")
         during = self.start_stranger()  # while the ranks meet and the case runs
         other = self.start_rank(1, SECRET)
         text = self.assert_matches(control)
@@ -140,10 +138,9 @@ class SecondMachine(machines.FolderTest):
 
     def test_without_a_secret_no_rank_starts(self):
         for rank in (0, 1):
-            status, text = self.end_of(self.start_rank(rank, None))
-            self.assertEqual(status, 2, text)
-            self.assertRegex(text, rf"^shardproof: rank {rank} meets the others at 10\.77\.0\.1.*"
-                                   r"export SHARDPROOF_SECRET=\$\(openssl rand -hex 32\)")
+            text = self.expect_patterns(self.end_of(self.start_rank(rank, None)), 2,
+                                        rf"^shardproof: rank {rank} meets the others at 10\.77\.0\.1.*"
+                                        r"export SHARDPROOF_SECRET=\$\(openssl rand -hex 32\)")
             self.assertEqual(len(text.splitlines()), 1, text)
         self.assertFalse(self.out.exists())
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import machines  # makes tests/support importable
 from machines import ROOT, free_port
 from processes import MARK, kill_all, marked, process_of, wait_for
+from said import SaidTest
 
 SCENARIO = "scenarios/smoke/llama.yaml"
 CASE = "smoke/llama[tp4_sp]"
@@ -133,7 +134,7 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Srun(unittest.TestCase):
+class Srun(SaidTest):
     cluster = None
 
     def ranks(self, count, *words, **more):
@@ -146,15 +147,13 @@ class Srun(unittest.TestCase):
 
     def test_four_tasks_are_four_ranks(self):
         out = self.cluster.folder / "run"
-        status, text = self.ranks(4, SCENARIO, "--only", CASE, "--out", out)
-        self.assertEqual(status, 0, text)
+        text = self.expect(self.ranks(4, SCENARIO, "--only", CASE, "--out", out), 0)
         cases = json.loads((out / "results.json").read_text())["cases"]
         self.assertEqual([(case["name"], case["verdict"]) for case in cases], [(CASE, "match")], text)
 
     def test_a_case_for_another_number_of_ranks_is_named(self):
-        status, text = self.ranks(3, SCENARIO, "--only", CASE, "--out", self.cluster.folder / "three")
-        self.assertEqual(status, 2, text)
-        self.assertIn("no selected case is for 3 ranks", text)
+        self.expect(self.ranks(3, SCENARIO, "--only", CASE, "--out", self.cluster.folder / "three"), 2,
+                    "no selected case is for 3 ranks")
 
     def test_a_rank_that_is_killed_is_named_and_the_next_case_runs(self):
         path = self.cluster.folder / "kill.yaml"
@@ -163,8 +162,7 @@ class Srun(unittest.TestCase):
                         "matrix:\n  what:\n"
                         "    - {name: kill, faults: [{kind: kill, rank: 1, at_call: 2}],\n"
                         "       expect: {verdict: failed, kind: died, detector: process}}\n    - {name: right}\n")
-        status, text = self.ranks(2, path, "--out", self.cluster.folder / "killed")
-        self.assertEqual(status, 0, text)
+        text = self.expect(self.ranks(2, path, "--out", self.cluster.folder / "killed"), 0)
         cases = json.loads((self.cluster.folder / "killed/results.json").read_text())["cases"]
         self.assertEqual([case["verdict"] for case in cases], ["failed", "match"], text)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
 from processes import descendants, process_of, wait_for  # noqa: E402
+from said import SaidTest, ended  # noqa: E402
 
 PROGRAM = ROOT / "build/dev/shardproof-bin"
 
@@ -43,7 +44,7 @@ def used_by(pids):
     return {pid: one.cpu_time for pid, one in found.items()} if sleeps else None
 
 
-class Endings(unittest.TestCase):
+class Endings(SaidTest):
     def start(self, folder, backend):
         """A run whose ranks are all in the case, and every process of it."""
         scenario = Path(folder) / "endings.yaml"
@@ -70,8 +71,7 @@ class Endings(unittest.TestCase):
                 with self.subTest(backend=backend, signal=number), tempfile.TemporaryDirectory() as folder:
                     run, family = self.start(folder, backend)
                     run.send_signal(number)
-                    text, _ = run.communicate(timeout=200)
-                    self.assertEqual(run.returncode, 130, text)
+                    text = self.expect(ended(run, 200), 130)
                     self.assertEqual([pid for pid in family if process_of(pid)], [], text)
 
     def test_launcher_killed(self):
@@ -89,9 +89,7 @@ class Endings(unittest.TestCase):
             with self.subTest(backend=backend), tempfile.TemporaryDirectory() as folder:
                 run, family = self.start(folder, backend)
                 os.kill(next(pid for pid, name in family.items() if name == victim), signal.SIGKILL)
-                text, _ = run.communicate(timeout=200)
-                self.assertEqual(run.returncode, 0, text)  # as expected
-                self.assertIn(said, text)
+                text = self.expect(ended(run, 200), 0, said)  # as expected
                 self.assertEqual([pid for pid in family if process_of(pid)], [], text)
 
     def test_golden_killed_from_outside(self):
@@ -111,9 +109,7 @@ class Endings(unittest.TestCase):
                 self.assertTrue(wait_for(goldens))
                 time.sleep(0.3)
                 os.kill(goldens()[0], signal.SIGKILL)
-                text, _ = run.communicate(timeout=200)
-                self.assertEqual(run.returncode, 3, text)
-                self.assertIn("the process of the golden was killed by SIGKILL", text)
+                self.expect(ended(run, 200), 3, "the process of the golden was killed by SIGKILL")
 
     def test_planted_faults_are_one_finding_on_every_world(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "tests/cli"))
 from build_light import build_light  # noqa: E402
 from logprobs_test import write_file  # noqa: E402
 from recorded_test import of, recorded  # noqa: E402
+from said import SaidTest  # noqa: E402
 
 PROGRAM = Path(sys.argv.pop()).resolve()
 
@@ -58,7 +59,7 @@ def make_wheel(folder):
     return Path(text.strip())
 
 
-class Installed(unittest.TestCase):
+class Installed(SaidTest):
     @classmethod
     def setUpClass(cls):
         cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
@@ -104,43 +105,35 @@ class Installed(unittest.TestCase):
     def test_judge(self):
         one = recorded().write(str(self.folder / "one"))
         right = recorded([("dp", 2), ("tp", 2)]).write(str(self.folder / "right"))
-        status, text = self.call("shardproof", "judge", right, "--golden", one)
-        self.assertEqual(status, 0, text)
-        self.assertRegex(text, r"^MATCH .*17 tensors")
+        self.expect_patterns(self.call("shardproof", "judge", right, "--golden", one), 0, r"^MATCH .*17 tensors")
         wrong = of("grad", "norm", lambda value, run, rank: 2 * value)
         wrong = recorded([("dp", 2), ("tp", 2)], wrong).write(str(self.folder / "wrong"))
         out = self.folder / "judged"
         for command in (("shardproof",), ("python", "-m", "shardproof")):
-            status, text = self.call(*command, "judge", wrong, "--golden", one, "--out", str(out))
-            self.assertEqual(status, 1, text)
-            self.assertRegex(text, r"^MISMATCH [^$]*every element is 2.00 x golden")
+            self.expect_patterns(self.call(*command, "judge", wrong, "--golden", one, "--out", str(out)), 1,
+                                 r"^MISMATCH [^$]*every element is 2.00 x golden")
         status, text = self.call("shardproof", "report", str(out))
         self.assertEqual((status, text) if torch_site() else status, (0, f"{out}/report.html\n") if torch_site() else 1, text)
 
     def test_lint_and_logprobs(self):
         scenario = self.folder / "one.yaml"
         scenario.write_text("name: t/key\nparallel: {tensor_parallel_sise: 2}\n")
-        status, text = self.call("shardproof", "lint", str(scenario))
-        self.assertEqual(status, 2)
-        self.assertIn("tensor_parallel_sise", text)
+        self.expect(self.call("shardproof", "lint", str(scenario)), 2, "tensor_parallel_sise")
         files = []
         for name, factor in (("a", 1.0), ("b", 2.0)):
             files.append(str(self.folder / f"{name}.safetensors"))
             rows = [[-0.1 * factor * (1 + (7 * row + 3 * k) % 11) for k in range(8)] for row in range(2)]
             write_file(files[-1], {"logprobs": ("float64", rows)})
-        status, text = self.call("shardproof", "logprobs", *files)
-        self.assertEqual(status, 1, text)
+        self.expect(self.call("shardproof", "logprobs", *files), 1)
         self.assertEqual(self.call("shardproof", "logprobs", files[0], str(shutil.copy(files[0], self.folder / "same")))[0], 0)
 
     def test_the_commands_that_are_python(self):
         for command in ("score", "model"):
-            status, text = self.call("shardproof", command, "--help")
+            said = self.call("shardproof", command, "--help")
             if command == "model" and not torch_site():
-                self.assertEqual(status, 2)
-                self.assertIn("shardproof: model needs the module torch; install it for ", text)
+                self.expect(said, 2, "shardproof: model needs the module torch; install it for ")
             else:
-                self.assertEqual(status, 0, text)
-                self.assertIn(f"usage: shardproof {command} ", text)
+                self.expect(said, 0, f"usage: shardproof {command} ")
 
     def test_where_the_whole_program_is_installed_it_has_the_command(self):
         [site] = (self.folder / "env/lib").glob("python3*/site-packages")
@@ -151,19 +144,16 @@ class Installed(unittest.TestCase):
         self.assertEqual(self.call("shardproof", "run", "a"), (3, "whole run a\n"))
 
     def test_what_it_cannot_do(self):
-        status, text = self.call("shardproof", "run", "scenarios/smoke")
-        self.assertEqual(status, 2)
-        self.assertIn("run needs LibTorch, without which this program is built; run ./shardproof build in a clone", text)
+        self.expect(self.call("shardproof", "run", "scenarios/smoke"), 2,
+                    "run needs LibTorch, without which this program is built; run ./shardproof build in a clone")
 
     @unittest.skipUnless(torch_site(), "there is no .venv with torch and pytest")
     def test_pytest_judges_two_ranks(self):
         test = self.folder / "test_step.py"
         test.write_text(TESTS)
-        status, text = self.call("python", "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test))
-        self.assertEqual(status, 1, text)
-        self.assertIn("1 failed, 1 passed", text)
-        self.assertRegex(text, r'layout "dp2" differs from one rank: grad.bias \[3\] of step 1')
-        self.assertRegex(text, r"every element is 2\.00 x golden")
+        said = self.call("python", "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test))
+        self.expect_patterns(said, 1, "1 failed, 1 passed", r'layout "dp2" differs from one rank: grad.bias \[3\] of step 1',
+                             r"every element is 2\.00 x golden")
 
     @unittest.skipUnless(torch_site(), "there is no .venv with torch and pytest")
     def test_the_commands_of_the_skill(self):
@@ -178,8 +168,7 @@ class Installed(unittest.TestCase):
         for command, status in zip(commands, (1, 1, 1, 0), strict=True):
             words = shlex.split(command)
             words = ["python", "-B", "-m", *words, "-p", "no:cacheprovider"] if words[0] == "pytest" else words
-            found, text = self.call(*words, place=place)
-            self.assertEqual(found, status, text)
+            text = self.expect(self.call(*words, place=place), status)
             if status:
                 lines = [line.partition("  <- ")[0].rstrip() for line in skill.splitlines() if line.startswith("  ")]
                 for key in ("tensor", "pattern", "likely", "also"):
@@ -189,12 +178,11 @@ class Installed(unittest.TestCase):
         [light] = (self.folder / "env/lib").glob("python3*/site-packages/shardproof/light")
         light.rename(self.folder / "away")
         try:
-            status, text = self.call("shardproof", "judge", "run")
+            said = self.call("shardproof", "judge", "run")
         finally:
             (self.folder / "away").rename(light)
-        self.assertEqual(status, 2)
-        self.assertIn("The wheel of this package for x86-64 Linux holds it, and this installation does not. Build it with "
-                      "./shardproof build shardproof-light in a clone", text)
+        self.expect(said, 2, "The wheel of this package for x86-64 Linux holds it, and this installation does not. Build it "
+                             "with ./shardproof build shardproof-light in a clone")
 
 
 if __name__ == "__main__":

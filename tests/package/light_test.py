@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/cli"))
 import cli_test  # noqa: E402
 from recorded_test import of, recorded  # noqa: E402
+from said import SaidTest  # noqa: E402
 
 from build_light import build_light  # noqa: E402
 
@@ -45,7 +46,7 @@ def changed(path, name=None, factor=1.0, lack=()):
     return str(path)
 
 
-class Light(unittest.TestCase):
+class Light(SaidTest):
     @classmethod
     def setUpClass(cls):
         cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
@@ -64,9 +65,7 @@ class Light(unittest.TestCase):
         return said[0]
 
     def test_it_links_no_libtorch(self):
-        libraries = subprocess.check_output(["ldd", self.light], text=True)
-        self.assertNotIn("torch", libraries)
-        self.assertNotIn("not found", libraries)
+        self.says(subprocess.check_output(["ldd", self.light], text=True), absent=["torch", "not found"])
 
     def test_it_knows_the_workloads_of_the_program(self):
         printed = subprocess.check_output([PROGRAM, "schema", "--workloads"], text=True)
@@ -74,9 +73,7 @@ class Light(unittest.TestCase):
                          "write it anew: shardproof schema --workloads > scenarios/workloads.json")
 
     def test_all_scenarios_are_right(self):
-        status, out, _ = self.both("lint", "scenarios")
-        self.assertEqual(status, 0)
-        self.assertRegex(out, r"^(note: .*\n)*\d{3,} files, \d{3,} cases: no errors\n$")
+        self.expect_patterns(self.both("lint", "scenarios"), 0, r"^(note: .*\n)*\d{3,} files, \d{3,} cases: no errors\n$")
         self.both("lint")
 
     def test_each_wrong_file_is_named(self):
@@ -111,15 +108,12 @@ class Light(unittest.TestCase):
         self.assertEqual((status, err), (0, ""))
         self.assertRegex(out, r"^MATCH .* 49 tensors, .*\n  against   golden/hf/llama_untied/expected.safetensors\n$")
         twice = changed(self.folder / "twice", "grad.model.norm.weight", 2.0)
-        status, out, _ = self.both(*judge, twice)
-        self.assertEqual(status, 1)
-        self.assertRegex(out, r"^MISMATCH [^$]*tensor    grad.model.norm.weight[^$]*every element is 2.00 x golden")
+        self.expect_patterns(self.both(*judge, twice), 1,
+                             r"^MISMATCH [^$]*tensor    grad.model.norm.weight[^$]*every element is 2.00 x golden")
         moved = changed(self.folder / "moved", "step3.param.lm_head.weight", 1 + 1e-5)
         self.assertEqual(self.both(*judge, moved)[0], 1)
         few = changed(self.folder / "few", lack=("grad_norm", "step1.grad_norm"))
-        status, _, err = self.both(*judge, few)
-        self.assertEqual(status, 2)
-        self.assertIn("48 of 49 tensors were judged", err)
+        self.expect(self.both(*judge, few)[::2], 2, "48 of 49 tensors were judged")
         self.assertEqual(self.both(*judge, few, "--allow-partial")[0], 0)
         for more in ((), ("--steps", "2", EXPECTED), ("--reference", EXPECTED), ("no/such/file",), ("scenarios",)):
             self.assertEqual(self.both(*judge, *more)[0], 2, more)

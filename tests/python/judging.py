@@ -3,9 +3,13 @@ are skipped without it."""
 
 import os
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from said import SaidTest  # noqa: E402
 
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 needs_program = unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
@@ -18,19 +22,7 @@ def judge(run, golden, *options):
     return done.returncode, done.stdout + done.stderr
 
 
-class Judged(unittest.TestCase):
-    def expect(self, judged, status, *texts):
-        self.assertEqual(judged[0], status, judged[1])
-        for text in texts:
-            self.assertIn(text, judged[1])
-
-    def expect_patterns(self, judged, status, *patterns):
-        self.expect(judged, status)
-        for pattern in patterns:
-            self.assertRegex(judged[1], pattern)
-
-
-class RunsTest(Judged):
+class RunsTest(SaidTest):
     """Each test has places for a run and for a golden."""
 
     def setUp(self):
@@ -41,7 +33,7 @@ class RunsTest(Judged):
         return judge(self.out, self.golden, *options)
 
 
-class SharedRunsTest(Judged):
+class SharedRunsTest(SaidTest):
     """All tests of a class have one folder."""
 
     @classmethod

@@ -39,9 +39,14 @@ class OfFunctions(unittest.TestCase):
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
+    def ran(self, *arguments, status=0, **options):
+        """A finished run that must end with this status."""
+        done = run(*arguments, **options)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done
+
     def test_a_right_model_matches_on_each_layout(self):
-        done = run("model_cases:whole", "--layouts", "dp2, fsdp2")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.ran("model_cases:whole", "--layouts", "dp2, fsdp2")
         self.assertRegex(done.stdout, r"(?m)^model_cases:whole +dp2 +match +.* s, \d+ MiB$")
         self.assertRegex(done.stdout, r"(?m)^model_cases:whole +fsdp2 +match ")
         self.assertIn("2 match", done.stdout)
@@ -51,14 +56,12 @@ class OfFunctions(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout.count(" match ")), (0, 2), done.stdout + done.stderr)
 
     def test_a_function_that_takes_the_layout_cuts_the_model_itself(self):
-        done = run("model_cases:cut_for", "--layouts", "tp2")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.ran("model_cases:cut_for", "--layouts", "tp2")
 
     def test_a_statistic_over_a_shard_is_found_and_kept(self):
         arguments = ("model_cases:cut_with_statistic", "--layouts", "tp2", "--out", str(self.folder), "--json",
                      str(self.folder / "all.json"), "--junit", str(self.folder / "all.xml"))
-        done = run(*arguments)
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done = self.ran(*arguments, status=1)
         self.assertRegex(done.stdout, r"tp2 +mismatch +inference \[8, 12\] of step 1")
         found, = json.loads((self.folder / "all.json").read_text())["results"]
         self.assertEqual((found["verdict"], found["layout"]), ("mismatch", "tp2"))
@@ -72,41 +75,35 @@ class OfFunctions(unittest.TestCase):
         module = self.folder / "changing.py"
         for function, status in (("cut_for", 0), ("cut_with_statistic", 1)):
             module.write_text(f"from model_cases import {function} as build\n")
-            done = run(*arguments, path=f":{self.folder}")
-            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+            done = self.ran(*arguments, path=f":{self.folder}", status=status)
             self.assertEqual(done.stdout.count("changing:build"), 1, done.stdout)
         self.assertEqual([recipe.Recipe(name).is_of_packages for name in ("llama", "changing:build", str(self.folder))],
                          [True, False, False])
 
     def test_a_pass_without_gradients_that_is_wrong_alone(self):
-        done = run("model_cases:cut_with_statistic_in_inference", "--layouts", "tp2")
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done = self.ran("model_cases:cut_with_statistic_in_inference", "--layouts", "tp2", status=1)
         self.assertRegex(done.stdout, r"tp2 +mismatch +inference \[8, 12\] of step 1")
 
     def test_what_ranks_save_is_loaded_and_compared(self):
-        done = run("model_cases:saved", "model_cases:saved_in_parts", "--layouts", "tp2")
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done = self.ran("model_cases:saved", "model_cases:saved_in_parts", "--layouts", "tp2", status=1)
         self.assertRegex(done.stdout, r"model_cases:saved +tp2 +match ")
         self.assertRegex(done.stdout, r"model_cases:saved_in_parts +tp2 +mismatch +saved and loaded again, 1 of 11 weights differ, "
                                       r"first layers\.1\.0\.weight: .*the slices of dim 0 are in the order 12-23, 0-11")
 
     def test_a_rank_that_cannot_save_is_named(self):
-        done = run("model_cases:saved_on_rank_0", "--layouts", "tp2")
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done = self.ran("model_cases:saved_on_rank_0", "--layouts", "tp2", status=1)
         self.assertRegex(done.stdout, r"model_cases:saved_on_rank_0 +tp2 +raises +save \(what was compared is right\): .*no room.* \(rank 1\)")
 
     def test_a_killed_rank_is_said_where_pytest_is_not_installed(self):
         (self.folder / "pytest.py").write_text("raise ModuleNotFoundError('pytest is not installed')\n")
-        done = run("model_cases:killed", "--layouts", "dp2", path=f":{self.folder}")
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        done = self.ran("model_cases:killed", "--layouts", "dp2", path=f":{self.folder}", status=1)
         self.assertRegex(done.stdout, r"dp2 +raises +.*was killed by signal 9")
 
     def test_a_part_of_the_results_is_not_called_all(self):
         program = self.folder / "shardproof"
         program.symlink_to(PROGRAM)
-        done = run("model_cases:loses_the_program", "--layouts", "dp2", "--json", str(self.folder / "all.json"),
-                   program=str(program))
-        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        done = self.ran("model_cases:loses_the_program", "--layouts", "dp2", "--json", str(self.folder / "all.json"),
+                        program=str(program), status=2)
         self.assertRegex(done.stderr, "shardproof model: .*No such file or directory.*Not everything was run")
         self.assertFalse((self.folder / "all.json").exists())
 
@@ -135,8 +132,7 @@ class OfFunctions(unittest.TestCase):
                     status = error.code
             self.assertEqual(status, 2, arguments)
             self.assertIn(text, " ".join(errors.getvalue().split()))
-        done = run("model_cases:raises", "model_cases:whole", "--layouts", "tp2")
-        self.assertEqual(done.returncode, 1)
+        done = self.ran("model_cases:raises", "model_cases:whole", "--layouts", "tp2", status=1)
         self.assertRegex(done.stdout, "model_cases:raises +1 +not built build: ValueError: no such size")
         self.assertIn('of which nothing says how "tp2" cuts it', done.stdout)
 

@@ -165,8 +165,7 @@ class MuonTest(judging.SharedRunsTest):
                                          ("narrow", 4, "fsdp"), ("narrow", 2, "tp"), ("hand", 2, "fsdp"), ("hand", 4, "fsdp"),
                                          ("hand", 2, "tp")):
             with self.subTest(kind=kind, world_size=world_size, layout=layout):
-                status, text = self.judged(kind, world_size, layout)
-                self.assertEqual(status, 0, text)
+                text = self.expect(self.judged(kind, world_size, layout), 0)
                 if kind == "lifted":
                     self.assertNotIn("not judged", text)
 

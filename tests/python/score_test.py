@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE.parent / "support")]
 
 from processes import process_of, wait_for  # noqa: E402
+from said import SaidTest  # noqa: E402
 from shardproof.score import command, faults  # noqa: E402
 
 CASES = str(HERE / "score_cases.py")
@@ -144,20 +145,17 @@ class FaultsThatFit(unittest.TestCase):
                          [(f"weight_{kind} on rank 1", "scale of Net") for kind in ("corrupt", "stale")])
 
 
-class Ends(unittest.TestCase):
+class Ends(SaidTest):
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def test_a_command_that_fails_without_a_fault(self):
-        status, _, errors = score("--", sys.executable, "-c", "print('why'); exit(3)")
-        self.assertEqual(status, 2)
-        self.assertEqual(errors, "why\nshardproof score: the command ends with status 3 without a fault; make it pass "
-                                 "first\n")
+        self.assertEqual(score("--", sys.executable, "-c", "print('why'); exit(3)")[::2], (
+            2, "why\nshardproof score: the command ends with status 3 without a fault; make it pass first\n"))
 
     def test_a_command_without_collectives(self):
-        status, _, errors = score("--", sys.executable, "-c", "")
-        self.assertEqual(status, 2)
-        self.assertIn("no group of Gloo with two or more ranks calls what a fault fits", errors)
+        self.expect(score("--", sys.executable, "-c", "")[::2], 2,
+                    "no group of Gloo with two or more ranks calls what a fault fits")
 
     def test_options_that_are_wrong(self):
         for option, value, fact in (("--max", "0", "'0' is not a whole number"), ("--max", "-3", "'-3' is not a whole"),
@@ -172,10 +170,8 @@ class Ends(unittest.TestCase):
     def test_a_result_that_cannot_be_written(self):
         for path, fact in ((f"{self.folder}/no/r.json", f"there is no folder {self.folder}/no; make it"),
                            (self.folder, "cannot be written; name another")):
-            status, _, errors = score("--json", str(path), "--", sys.executable, "-c", "exit(3)")
-            self.assertEqual(status, 2)
+            errors = self.expect(score("--json", str(path), "--", sys.executable, "-c", "exit(3)")[::2], 2, fact)
             self.assertRegex(errors, f"^shardproof score: {path} cannot be written.*\n$")
-            self.assertIn(fact, errors)
 
     def with_fault(self, fault, *options, **run):
         """What is said where one fault fits, and its run ends so."""
@@ -194,14 +190,12 @@ class Ends(unittest.TestCase):
 
     def test_kinds_of_which_none_fits(self):
         fault = faults.Fault("drop", 1, faults.Place("all_reduce", "sum", "world", "a.py:1"))
-        status, _, errors = self.with_fault(fault, "--kinds", "wrong_group,stale")
-        self.assertEqual((status, errors), (2, "shardproof score: no fault of --kinds wrong_group,stale fits, and 1 of "
-                                               "others; choose among drop\n"))
+        self.assertEqual(self.with_fault(fault, "--kinds", "wrong_group,stale")[::2], (
+            2, "shardproof score: no fault of --kinds wrong_group,stale fits, and 1 of others; choose among drop\n"))
 
     def test_a_command_that_is_not_there(self):
-        status, _, errors = score("--", "/no/such/command")
-        self.assertEqual((status, errors), (2, "shardproof score: /no/such/command cannot be started: No such file or "
-                                               "directory\n"))
+        self.assertEqual(score("--", "/no/such/command")[::2], (
+            2, "shardproof score: /no/such/command cannot be started: No such file or directory\n"))
 
     def test_a_machine_without_a_compiler(self):
         environment = dict(os.environ, PYTHONPATH=str(HERE.parents[1] / "python"), XDG_CACHE_HOME=str(self.folder),

@@ -6,11 +6,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import unittest
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from said import SaidTest  # noqa: E402
 
 CMAKE = """cmake_minimum_required(VERSION 3.25)
 project(stub LANGUAGES CXX)
@@ -49,7 +50,7 @@ def write_wheel(folder, package="torch", version="2.11.0"):
     return name
 
 
-class Stub(unittest.TestCase):
+class Stub(SaidTest):
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(prefix="way_in."))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)

@@ -18,6 +18,7 @@ ROOT = HERE.parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/support")]
 
 from processes import process_of, wait_for  # noqa: E402
+from said import SaidTest, ended  # noqa: E402
 from shardproof import program, pytest_plugin  # noqa: E402
 
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
@@ -41,9 +42,7 @@ def heeds_interrupts():
 
 
 def run(folder, *options, **environment):
-    process = start(folder, *options, **environment)
-    text, _ = process.communicate(timeout=500)
-    return process.returncode, text
+    return ended(start(folder, *options, **environment), 500)
 
 
 def notes(folder, prefix=""):
@@ -212,7 +211,7 @@ class PluginTest(unittest.TestCase):
 
 
 @unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
-class SessionTest(unittest.TestCase):
+class SessionTest(SaidTest):
     """What concerns a whole session of pytest."""
 
     def setUp(self):
@@ -227,15 +226,12 @@ class SessionTest(unittest.TestCase):
         test = self.write("import sys\ndef test():\n"
                           "    assert 'shardproof' in sys.modules\n"
                           "    assert not {'torch', 'multiprocessing', 'shardproof.pytest_ranks'} & set(sys.modules)\n")
-        status, text = run(self.folder, test)
-        self.assertEqual(status, 0, text)
+        self.expect(run(self.folder, test), 0)
 
     def test_the_example_of_the_page(self):
         page = (ROOT / "docs" / "recorded_runs.md").read_text()
         test = self.write(re.search(r"## In pytest\n.*?```python\n(.*?)```", page, re.DOTALL)[1])
-        status, text = run(self.folder, test)
-        self.assertEqual(status, 0, text)
-        self.assertIn("2 passed", text)
+        self.expect(run(self.folder, test), 0, "2 passed")
 
     def test_markers_that_are_wrong(self):
         test = self.write("import pytest\n@pytest.mark.layouts('tp2 sp')\ndef test_a(layout): pass\n")
@@ -258,19 +254,17 @@ class SessionTest(unittest.TestCase):
         self.assertIn("Write def test_a(layout)", run(self.folder, test)[1])
 
     def test_a_module_that_cannot_be_preloaded(self):
-        status, text = run(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_records_nothing",
-                           "--shardproof-preload", "json,no_such_module")
-        self.assertEqual(status, 1)
-        self.assertIn('The ranks need the module "no_such_module", which cannot be imported', text)
+        self.expect(run(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_records_nothing",
+                        "--shardproof-preload", "json,no_such_module"), 1,
+                    'The ranks need the module "no_such_module", which cannot be imported')
 
     def test_a_program_that_is_not_found(self):
         """The tests fail before a rank has started; other tests run."""
-        status, text = run(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_right and sp or uses_threads",
-                           "--shardproof", "no-such-program")
-        self.assertEqual(status, 1)
-        self.assertRegex(text, "1 passed, .*1 error in")
-        self.assertIn('The program "no-such-program", which judges the recorded runs, is not found. Build it with '
-                      f"{ROOT}/shardproof build shardproof-light. Or give the path", text)
+        said = run(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_right and sp or uses_threads", "--shardproof",
+                   "no-such-program")
+        self.expect(said, 1, 'The program "no-such-program", which judges the recorded runs, is not found. Build it with '
+                             f"{ROOT}/shardproof build shardproof-light. Or give the path")
+        self.assertRegex(said[1], "1 passed, .*1 error in")
         self.assertEqual(notes(self.folder), [])
 
     def test_a_program_that_is_not_found_by_an_installed_package(self):
@@ -289,16 +283,12 @@ class SessionTest(unittest.TestCase):
                                        (["--shardproof", PROGRAM, f"--rootdir={self.folder}"], 0, "1 passed")):
             done = subprocess.run([*command, *options], cwd=self.folder, env=found, capture_output=True, text=True,
                                   timeout=LIMIT, check=False)
-            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-            self.assertIn(words, done.stdout + done.stderr)
+            self.expect((done.returncode, done.stdout + done.stderr), status, words)
 
     def test_unresolved_tensors_fail_a_session_that_asks_for_it(self):
         test = [str(HERE / "plugin_cases.py"), "-k", "test_unresolved"]
         for options in (["--shardproof-no-unresolved"], ["-o", "shardproof_no_unresolved=true"]):
-            status, text = run(self.folder, *test, *options)
-            self.assertEqual(status, 1, text)
-            self.assertIn("2 failed, 1 passed", text)
-            self.assertIn("and no_unresolved is set", text)
+            self.expect(run(self.folder, *test, *options), 1, "2 failed, 1 passed", "and no_unresolved is set")
 
     def test_both_forms_of_the_judge_are_read(self):
         for text, counts in (("MATCH     run   tp=2   5 tensors, 9 elements, 33 of 38 tensors unresolved (a of step 1: b)",
@@ -341,15 +331,13 @@ class SessionTest(unittest.TestCase):
     def test_time_limits_that_are_wrong(self):
         test = self.write("def test_one(): pass\n")
         for value in ("inf", "nan", "0", "soon"):
-            status, text = run(self.folder, test, f"--shardproof-timeout={value}")
-            self.assertEqual(status, 4, text)
-            self.assertIn(f"'{value}' is not a number of seconds; give one from 1e-09 to 1e+09", text)
+            self.expect(run(self.folder, test, f"--shardproof-timeout={value}"), 4,
+                        f"'{value}' is not a number of seconds; give one from 1e-09 to 1e+09")
 
     def test_an_interrupt_ends_all_at_once(self):
         process = self.hanging()
         process.send_signal(signal.SIGINT)
-        text, _ = process.communicate(timeout=LIMIT)  # well before the ranks' own time-out
-        self.assertEqual(process.returncode, 2, text)
+        self.expect(ended(process, LIMIT), 2)  # well before the ranks' own time-out
         self.assertEqual(left(self.folder), [])
 
     def test_no_process_outlives_a_pytest_that_is_killed(self):

@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
-REPORTS = Path(__file__).resolve().parents[3] / "reports"
-sys.path[:0] = [str(REPORTS)]
+ROOT = Path(__file__).resolve().parents[3]
+REPORTS = ROOT / "reports"
+sys.path[:0] = [str(REPORTS), str(ROOT / "tests/support")]
 
 try:
     import jinja2  # noqa: F401

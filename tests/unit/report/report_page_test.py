@@ -19,6 +19,7 @@ import case_view  # noqa: E402
 import example_run  # noqa: E402
 import report  # noqa: E402
 import run_data  # noqa: E402
+from said import SaidTest  # noqa: E402
 
 
 class Page(html.parser.HTMLParser):
@@ -64,7 +65,7 @@ def drawn(results, timeline=None):
         return report.render(run_data.read_results(folder), [folder])
 
 
-class SeveralRuns(unittest.TestCase):
+class SeveralRuns(SaidTest):
     """Runs that share no case make one page."""
 
     def setUp(self):
@@ -117,19 +118,16 @@ class SeveralRuns(unittest.TestCase):
 
     def test_a_case_of_two_runs_is_refused(self):
         self.write(1, self.whole["cases"][:1])
-        status, text = self.call()
-        self.assertEqual(status, 2)
-        self.assertIn(f"{self.runs[0]} and {self.runs[1]} both have the case {self.whole['cases'][0]['name']}; name runs that "
-                      "share no case", text)
+        self.expect(self.call(), 2,
+                    f"{self.runs[0]} and {self.runs[1]} both have the case {self.whole['cases'][0]['name']}; name runs that "
+                    "share no case")
 
     def test_a_run_that_contradicts_itself_is_named(self):
         path = self.folder / "run1/results.json"
         results = json.loads(path.read_text())
         results["totals"]["unexpected"] += 1
         path.write_text(json.dumps(results))
-        status, text = self.call()
-        self.assertEqual(status, 2)
-        self.assertIn(f"{path}: totals.unexpected is", text)
+        self.expect(self.call(), 2, f"{path}: totals.unexpected is")
 
     def test_what_one_run_did_not_run_and_another_ran_is_not_missing(self):
         path = self.folder / "run0/results.json"
@@ -143,7 +141,7 @@ class SeveralRuns(unittest.TestCase):
         self.assertIn("10 of 11 cases were run", text)
 
 
-class WholePage(unittest.TestCase):
+class WholePage(SaidTest):
     @classmethod
     def setUpClass(cls):
         cls.results = example_run.example_results()
@@ -166,8 +164,7 @@ class WholePage(unittest.TestCase):
         rows = self.page.rows()
         self.assertEqual([row[3] for row in rows], [case["name"] for case in self.results["cases"]])
         self.assertEqual([run_data.VERDICTS[row[1]] for row in rows], [case["verdict"] for case in self.results["cases"]])
-        self.assertIn("no GPU on this machine", self.page.text)
-        self.assertIn("tp/nccl", self.page.text)
+        self.says(self.page.text, "no GPU on this machine", "tp/nccl")
 
     def test_shows_each_failure_with_its_text_and_replay(self):
         self.assertIn("summed over dp twice", self.page.text)
@@ -183,8 +180,7 @@ class WholePage(unittest.TestCase):
 
     def test_names_what_a_precision_cannot_resolve(self):
         self.assertEqual([row[8] for row in self.page.rows()], [0] * 5 + [1] + [0] * 4)
-        self.assertIn("param.model.norm.weight", self.page.text)
-        self.assertIn("rounding is <0.7> of its update", self.page.text)
+        self.says(self.page.text, "param.model.norm.weight", "rounding is <0.7> of its update")
         self.assertNotIn("<0.7>", self.source)
 
     def test_has_the_pictures_of_every_judged_case_in_itself(self):
@@ -205,8 +201,7 @@ class WholePage(unittest.TestCase):
             case.update(name=name, worst_ratio=ratio)  # the pictures of the last are drawn first
         text = " ".join(Page(drawn({**self.results, "cases": cases})).text.split())
         self.assertEqual(text.count("The same picture as of first"), 4)  # errors and mesh, of the other two
-        self.assertNotIn("The same picture as of second", text)
-        self.assertNotIn("The same picture as of third", text)
+        self.says(text, absent=["The same picture as of second", "The same picture as of third"])
         cases[1].update(verdict="mismatch", as_expected=False)  # which the page shows before the others, unfolded
         text = " ".join(Page(drawn({**self.results, "cases": cases})).text.split())
         self.assertEqual(text.count("The same picture as of second"), 4)
@@ -245,13 +240,9 @@ class WholePage(unittest.TestCase):
         for rank, after in zip(ranks, (96, 100)):
             rank["metrics"]["figures"] = {"kept_bytes": {"before": 4321, "after": after}}
             rank["warnings"] = ["a stream <moved>"]
-        text = " ".join(Page(drawn(results)).text.split())
-        self.assertIn("kept bytes before4321", text)
-        self.assertIn("kept bytes after0: 961: 100", text)
-        self.assertIn(f"a stream <moved>{results['cases'][1]['name']}: 0, 1", text)
-        plain = drawn(few())
-        self.assertNotIn("Warnings", plain)
-        self.assertNotIn("Measured by", plain)
+        self.says(" ".join(Page(drawn(results)).text.split()), "kept bytes before4321", "kept bytes after0: 961: 100",
+                  f"a stream <moved>{results['cases'][1]['name']}: 0, 1")
+        self.says(drawn(few()), absent=["Warnings", "Measured by"])
 
     def test_is_the_same_when_drawn_again(self):
         few = {**self.results, "cases": self.results["cases"][:2]}
@@ -259,7 +250,7 @@ class WholePage(unittest.TestCase):
         self.assertEqual(drawn(few, timeline), drawn(few, timeline))
 
 
-class OddRuns(unittest.TestCase):
+class OddRuns(SaidTest):
     def page(self, **changes):
         results = example_run.example_results()
         results.update(changes)
@@ -274,10 +265,8 @@ class OddRuns(unittest.TestCase):
 
     def test_a_run_in_which_all_was_as_expected(self):
         cases = [case for case in example_run.example_cases() if case["as_expected"]][-2:]
-        text = self.page(cases=cases, totals={"cases": len(cases), "unexpected": 0}).text
-        self.assertIn("Every case ended as expected", text)
-        self.assertNotIn("Not as expected", text)
-        self.assertNotIn("of each tensor", text)
+        self.says(self.page(cases=cases, totals={"cases": len(cases), "unexpected": 0}).text, "Every case ended as expected",
+                  absent=["Not as expected", "of each tensor"])
 
     def test_a_match_on_some_rows_is_not_shown_as_one_on_all(self):
         cases = [case for case in example_run.example_cases() if case["as_expected"]][-2:]
@@ -305,7 +294,7 @@ class OddRuns(unittest.TestCase):
                                                                               "cases": cases}))), 12)
 
 
-class Command(unittest.TestCase):
+class Command(SaidTest):
     def run_report(self, *arguments, **environment):
         return subprocess.run([sys.executable, "-B", str(REPORTS / "report.py"), *map(str, arguments)],
                               capture_output=True, text=True, timeout=360, env=dict(os.environ, **environment))
@@ -335,8 +324,7 @@ class Command(unittest.TestCase):
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
                 if content is not None:
                     (Path(folder) / "results.json").write_text(content)
-                status, said = report_of(folder)
-                self.assertEqual(status, 2)
+                said = self.expect(report_of(folder), 2)
                 self.assertTrue(said.startswith("shardproof report: "), said)
                 self.assertEqual(said.count("\n"), 1)
                 self.assertFalse((Path(folder) / "report.html").exists())
@@ -349,7 +337,7 @@ def report_of(folder):
         return report.main([str(folder)]), said.getvalue()
 
 
-class ChangedFile(unittest.TestCase):
+class ChangedFile(SaidTest):
     """results.json after somebody has changed it."""
 
     def changed(self, change, count=8):
@@ -365,9 +353,8 @@ class ChangedFile(unittest.TestCase):
     def test_totals_are_counted_again(self):
         def hide(results):
             results["totals"].update(mismatch=0, match=7)
-        status, said, page = self.changed(hide)
-        self.assertEqual(status, 2)
-        self.assertIn("totals.match is 7, but its list has 6, and 1 more contradictions", said)
+        *said, page = self.changed(hide)
+        self.expect(said, 2, "totals.match is 7, but its list has 6, and 1 more contradictions")
         text = " ".join(Page(page).text.split())
         self.assertIn("The results contradict themselves", text)
         self.assertIn("totals.mismatch is 0, but its list has 1", text)
@@ -385,9 +372,8 @@ class ChangedFile(unittest.TestCase):
         for change, sentence in ((call_expected, "called expected, but expected is match and its verdict is mismatch"),
                                  (call_match, "called a match, but its tensor"),
                                  (exit_well, "the exit status is 0, but 2 cases did not end as expected")):
-            status, said, page = self.changed(change)
-            self.assertEqual(status, 2, sentence)
-            self.assertIn(sentence, said)
+            *said, page = self.changed(change)
+            self.expect(said, 2, sentence)
             self.assertIn(sentence, Page(page).text)
 
     def test_no_text_becomes_a_link_or_markup(self):
@@ -412,8 +398,7 @@ class ChangedFile(unittest.TestCase):
             self.assertRegex(link, r"#[\w.-]+$|(logs|replay|tensors)/[^:]*$")
             self.assertNotIn("..", link)
         self.assertEqual(source.count("<script"), 2)  # the rows, and the page's own
-        self.assertNotIn("<img", source)
-        self.assertNotIn("onclick=\"", source)
+        self.says(source, absent=["<img", "onclick=\""])
 
     def test_no_changed_field_ends_with_a_traceback(self):
         rng = random.Random(11)
@@ -476,7 +461,7 @@ class Size(unittest.TestCase):
         self.assertLess(len(source.encode()), 400_000)
 
 
-class FileOfThePage(unittest.TestCase):
+class FileOfThePage(SaidTest):
     def setUp(self):
         self.run_folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.page = self.run_folder / "report.html"
@@ -500,9 +485,7 @@ class FileOfThePage(unittest.TestCase):
 
     def test_a_pipe_is_said_and_not_waited_for(self):
         os.mkfifo(self.page)
-        status, said = report_of(self.run_folder)
-        self.assertEqual(status, 2)
-        self.assertIn("report.html is not a regular file", said)
+        self.expect(report_of(self.run_folder), 2, "report.html is not a regular file")
 
 
 if __name__ == "__main__":

@@ -26,9 +26,10 @@ import run_data  # noqa: E402
 import tensor_file  # noqa: E402
 import timeline_picture  # noqa: E402
 import token_picture  # noqa: E402
+from said import SaidTest  # noqa: E402
 
 
-class Routes(unittest.TestCase):
+class Routes(SaidTest):
     """Two ranks, a router of four experts of which nobody chooses the last one."""
 
     def case(self, **of_first):
@@ -49,9 +50,8 @@ class Routes(unittest.TestCase):
         self.assertEqual(texts[texts.index("all"):][:5], ["all", "7", "6", "3", "0"])
         self.assertIn("margin 0.001 to 0.9", texts)
         self.assertNotIn("margin", " ".join(ElementTree.fromstring(drawn[0].svg).itertext()))
-        said = route_picture.explain(self.case())
-        self.assertIn("The least of all is 0.001.", said)
-        self.assertIn("dropped for lack of capacity, step by step: 0, 7.", said)
+        self.says(route_picture.explain(self.case()), "The least of all is 0.001.",
+                  "dropped for lack of capacity, step by step: 0, 7.")
 
     def test_a_case_without_routers_has_no_such_picture(self):
         self.assertEqual(route_picture.draw({"ranks": [{"rank": 0, "metrics": {"loss": 1}}]}), [])
@@ -71,7 +71,7 @@ class Routes(unittest.TestCase):
                          (".metrics.routes.layers.a.rows[1]", "is -1, which is not a count"))
 
 
-class VirtualTime(unittest.TestCase):
+class VirtualTime(SaidTest):
     EVENTS = [(0.0, 0.01, "compute", "compute"), (0.01, 0.02, "waiting", "all_reduce tp"),
               (0.03, 0.02, "exposed", "all_reduce tp"), (0.03, 0.02, "communication", "all_reduce tp")]
 
@@ -123,10 +123,7 @@ class VirtualTime(unittest.TestCase):
             {"rank": 0, "compute_us": 50, "waiting_us": 20, "exposed_us": 20, "communication_us": 35},
             {"rank": 1, "compute_us": 30, "waiting_us": 0, "exposed_us": 35, "communication_us": 35}],
             "critical_path_shares": [{"what": "rank 1 compute", "duration_us": 30}]}}
-        text = timeline_picture.explain(case)
-        self.assertIn("Virtual time 0.090 ms", text)
-        self.assertIn("computing 0.040 ms", text)
-        self.assertIn("rank 1 compute 33%", text)
+        self.says(timeline_picture.explain(case), "Virtual time 0.090 ms", "computing 0.040 ms", "rank 1 compute 33%")
         case["virtual_time"] |= {"bubble": 0.25, "bubble_formula": 0.125}
         self.assertIn("Bubble: 25.0% measured, 12.5% by the schedule's formula, which leaves out embedding, head and "
                       "messages. ", timeline_picture.bubble(case))
@@ -201,7 +198,7 @@ def piece(rank, golden, actual, index, name="grad.w"):
     return {stem + "/golden": golden, stem + "/actual": actual, stem + "/index": index}
 
 
-class GuiltyTensor(unittest.TestCase):
+class GuiltyTensor(SaidTest):
     """[4, 6] cut over the columns of tp=2; rank 1's half is wrong at two places."""
 
     def setUp(self):
@@ -241,9 +238,8 @@ class GuiltyTensor(unittest.TestCase):
 
     def test_marks_the_first_and_the_worst_of_what_is_wrong(self):
         self.assertEqual(guilty_tensor.marks(self.whole()), (1 * 6 + 4, 3 * 6 + 5))
-        self.assertIn("2 of 12 elements shown are wrong", guilty_tensor.caption(self.whole()))
-        self.assertIn("First (circle): [1, 4]", guilty_tensor.caption(self.whole()))
-        self.assertIn("Worst (diamond): [3, 5]", guilty_tensor.caption(self.whole()))
+        self.says(guilty_tensor.caption(self.whole()), "2 of 12 elements shown are wrong", "First (circle): [1, 4]",
+                  "Worst (diamond): [3, 5]")
 
     def test_says_which_rank_holds_which_part_also_of_what_was_right(self):
         label, groups = guilty_tensor.owners(self.case, self.whole())
