@@ -62,12 +62,10 @@ class CompareRuns(Runs):
         self.assertEqual(len(self.results("a", "timeline.json")["traceEvents"]), 1)
         done = self.compare("a", "all")
         self.assertEqual((done.returncode, done.stderr), (0, ""), done)
-        self.assertIn("1 the same to the bit, 0 differ", done.stdout)
-        self.assertIn(f"{len(whole['tensors'])} tensors", done.stdout)
+        self.says(done.stdout, "1 the same to the bit, 0 differ", f"{len(whole['tensors'])} tensors")
         done = self.compare("f", "g", status=1)
         self.assertRegex(done.stdout, r"first     the tensors of forward of step 1\n  on        rank")
-        self.assertIn("Tensors: run both with", done.stdout)
-        self.assertIn(little["replay"].partition(" run ")[2].split()[0], done.stdout)
+        self.says(done.stdout, "Tensors: run both with", little["replay"].partition(" run ")[2].split()[0])
 
     def test_what_did_not_end_as_expected_is_kept_whole(self):
         wrong = MODEL + ("matrix:\n  row:\n    - {name: right}\n    - {name: wrong, faults: [{kind: corrupt, rank: 1, "
@@ -216,9 +214,8 @@ class CompareRuns(Runs):
             tensors[place]["digest"][1] = "0" * 16
         self.write_results("b", results)
         done = self.compare("a", "b", status=1)
-        self.assertIn(f"first     {tensors[7]['name']}, ", done.stdout)
-        self.assertIn("on        rank 1: ", done.stdout)
-        self.assertIn(f"in all    2 of {len(tensors)} tensors differ", done.stdout)
+        self.says(done.stdout, f"first     {tensors[7]['name']}, ", "on        rank 1: ",
+                  f"in all    2 of {len(tensors)} tensors differ")
 
     def test_a_tensor_that_only_one_run_has_differs(self):
         self.run_text(MODEL, "a")
@@ -299,8 +296,7 @@ class RegisteredWorkloads(Runs):
     def test_describe_shows_what_it_is(self):
         self.run_text(LAYER, "out")
         done = self.run_program("describe", self.path("s.yaml"))
-        self.assertIn("y = x W^T + b", done.stdout)
-        self.assertIn("in_features 5", done.stdout)
+        self.says(done.stdout, "y = x W^T + b", "in_features 5")
 
 
 if __name__ == "__main__":

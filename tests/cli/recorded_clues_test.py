@@ -101,9 +101,8 @@ class Clues(JudgedTest):
         self.assertIn("one use of this weight gives it no gradient, as where a tied head or embedding is cut off: 2 of 8 rows", said)
 
     def test_parts_whose_means_are_added(self):
-        said = self.judged_with_rows({1: 4, 2: 4, 4: 4 / 3, 5: 4 / 3}, mesh=DP)
-        self.assertIn("is a mean over its own tokens, and these means are added", said)
-        self.assertIn("as parts with 75% and 25% of the tokens give", said)
+        self.says(self.judged_with_rows({1: 4, 2: 4, 4: 4 / 3, 5: 4 / 3}, mesh=DP),
+                  "is a mean over its own tokens, and these means are added", "as parts with 75% and 25% of the tokens give")
 
     def test_parts_with_other_weights(self):
         said = self.judged_with_rows({1: 2, 2: 2, 4: 3, 5: 3}, mesh=DP)
@@ -244,10 +243,9 @@ class Clues(JudgedTest):
             return replaced("param", "head", shorter)
         self.assertIn("moved by 0.5 x the golden's update: the learning rate, or another setting of the optimizer, is wrong on all ranks; "
                       "0.5 is 1 over the size of tp", self.judged(change(0.5)))
-        text = self.judged(change(0.25))
-        self.assertNotIn("the size of", text)
-        self.assertIn("moved by 0.25 x the golden's update: the learning rate, or another setting of the optimizer", text)
-        self.assertNotIn("bias correction", text)
+        self.says(self.judged(change(0.25)),
+                  "moved by 0.25 x the golden's update: the learning rate, or another setting of the optimizer",
+                  absent=["the size of", "bias correction"])
 
     def test_gradients_that_are_addends_of_copies(self):
         change = of("grad", "norm", lambda value, run, rank: 0.5 * value + (0.3 if rank else -0.3))
@@ -705,8 +703,7 @@ class Clues(JudgedTest):
                         if wrong:
                             next(at for at, line in zip(run.data[rank], lines) if line["name"] == "loss")[3][0] = 1.3
                 done = self.judged_pair(*runs)
-                self.assertIn("tensor    logprobs", done.stdout)
-                self.assertIn("on rank 1 (dp 1)", done.stdout)
+                self.says(done.stdout, "tensor    logprobs", "on rank 1 (dp 1)")
 
     def test_a_wrong_loss_names_the_rank_whose_gradients_are_wrong(self):
         change = either(times(1.0003, "scalar", "loss"), replaced("grad", "layers", disturbed, ranks=[1]))
@@ -718,10 +715,9 @@ class Clues(JudgedTest):
         """Elements 1 and 6 of the activation between up and down are zero here alone."""
         def without_columns(*given):
             return [0.0 if i % 8 in (1, 6) else value for i, value in enumerate(disturbed(*given))]
-        said = self.likely(self.judged(either(replaced("grad", "down", without_columns), without_rows_of_up((1, 6)))))
-        self.assertIn("an activation is zero where it is not in the reference: 2 of 8 rows of grad.layers.0.up.weight and the "
-                      "same columns of grad.layers.0.down.weight", said)
-        self.assertNotIn("batch", said)
+        self.says(self.likely(self.judged(either(replaced("grad", "down", without_columns), without_rows_of_up((1, 6))))),
+                  "an activation is zero where it is not in the reference: 2 of 8 rows of grad.layers.0.up.weight and the "
+                  "same columns of grad.layers.0.down.weight", absent=["batch"])
 
     def test_rows_that_are_new_are_no_tokens(self):
         golden_change = replaced("grad", UP, lambda values, *_: zeroed(values, [3]))

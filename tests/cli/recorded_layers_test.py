@@ -77,9 +77,8 @@ class Layers(JudgedTest):
 
     def test_counts_of_steps_do_not_put_layers_together(self):
         """As AdamW of torch counts them: one number for each parameter, which is in no layer."""
-        text = self.judged(wrong((ROUTER, 1), *BELOW), with_counts=True)
-        self.assertIn("tensor    grad.decoder.layers.1.mlp.router.weight   [4, 6]   of step 1", text)
-        self.assertNotIn("step.decoder", text)
+        self.says(self.judged(wrong((ROUTER, 1), *BELOW), with_counts=True),
+                  "tensor    grad.decoder.layers.1.mlp.router.weight   [4, 6]   of step 1", absent=["step.decoder"])
 
     def test_a_layer_that_is_right_is_not_named(self):
         text = self.judged(wrong(*BELOW))
@@ -95,9 +94,8 @@ class Layers(JudgedTest):
         place = next(i for i, line in enumerate(run.lines[1])
                      if (line["kind"], line["name"], line["step"], line["offset"][:1]) == ("param", ROUTER, 1, [0]))
         del run.lines[1][place], run.data[1][place]
-        text = self.judged_pair(recorded(), run).stdout
-        self.assertIn("param.decoder.layers.0.mlp.router.weight", text)
-        self.assertIn("rank 1 recorded other parts of it than at the start, or none", text)
+        self.says(self.judged_pair(recorded(), run).stdout, "param.decoder.layers.0.mlp.router.weight",
+                  "rank 1 recorded other parts of it than at the start, or none")
 
     def test_a_router_alone(self):
         text = self.judged(wrong((ROUTER, 1), *BELOW))

@@ -237,9 +237,7 @@ class EndedRun(cli_test.CommandTest):
         done = subprocess.run([*namespace, f"{mounts} && {run}; echo status $?; cp -a {disk}/run {kept}"],
                               cwd=self.scratch, env=self.environment, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=cli_test.LIMIT_S, check=True)
-        self.assertIn("cannot write", done.stdout)
-        self.assertIn("No space left", done.stdout)
-        self.assertIn("status 2", done.stdout)
+        self.says(done.stdout, "cannot write", "No space left", "status 2")
         said = sum(line.startswith("match") for line in done.stdout.splitlines())
         self.assertGreater(said, 0)
         self.assertGreaterEqual(self.finished(kept), said)

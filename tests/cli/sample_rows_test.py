@@ -83,8 +83,7 @@ class SampleRows(cli_test.CommandTest):
     def test_a_case_folder_with_answers_of_its_own_is_checked_on_rows(self):
         case = ROOT / "golden/hf/llama_untied"
         done = self.run_to_end("check", case, "--mesh", "tp=2", "--sample-rows", "2", "--no-cache")
-        self.assertIn("on 2 rows of each tensor", done.stdout)
-        self.assertIn("expected.safetensors agrees with the golden", done.stdout)
+        self.says(done.stdout, "on 2 rows of each tensor", "expected.safetensors agrees with the golden")
 
     def test_what_is_no_number_of_rows_is_refused(self):
         for flags in (["--sample-rows", "0"], ["--sample-rows", "-2"], ["--sample-rows", "some"]):
