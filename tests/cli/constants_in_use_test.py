@@ -26,8 +26,8 @@ TP, CP, DP, ULYSSES = (f"parallel.{axis}_size" for axis in
 PP = "parallel.pipeline_parallel_size"
 
 
-def value_in(case, key, default=None):
-    return case[key][-1] if case[key] else KEYS.get(key, default) if default is None else default
+def value_in(case, key):
+    return case[key][-1] if case[key] else KEYS.get(key)
 
 
 def option(case, name, default):

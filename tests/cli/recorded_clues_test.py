@@ -326,8 +326,8 @@ class Clues(JudgedTest):
                     put("opt", "step." + name, [step], step, (), dtype="int64")
         return run
 
-    def judged_states(self, change, mesh=DP, **more):
-        return self.judged_pair(self.two_steps(), self.two_steps(change, mesh, **more)).stdout
+    def judged_states(self, change, **more):
+        return self.judged_pair(self.two_steps(), self.two_steps(change, DP, **more)).stdout
 
     def test_moments_that_began_anew(self):
         for square in (False, True):

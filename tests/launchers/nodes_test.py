@@ -100,11 +100,11 @@ class Nodes(machines.FolderTest):
         self.assertEqual((status, [case["verdict"] for case in cases]), (0, ["match"]), text)
         return cases[0]
 
-    def waiting_ranks(self, process, count=4):
+    def waiting_ranks(self, process):
         """The ranks, and their namespaces, when all are there; while one of them waits for long."""
         def are_there():
             ranks, where = ranks_of(process.pid), networks()
-            return len(ranks) == count and len({where.get(pid) for pid in ranks.values()}) > 1
+            return len(ranks) == 4 and len({where.get(pid) for pid in ranks.values()}) > 1
         self.assertTrue(wait_for(are_there, BEGUN_S), "the ranks did not start")
         time.sleep(0.5)  # groups are being made
         ranks, where = ranks_of(process.pid), networks()
