@@ -4,15 +4,14 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
+import said  # noqa: E402
 from processes import marked, networks, wait_for  # noqa: E402
-from said import SaidTest  # noqa: E402
 
 
 def free_port():
@@ -114,11 +113,8 @@ def environment(rank, size, **more):
         "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
 
 
-class FolderTest(SaidTest):
+class FolderTest(said.FolderTest):
     """With a `folder`, and processes, all gone afterwards."""
-
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def start_process(self, command, **options):
         """What it prints is one text, to be read."""

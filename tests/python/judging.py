@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from said import SaidTest  # noqa: E402
+from said import FolderTest, SaidTest  # noqa: E402
 
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 needs_program = unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
@@ -22,11 +22,11 @@ def judge(run, golden, *options):
     return done.returncode, done.stdout + done.stderr
 
 
-class RunsTest(SaidTest):
+class RunsTest(FolderTest):
     """Each test has places for a run and for a golden."""
 
     def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        super().setUp()
         self.out, self.golden = self.folder / "run", self.folder / "golden"
 
     def judge(self, *options):

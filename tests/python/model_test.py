@@ -17,9 +17,10 @@ from types import SimpleNamespace
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT / "python"), str(HERE)]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/support"), str(HERE)]
 
 import torch  # noqa: E402
+from said import FolderTest  # noqa: E402
 from shardproof.model import command, recipe, results, tiny, weights  # noqa: E402
 
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
@@ -35,10 +36,7 @@ def run(*arguments, path="", program=PROGRAM):
 
 
 @unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
-class OfFunctions(unittest.TestCase):
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-
+class OfFunctions(FolderTest):
     def ran(self, *arguments, status=0, **options):
         """A finished run that must end with this status."""
         done = run(*arguments, **options)
@@ -137,10 +135,7 @@ class OfFunctions(unittest.TestCase):
         self.assertIn('of which nothing says how "tp2" cuts it', done.stdout)
 
 
-class Folders(unittest.TestCase):
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-
+class Folders(FolderTest):
     def model_run(self, name, done=()):
         found = SimpleNamespace(_recipes=[SimpleNamespace(name=name)], _folder=self.folder)
         return command.ModelRun(found, 0, None, [], set(done))

@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE.parent / "support")]
 
 from processes import process_of, wait_for  # noqa: E402
-from said import SaidTest  # noqa: E402
+from said import FolderTest  # noqa: E402
 from shardproof.score import command, faults  # noqa: E402
 
 CASES = str(HERE / "score_cases.py")
@@ -78,11 +78,8 @@ class WhatANoticedFaultIs(unittest.TestCase):
         self.assertEqual(self.noticed(0), [])
 
 
-class FaultsThatFit(unittest.TestCase):
+class FaultsThatFit(FolderTest):
     """What the logs of a clean run allow."""
-
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def write(self, name, *rows):
         path = self.folder / name
@@ -145,10 +142,7 @@ class FaultsThatFit(unittest.TestCase):
                          [(f"weight_{kind} on rank 1", "scale of Net") for kind in ("corrupt", "stale")])
 
 
-class Ends(SaidTest):
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-
+class Ends(FolderTest):
     def test_a_command_that_fails_without_a_fault(self):
         self.assertEqual(score("--", sys.executable, "-c", "print('why'); exit(3)")[::2], (
             2, "why\nshardproof score: the command ends with status 3 without a fault; make it pass first\n"))

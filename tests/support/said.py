@@ -1,6 +1,8 @@
 """What a command says: its exit status and its text, beside what they should be."""
 
+import tempfile
 import unittest
+from pathlib import Path
 
 
 def ended(process, limit_s):
@@ -32,3 +34,10 @@ class SaidTest(TextTest):
         for pattern in patterns:
             self.assertRegex(text, pattern)
         return text
+
+
+class FolderTest(SaidTest):
+    """Each test has a `folder`, which is gone after it."""
+
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))

@@ -4,9 +4,7 @@ import copy
 import json
 import subprocess
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
 from report_packages import REPORTS
 
@@ -15,7 +13,7 @@ import numpy as np  # noqa: E402
 import report_page_test  # noqa: E402
 import validation_page  # noqa: E402
 from report_pictures_test import texts_of  # noqa: E402
-from said import SaidTest  # noqa: E402
+from said import FolderTest, SaidTest  # noqa: E402
 
 FACTS = {"cpu": "Model 7", "gpu": "H100", "limit_open_files": "1024"}
 
@@ -179,10 +177,7 @@ class Matrix(SaidTest):
                   "Of 6 measured pairs of ranks the file lists the 1 slowest")
 
 
-class ValidationPage(SaidTest):
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-
+class ValidationPage(FolderTest):
     def draw(self, validation):
         """(status, what the page says, what stood on standard error)."""
         written = validation if isinstance(validation, str) else json.dumps(validation)
