@@ -66,6 +66,23 @@ class LogprobsValuesTest(cli_test.CommandTest):
         self.expect(unscored(lambda row, t: row > 8), 1, "they are all of their rows in 3 of 12 rows",
                     "one file lacks these rows: a microbatch, or the part of a rank, was not scored")
 
+    def test_a_bias_that_hides_in_noise(self):
+        """Each token is within noise of bfloat16; all together they are not."""
+        draw = random.Random(f"{SEED} bias")
+        batch = Batch(draw, rows=16, length=64)
+        a = batch.score("float32")
+        for bias, status, texts in ((0, 0, ["NOISE"]), (-0.012, 1, ["no known cause: B is A - 0.01", "in the mean of 1008 tokens",
+                                                                   "a padded vocabulary"])):
+            b = [[value + (value != 0) * (bias + draw.gauss(0, 0.015)) for value in row] for row in a]
+            self.expect(self.compare(batch, a, b, metadata_b={"dtype": "bfloat16"}), status, *texts)
+
+    def test_the_same_infinities_are_counted(self):
+        batch = Batch(random.Random(f"{SEED} infinite"), rows=4, length=16)
+        a = batch.score("float32")
+        a[1][3] = a[2][5] = -math.inf
+        self.expect(self.compare(batch, a, a), 0, "EQUAL", "58 tokens compared",
+                    "left out  2 tokens, where both have the same infinity; the first at row 1, position 3")
+
     def test_values_that_are_limited(self):
         draw = random.Random(f"{SEED} limit")
         batch = Batch(draw, rows=12, length=40)

@@ -237,6 +237,26 @@ std::string unrelated_text(const Comparison& comparison) {
       a_is_lower ? "A" : "B", std::abs(mean), a_is_lower ? "B" : "A", moments.correlation());
 }
 
+// Why a pair whose tokens are all within noise is not noise: it does not cancel over them. "" if it
+// does. Tokens that were drawn from one side have a mean of half their variance, from roundings.
+std::string bias_text(const Comparison& comparison) {
+  constexpr double kDeviations = 8, kLeastOfNoise = 0.25;
+  double sum = 0, squares = 0;
+  for (const double one : comparison.differences) {
+    sum += one;
+    squares += one * one;
+  }
+  const double count = static_cast<double>(comparison.differences.size()), mean = sum / count,
+               variance = std::max(squares / count - mean * mean, 0.0),
+               deviation = std::sqrt(variance / count);
+  const double most = std::max(kLeastOfNoise * comparison.noise, variance);
+  if (!(std::abs(mean) > most + kDeviations * deviation)) return "";
+  return fmt::format(
+      "no known cause: B is A {} {:.3g} in the mean of {:.0f} tokens, where noise of {} cancels to "
+      "{:.2g}",
+      mean < 0 ? "-" : "+", std::abs(mean), count, comparison.pair.dtype, deviation);
+}
+
 void describe_without_cause(const Comparison& comparison, const std::string& listed,
                             Finding& finding) {
   double sum = 0;
@@ -320,6 +340,14 @@ Finding compare(const Pair& pair) {
     return finding;
   }
   if (finding.claims.empty() && comparison.is_noise(comparison.differences)) {
+    finding.without_cause = bias_text(comparison);
+    if (!finding.without_cause.empty()) {
+      finding.verdict = Verdict::kDifferent;
+      finding.possible =
+          "entries of the vocabulary that one side counts in its softmax and the other does not (a "
+          "padded vocabulary, top-k, top-p), another temperature or weights, all within noise";
+      return finding;
+    }
     if (finding.verdict == Verdict::kEqual) finding.verdict = Verdict::kNoise;
     return finding;
   }

@@ -266,6 +266,17 @@ std::string contradiction_text(const Comparison& comparison, double alpha) {
       cap, found.least, fix);
 }
 
+// Whether all tokens that differ by more than noise differ in one direction.
+bool moves_one_way(const Comparison& comparison) {
+  constexpr double kFew = 0.01;
+  double up = 0, down = 0;
+  for (size_t i = 0; i < comparison.differences.size(); ++i) {
+    if (comparison.size_of(comparison.differences[i], i) <= comparison.noise) continue;
+    (comparison.differences[i] > 0 ? up : down) += 1;
+  }
+  return std::min(up, down) <= kFew * std::max(up, down);
+}
+
 std::string range_text(const Bounds& alpha) {
   return fmt::format("between {:.3g} and {:.3g}", 1 / alpha.high, 1 / alpha.low);
 }
@@ -306,9 +317,10 @@ std::optional<Claim> propose_temperature(const Comparison& comparison) {
     claim.named_by_metadata = true;
     break;
   }
-  // A temperature is higher or lower; top-k and the like, within noise, look like either.
+  // A temperature is higher or lower, and moves some tokens up and others down. Top-k and the like,
+  // within noise, look like either, and move all of them up.
   const bool is_either = fit.range().low < 1 && fit.range().high > 1;
-  if (is_either && !claim.named_by_metadata) return std::nullopt;
+  if (is_either && !claim.named_by_metadata && moves_one_way(comparison)) return std::nullopt;
   if (!claim.named_by_metadata) claim.listed = contradiction_text(comparison, fit.estimate());
   return claim;
 }
