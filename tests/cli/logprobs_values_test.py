@@ -83,6 +83,11 @@ class LogprobsValuesTest(cli_test.CommandTest):
         self.expect(self.compare(batch, a, a), 0, "EQUAL", "58 tokens compared",
                     "left out  2 tokens, where both have the same infinity; the first at row 1, position 3")
 
+    def test_tensors_of_other_names_are_listed(self):
+        batch = Batch(random.Random(f"{SEED} names"), rows=4, length=16)
+        given = batch.tensors(batch.score("float32"), "float32")
+        self.expect(self.pair(a=given, b=given | {"inputids": given["input_ids"]}), 0, "EQUAL", "not read  inputids of B")
+
     def test_values_that_are_limited(self):
         draw = random.Random(f"{SEED} limit")
         batch = Batch(draw, rows=12, length=40)

@@ -317,6 +317,7 @@ Finding compare(const Pair& pair) {
                   .without_cause = {},
                   .possible = {}};
   finding.routes = pair.routes;
+  finding.unread = pair.unread;
   if (!finding.non_finite.empty()) finding.verdict = Verdict::kDifferent;
   if (pair.tokens.empty()) return finding;
   const Comparison comparison(pair);

@@ -32,6 +32,7 @@ struct Finding {
   std::vector<Claim> claims = {};  // the best first, then those that are as good
   std::string without_cause = {};  // what is known of a difference without a cause; ""
   std::string possible = {};       // the causes that its values cannot tell apart; ""
+  std::string unread = {};         // tensors of the files that have no known name; ""
   std::string problem = {};        // of files that cannot be compared: why; "" for others
 
   int exit_status() const {

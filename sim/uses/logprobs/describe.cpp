@@ -151,6 +151,7 @@ nlohmann::ordered_json json_of(const Finding& finding) {
   }
   if (!finding.non_finite.empty()) json["non_finite"] = finding.non_finite;
   if (!finding.left_out.empty()) json["left_out"] = finding.left_out;
+  if (!finding.unread.empty()) json["not_read"] = finding.unread;
   if (!finding.values.empty()) json["values"] = finding.values;
   if (finding.routes) json["routes"] = json_of(*finding.routes, finding.split);
   json["causes"] = nlohmann::ordered_json::array();
@@ -175,6 +176,7 @@ std::string describe(const Finding& finding, bool color) {
   text += line("first", first_text(finding));
   text += line("finite", finding.non_finite);
   text += line("left out", finding.left_out);
+  text += line("not read", finding.unread);
   if (finding.routes) text += line("routes", routes_text(*finding.routes));
   if (finding.split) text += line("split", split_text(*finding.split));
   text += line("values", finding.values);

@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "base/read_text.h"
@@ -101,6 +102,19 @@ class IntegerTensors {
   const SafetensorsReader& a_;
   const SafetensorsReader& b_;
 };
+
+// A name that is misspelled would be a file that lacks it.
+std::string unread_text(const SafetensorsReader& a, const SafetensorsReader& b) {
+  const std::set<std::string> known = {kLogprobs, "input_ids", "lengths",
+                                       "mask",    "segments",  "versions"};
+  std::vector<std::string> unread;
+  for (const auto& [side, file] : {std::pair("A", &a), {"B", &b}}) {
+    for (const std::string& name : file->names()) {
+      if (known.count(name) == 0) unread.push_back(fmt::format("{} of {}", name, side));
+    }
+  }
+  return fmt::format("{}", fmt::join(unread, ", "));
+}
 
 std::optional<double> number_of(const SafetensorsReader& file, const std::string& name, double low,
                                 double high) {
@@ -248,14 +262,16 @@ Pair read_pair(const std::string& path_a, const std::string& path_b) {
   pair.settings_a = read_settings(a);
   pair.settings_b = read_settings(b);
   pair.vocab_size = read_vocab_size(a, b);
+  pair.unread = unread_text(a, b);
   read_dtype(a, pair);
   read_dtype(b, pair);
   const IntegerTensors integers(a, b);
   find_counting_tokens(pair, integers);
   collect_tokens(pair, integers);
   if (std::find(pair.counts.begin(), pair.counts.end(), 1) == pair.counts.end()) {
-    throw_bad_input(fmt::format("none of the {} tokens of {} counts", pair.a.size(), path_a),
-                    "correct lengths, mask or segments");
+    throw_bad_input(
+        fmt::format("none of the {} tokens of {} and {} counts", pair.a.size(), path_a, path_b),
+        "correct lengths, mask or segments of the file that has them");
   }
   if (pair.tokens.empty() && pair.non_finite.empty()) {
     const auto counting = std::count(pair.counts.begin(), pair.counts.end(), 1);

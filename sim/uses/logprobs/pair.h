@@ -49,6 +49,7 @@ struct Pair {
   std::string dtype;          // the coarsest of the files' and of the metadata
   double epsilon = 0;         // of `dtype`
   double stored_epsilon = 0;  // of the coarser file
+  std::string unread = {};    // "inputids of A": tensors of other names than are known; ""
 
   int64_t at(int64_t row, int64_t position) const { return row * length + position; }
 };
