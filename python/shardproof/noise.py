@@ -6,6 +6,7 @@ optimizer, elements of a gradient that are smaller than its error also move by t
 sign. golden/perturbation.h does the same with the cases of the C++ program.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -63,15 +64,23 @@ class Noise:
     def _on_output(self, _, inputs, output):
         if isinstance(output, torch.Tensor):
             return self._moved_output(inputs, output)
-        if isinstance(output, dict):  # those of transformers are of classes of their own
-            for key, one in list(output.items()):
-                if isinstance(one, torch.Tensor):
-                    output[key] = self._moved_output(inputs, one)
-            return output
+        if isinstance(output, dict):
+            return self._moved_dict(inputs, output)
         if type(output) not in (tuple, list):
             return None
         moved = [self._moved_output(inputs, one) if isinstance(one, torch.Tensor) else one for one in output]
         return type(output)(moved)
+
+    def _moved_dict(self, inputs, output: dict) -> dict | None:
+        """A copy, as the module may keep its own; of the same class, as those of transformers are. None: it stays."""
+        moved = copy.copy(output)
+        try:
+            for key, one in output.items():
+                if isinstance(one, torch.Tensor):
+                    moved[key] = self._moved_output(inputs, one)
+        except TypeError:  # it cannot be changed
+            return None
+        return moved
 
     def _moved_output(self, inputs, output: torch.Tensor) -> torch.Tensor:
         """A module that hands on its input, or the output of a module inside, rounds nothing itself."""

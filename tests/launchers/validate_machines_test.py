@@ -91,7 +91,7 @@ class ValidateMachines(machines.SwitchedTest):
         self.assertEqual((found["findings"][0]["kind"], found["findings"][0]["hosts"]), ("died", ["node3"]), text)
 
     def test_a_machine_that_is_cut_off_is_named_and_not_those_that_wait_for_it(self):
-        for cut, words in ((1, "control hears nothing of it: its host is cut off or down"),
+        for cut, words in ((1, "control hears nothing of this rank: its host is cut off or down"),
                            (0, "node0, where control is, hears nothing of the 3 other hosts")):
             with self.subTest(cut=cut):
                 processes = self.first_round()

@@ -1,6 +1,7 @@
 """Runs below float64, judged by the scatter of the one-rank run's repeats: planted bugs are mismatches, clean runs match,
 and too few repeats leave values unresolved. SHARDPROOF_PROGRAM is the program; without it the judged tests are skipped."""
 
+import collections
 import shutil
 import unittest
 
@@ -12,6 +13,8 @@ import runs
 import torch
 
 import shardproof
+from shardproof.noise import Noise
+
 HAND, SEQUENCE = ("hand", 1, 2), ("hand sp", 1, 2)
 
 
@@ -107,6 +110,28 @@ def without_load(rank, draw, golden):
             optimizer.zero_grad()
             rec.logprobs(logprobs)
             rec.scalar("loss", loss)
+
+
+class OutputTest(unittest.TestCase):
+    """What a module gives is moved, and what it keeps is not."""
+
+    def test_dicts(self):
+        noise = object.__new__(Noise)
+        noise._draws = torch.Generator()
+        value = torch.ones(3)
+        kept = collections.OrderedDict(scale=value, none=None)
+        moved = noise._on_output(None, (), kept)
+        self.assertIs(type(moved), collections.OrderedDict)
+        self.assertIs(kept["scale"], value)
+        self.assertIsNot(moved["scale"], value)
+
+        class Frozen(dict):
+            def __setitem__(self, key, one):
+                raise TypeError("immutable")
+
+            def __copy__(self):
+                return self
+        self.assertIsNone(noise._on_output(None, (), Frozen(scale=value)))
 
 
 class RepeatTest(judging.RunsTest):

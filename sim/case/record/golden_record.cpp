@@ -168,8 +168,15 @@ void GoldenScales::add(const GoldenFacts& facts, bool finite) {
 }
 
 double GoldenScales::of_phase(const GoldenFacts& facts) const {
-  const auto found = sizes_.find({facts.phase, facts.step, beside(facts)});
-  const double size = found == sizes_.end() ? 0 : largest_beside(found->second, facts.scale);
+  using enum ObservationKind;
+  const ObservationKind group = beside(facts);
+  const auto found = sizes_.find({facts.phase, facts.step, group});
+  double size = 0;
+  if (found != sizes_.end()) {
+    // Squares lie further apart than what they are squares of.
+    const bool has_gaps = group == kGradient || group == kOutput;
+    size = has_gaps ? largest_beside(found->second, facts.scale) : *found->second.begin();
+  }
   const auto gradient = largest_gradients_.find({facts.phase, facts.step});
   return is_gradient(facts) && gradient != largest_gradients_.end()
              ? beside_gradient(size, gradient->second)

@@ -280,7 +280,8 @@ bool Drawer::settle(Drawing& drawing, std::mt19937_64& random) {
     }
     ++counts_.refused;
     ++counts_.refused_by[checked.key];
-    counts_.sentences[checked.key] = checked.sentence;
+    counts_.sentences[checked.key] =
+        checked.spec ? "it is larger than cases that are drawn" : checked.sentence;
     if (settings.contains(checked.key)) {
       ++outcomes_[setting_line(checked.key, settings[checked.key])].first;
     }

@@ -176,7 +176,7 @@ double Sources::parameters_apart(int64_t step) {
 }
 
 bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, const Source& source,
-                       bool knows_rule, double eps, judge::ResultRow& row) {
+                       bool knows_rule, bool is_repeated, double eps, judge::ResultRow& row) {
   const std::string grad_name =
       observed_name(ObservationKind::kGradient, parameter_of(golden.kind, golden.name));
   const GoldenTensor* grad = reference_.record.find(Phase::kStep, golden.step, grad_name);
@@ -223,6 +223,8 @@ bool OwnSteps::explain(const RecordedPiece& piece, const GoldenTensor& golden, c
     return grad->scale > 0 || (own_grad != nullptr && largest_of(own_grad->values) > 0);
   };
   const bool is_rounding = !knows_rule && !has_gradient && has_rounding();
+  // Repeats of the reference tell how far rounding goes, but for a gradient that is nothing else.
+  if (is_repeated && !knows_rule && !is_rounding && source.is_judged()) return false;
   const double size = is_rounding ? largest_update(golden.step) : update.size;
   const double most = moves        ? kMostOfUpdate * size
                       : knows_rule ? 2 * source.allowance(golden.scale, 0)

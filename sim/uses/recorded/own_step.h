@@ -65,9 +65,10 @@ class OwnSteps {
   // Whether a parameter or state that is wrong by the rule of float64 may be what the rank's own
   // step made of what it had. The row is then unresolved. An update that is the golden's times
   // another number is wrong, and so is a state that does not follow from the rank's own state and
-  // gradient by the rule of the golden's; the row says so. `eps` is the rounding of its values.
+  // gradient by the rule of the golden's; the row says so. Where the reference `is_repeated`, its
+  // repeats have said what an unknown rule may make. `eps` is the rounding of the row's values.
   bool explain(const RecordedPiece& piece, const GoldenTensor& golden, const Source& source,
-               bool knows_rule, double eps, judge::ResultRow& row);
+               bool knows_rule, bool is_repeated, double eps, judge::ResultRow& row);
 
  private:
   // What the rank had of the same part of a tensor of the optimizer's step; null: nothing.

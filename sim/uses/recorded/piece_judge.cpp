@@ -277,10 +277,8 @@ class PieceJudge {
       const double eps = eps_of(task.local, task.golden);
       judge::ResultRow explained = row;
       const bool may_be =
-          own_steps_.explain(piece, task.golden, source, knows_rule, eps, explained);
+          own_steps_.explain(piece, task.golden, source, knows_rule, scattered_, eps, explained);
       if (may_be && knows_rule && !follows(piece, source, task)) return false;
-      // Where the reference was repeated, its repeats tell how far rounding goes.
-      if (may_be && !knows_rule && scattered_ && source.is_judged()) return false;
       row = std::move(explained);
       if (may_be) sources_.add_unresolved(piece);
       return may_be;

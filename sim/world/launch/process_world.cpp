@@ -201,8 +201,8 @@ bool LauncherWorld::hung_by_links(const std::string& why) {
   const std::string trouble =
       alone ? fmt::format("{}, where control is, hears nothing of the {} other hosts; ", own,
                           others.size())
-            : "control hears nothing of it: its host is cut off or down, or its process is "
-              "stopped; ";
+            : "control hears nothing of this rank: its host is cut off or down, or its process "
+              "is stopped; ";
   bool any = false;
   for (int64_t rank = 0; rank < key_.world_size; ++rank) {
     const WorkerProcess& worker = *workers_[static_cast<size_t>(rank)];

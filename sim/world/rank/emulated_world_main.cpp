@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -105,7 +105,7 @@ struct EmulatedWorldMain::Impl {
       while (std::ssize(threads) < world.world_size()) {
         threads.emplace_back([self, rank = std::ssize(threads)] { self->run_one(rank); });
       }
-    } catch (const std::system_error& error) {  // the machine has no more threads
+    } catch (const std::exception& error) {  // the machine has no more threads
       for (int64_t rank = std::ssize(threads); rank < world.world_size(); ++rank) {
         world.rank_threw(rank, error.what());
         --running;
