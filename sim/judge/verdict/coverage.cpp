@@ -115,6 +115,7 @@ class Emptiness {
       gradients_of_roundings_ += tensor.of_roundings;
     }
     if (kind == ObservationKind::kLoss) loss_.add(scale);
+    skipped_ = skipped_ || (kind == ObservationKind::kSkipped && scale > 0);
     const bool is_scored = kind == ObservationKind::kLogprobs || kind == ObservationKind::kScores;
     if (is_scored) scored_.add(scale);
   }
@@ -125,9 +126,11 @@ class Emptiness {
     grounds.gradients_of_roundings = gradients_of_roundings_;
     grounds.scores_something = scored_.magnitude > 0;
     grounds.has_loss = loss_.magnitude > 0;
-    const Largest& all = loss_.seen ? loss_ : scored_;
-    grounds.is_empty = is_model_workload(spec.workload) &&
-                       (gradients_ > 0 ? gradients_not_zero_ == 0 : all.seen && all.magnitude == 0);
+    const Largest& values = loss_.seen ? loss_ : scored_;
+    const bool no_value = values.seen && values.magnitude == 0;
+    const bool no_gradient = gradients_not_zero_ == 0 && (gradients_ == 0 || no_value || !skipped_);
+    grounds.is_empty =
+        is_model_workload(spec.workload) && no_gradient && (gradients_ > 0 || no_value);
   }
 
  private:
@@ -140,6 +143,7 @@ class Emptiness {
     }
   };
   Largest loss_, scored_;
+  bool skipped_ = false;  // a step, as gradients that overflow let a scaler do
   int64_t gradients_ = 0, gradients_not_zero_ = 0, gradients_of_roundings_ = 0;
 };
 

@@ -37,8 +37,9 @@ struct Grounds {
   bool trains = false;                 // the workload does
   bool scores_something = false;       // a logprob or score is not 0
   bool has_loss = false;               // one is not 0
-  bool is_empty =
-      false;  // all gradients are 0, or without any the loss, or without one all logprobs
+  // All gradients are 0, with the loss or without a skipped step; without gradients the loss is, or
+  // without one all logprobs are.
+  bool is_empty = false;
 };
 
 struct Account {
