@@ -21,7 +21,10 @@ OURS = re.compile(r"(run\.json|rank(\d+)\.(safetensors|jsonl))(\.new)?|noise\d+"
 
 def claim(folder: Path, rank: int, world_size: int) -> None:
     """Makes a folder ready for a run: removes this rank's files of an earlier run, and refuses foreign ones."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # a file of this name, a disk that is full or read alone
+        raise Error(f'"{folder}" cannot be a folder of a run: {error.strerror}', "Name another one with out=") from error
     foreign = sorted(path.name for path in folder.iterdir() if not OURS.fullmatch(path.name))
     if foreign:
         raise Error(f'The folder "{folder}" holds {len(foreign)} files that are not part of a run, such as '

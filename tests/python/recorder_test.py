@@ -504,6 +504,12 @@ class RecorderTest(judging.RunsTest):
         rec.close()
         self.assertEqual(list(self.out.iterdir()), [])
 
+    def test_a_file_in_place_of_the_folder_is_refused(self):
+        self.out.write_text("mine")
+        with self.assertRaisesRegex(shardproof.Error, "cannot be a folder of a run: File exists. Name another one"):
+            shardproof.record(self.model, out=self.out)
+        self.assertEqual(self.out.read_text(), "mine")
+
     def test_a_folder_with_foreign_files_is_refused(self):
         self.out.mkdir()
         (self.out / "model.pt").write_text("")
