@@ -178,7 +178,7 @@ double GoldenScales::of_phase(const GoldenFacts& facts) const {
     size = has_gaps ? largest_beside(found->second, facts.scale) : *found->second.begin();
   }
   const auto gradient = largest_gradients_.find({facts.phase, facts.step});
-  return is_gradient(facts) && gradient != largest_gradients_.end()
+  return group == kGradient && gradient != largest_gradients_.end()
              ? beside_gradient(size, gradient->second)
              : size;
 }

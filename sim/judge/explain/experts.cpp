@@ -133,13 +133,13 @@ std::optional<Proposal> propose_side_losses(const Difference& difference) {
   const std::string z = times_text("z loss", parts.z, difference.symptoms, causes);
   if (balance.empty() && z.empty()) return std::nullopt;
   if (causes.empty()) {
-    const bool both = !balance.empty() && !z.empty();  // each has a coefficient of its own
-    causes.push_back(
-        fmt::format("the {} divided by another number of microbatches, sequences or tokens{}",
-                    both              ? "side losses are"
-                    : balance.empty() ? "z loss is"
-                                      : "balancing loss is",
-                    both ? "" : ", or its coefficient is another"));
+    const char* count = "divided by another number of microbatches, sequences or tokens";
+    if (!balance.empty() && !z.empty()) {  // each has a coefficient of its own
+      causes.push_back(fmt::format("the side losses are {}", count));
+    } else {
+      causes.push_back(fmt::format("the {} is {}, or its coefficient is another",
+                                   z.empty() ? "balancing loss" : "z loss", count));
+    }
   }
   return Proposal{.pattern = balance + (balance.empty() || z.empty() ? "" : ", and ") + z,
                   .likely = fmt::format("{}", fmt::join(causes, "; or ")),

@@ -97,12 +97,12 @@ CaseSettings Drawer::draw_missing(PairCoverage& run, PairCoverage& expected,
     }
     const bool is_hopeless = !has_drawn_ && counts_.drawn >= kMostHopeless;
     if (is_hopeless || (!found && ++refused >= kMostRefused)) {
-      std::string why;
-      int64_t most = 0;
-      for (const auto& [key, count] : counts_.refused_by) {
-        if (count > most) why = fmt::format(" ({} as in: {})", count, counts_.sentences.at(key));
-        most = std::max(most, count);
-      }
+      const auto count = [](const auto& one) { return one.second; };
+      const auto most = std::ranges::max_element(counts_.refused_by, {}, count);
+      const std::string why =
+          most == counts_.refused_by.end()
+              ? ""
+              : fmt::format(" ({} as in: {})", most->second, counts_.sentences.at(most->first));
       throw_bad_input(fmt::format("no case that the checks take was drawn, of {}{}",
                                   count_of(counts_.drawn, "case"), why),
                       "loosen --set");

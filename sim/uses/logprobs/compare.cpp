@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -241,14 +242,10 @@ std::string unrelated_text(const Comparison& comparison) {
 // does. Tokens that were drawn from one side have a mean of half their variance, from roundings.
 std::string bias_text(const Comparison& comparison) {
   constexpr double kDeviations = 8, kLeastOfNoise = 0.25;
-  double sum = 0, squares = 0;
-  for (const double one : comparison.differences) {
-    sum += one;
-    squares += one * one;
-  }
-  const double count = static_cast<double>(comparison.differences.size()), mean = sum / count,
-               variance = std::max(squares / count - mean * mean, 0.0),
-               deviation = std::sqrt(variance / count);
+  const std::vector<double>& all = comparison.differences;
+  const double count = static_cast<double>(all.size()),
+               mean = std::accumulate(all.begin(), all.end(), 0.0) / count,
+               variance = moments_of(all, all).variance_x, deviation = std::sqrt(variance / count);
   const double most = std::max(kLeastOfNoise * comparison.noise, variance);
   if (!(std::abs(mean) > most + kDeviations * deviation)) return "";
   return fmt::format(
