@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/owned_fd.h"
 #include "base/shortage.h"
+#include "sim/world/process/pidfd.h"
 #include "sim/world/process/process_clock.h"
 
 namespace shardproof::sim::world {
