@@ -26,23 +26,32 @@
 namespace shardproof::golden {
 namespace {
 
-// Tokens that the loss counts. Where nothing trains, those with a token before them.
-int64_t scored_tokens(const sim::CaseSpec& spec, const Batch& batch) {
-  const auto& stages = spec.stages;
-  const bool trains = spec.is(sim::ModelWorkload::kTrain) ||
-                      std::any_of(stages.begin(), stages.end(), [](const sim::StageSpec& stage) {
-                        return stage.kind == sim::StageKind::kTrain;
-                      });
-  if (trains) return batch.loss_mask().ne(0).sum().item<int64_t>();
+// Tokens that the loss counts. Where nothing trains, those with a token before them; none where no
+// stage of a policy scores to its end.
+std::optional<int64_t> scored_tokens(const sim::CaseSpec& spec, const Batch& batch) {
+  const auto has = [&spec](std::initializer_list<sim::StageKind> kinds) {
+    return std::ranges::any_of(spec.stages, [kinds](const sim::StageSpec& stage) {
+      return !stage.fails && std::ranges::find(kinds, stage.kind) != kinds.end();
+    });
+  };
+  if (spec.is(sim::ModelWorkload::kTrain) || has({sim::StageKind::kTrain})) {
+    return batch.loss_mask().ne(0).sum().item<int64_t>();
+  }
+  const bool scores = spec.is(sim::ModelWorkload::kLogprobs) ||
+                      has({sim::StageKind::kScore, sim::StageKind::kReference});
+  if (!scores) return std::nullopt;
   return (batch.input_lengths - 1).sum().item<int64_t>();
 }
 
 // The data of the report besides the tensors.
 std::map<std::string, std::string> metadata_of(const sim::CaseSpec& spec, const Batch& batch) {
-  return {{"workload", spec.workload},
-          {"precision", name_of(spec.precision)},
-          {"torch", TORCH_VERSION},
-          {sim::kScoredTokens, fmt::format("{}", scored_tokens(spec, batch))}};
+  std::map<std::string, std::string> metadata = {{"workload", spec.workload},
+                                                 {"precision", name_of(spec.precision)},
+                                                 {"torch", TORCH_VERSION}};
+  if (const std::optional<int64_t> scored = scored_tokens(spec, batch)) {
+    metadata[sim::kScoredTokens] = fmt::format("{}", *scored);
+  }
+  return metadata;
 }
 
 constexpr int64_t kFirstMembers = 4;  // of kPerturbed: they show how far logprobs scatter

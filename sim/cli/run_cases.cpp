@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -105,11 +106,10 @@ std::vector<size_t> finished_of(const report::EarlierRun& earlier) {
 int run_cases(const RunArguments& arguments, const CommandLine& command, Selection selection,
               world::WorldPool& pool, std::optional<ResumedRun> earlier,
               std::vector<judge::CaseResult>* finished) {
-  if (!selection.empty_share.empty()) {
-    (arguments.json_lines ? std::cerr : std::cout) << selection.empty_share << '\n';
-    return 0;
-  }
-  if (selection.cases.empty() && selection.skipped.empty()) {
+  // An empty share has its files too, which a page of all shares reads.
+  std::ostream& out = arguments.json_lines ? std::cerr : std::cout;
+  if (!selection.empty_share.empty()) out << selection.empty_share << '\n';
+  if (selection.cases.empty() && selection.skipped.empty() && selection.empty_share.empty()) {
     throw_bad_input(
         "no case was selected",
         "loosen --filter, --only, --shard or --rerun-failed; `shardproof list` shows all");
@@ -161,9 +161,13 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   }
   run.run_all(*files);
   std::vector<judge::CaseResult> results = run.results();
-  run.info.exit_status = status_of(results, run.info, arguments);
+  const bool all_relations_refused =
+      arguments.relations && arguments.shard_count == 1 && !results.empty() &&
+      !run.info.interrupted &&
+      std::ranges::all_of(results, [](const auto& result) { return result.may_be_refused; });
+  run.info.exit_status =
+      all_relations_refused ? kBadInput : status_of(results, run.info, arguments);
   files->finish(results, run.info);
-  std::ostream& out = arguments.json_lines ? std::cerr : std::cout;
   if (arguments.durations > 0) out << '\n' << report::slowest_text(results, arguments.durations);
   const report::SummaryParts parts{.results = results,
                                    .skipped = run.info.skipped,
@@ -175,6 +179,10 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
                                    .program = command.program};
   out << report::summary_text(parts, report::wants_color() && !arguments.json_lines);
   job_summary.add(report::job_section(parts));
+  if (all_relations_refused) {
+    throw_bad_input("every changed case was refused: nothing was compared",
+                    "choose other cases or relations with --filter");
+  }
   if (finished != nullptr) *finished = std::move(results);
   return run.info.exit_status;
 }

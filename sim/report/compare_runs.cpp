@@ -22,8 +22,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kShownTensors = 10;  // of a case
-
 json results_of(const std::string& path) {
   json results = read_json_object(path, kMaxResultsBytes);
   if (results.value("format", json()) != kResultsFormat ||
@@ -157,8 +155,12 @@ void compare_digests(const json& a, const json& b, CaseComparison& found) {
                                            step > 0 ? fmt::format(" of step {}", step) : ""),
                                where, ""});
   };
-  for (const json& entry : a.at("digests")) {  // in the order of execution
+  const auto count = [&found](const json& entry) {
     found.tensors += entry.at("tensors").get<int64_t>();
+    found.fed += entry.value("fed", 0);
+  };
+  for (const json& entry : a.at("digests")) {  // in the order of execution
+    count(entry);
     const auto other = of_b.extract(place_of(entry));
     if (other.empty()) {
       note(entry, "only A has them");
@@ -168,7 +170,7 @@ void compare_digests(const json& a, const json& b, CaseComparison& found) {
     if (!where.empty()) note(entry, where);
   }
   for (const auto& [place, entry] : of_b) {
-    found.tensors += entry->at("tensors").get<int64_t>();
+    count(*entry);
     note(*entry, "only B has them");
   }
 }
@@ -203,6 +205,13 @@ std::string not_comparable(const json& a, const json& b) {
              : "on another mesh ranks hold other parts";
 }
 
+// The commands that run the case of A and that of B again; one where they are equal.
+std::vector<std::string> records_of(const json& a, const json& b) {
+  std::vector<std::string> commands = {text_of(a.at("replay"))};
+  if (b.at("replay") != a.at("replay")) commands.push_back(text_of(b.at("replay")));
+  return commands;
+}
+
 CaseComparison compare_case(const json& a, const json& b, const std::string& folder_a,
                             const std::string& folder_b) {
   CaseComparison found;
@@ -216,7 +225,7 @@ CaseComparison compare_case(const json& a, const json& b, const std::string& fol
         fmt::format("{} in A, {} in B", text_of(a.at("seed")), text_of(b.at("seed")));
     return found;
   }
-  if (is_model_workload(text_of(a.at("workload")))) found.record = text_of(a.at("replay"));
+  if (is_model_workload(text_of(a.at("workload")))) found.record = records_of(a, b);
   found.settings = other_settings(a, b);
   found.other = not_comparable(a, b);
   if (a.at("verdict") != b.at("verdict")) {
@@ -226,7 +235,7 @@ CaseComparison compare_case(const json& a, const json& b, const std::string& fol
   }
   if (!not_comparable(a, b).empty()) return found;
   if (a.value("kept", "all") != "all" || b.value("kept", "all") != "all") {
-    found.record = text_of(a.at("replay"));
+    found.record = records_of(a, b);
     compare_digests(a, b, found);
     return found;
   }
@@ -241,6 +250,12 @@ std::string program_of(const json& results) {
   const json& run = results.at("run");
   const std::string digest = run.value("program", "");
   return text_of(run.at("version")) + (digest.empty() ? "" : ", digest " + digest);
+}
+
+// Whether `judge --out` made the folder: its one case has the name of a recorded run's folder.
+bool is_judged(const json& results) {
+  return results.at("run").at("command").get<std::string>().starts_with("shardproof judge ") &&
+         results.at("cases").size() == 1;
 }
 
 // The case of `others` that equals `one` of `cases`; null when there is none.
@@ -282,18 +297,22 @@ RunComparison compare_runs(const std::string& folder_a, const std::string& folde
   const json &a = results_a.at("cases"), &b = results_b.at("cases");
   RunComparison comparison;
   try {
+    const bool are_judged = is_judged(results_a) && is_judged(results_b);
     const std::string program_a = program_of(results_a), program_b = program_of(results_b);
     if (program_a != program_b) {
       comparison.program = fmt::format("other program: {} in A, {} in B", program_a, program_b);
     }
     for (const json& one : a) {
-      const json* other = same_case(one, a, b);
+      const json* other = are_judged ? &b.at(0) : same_case(one, a, b);
       if (other == nullptr) continue;
       comparison.cases.push_back(
           compare_case(one, *other, folder_of(folder_a), folder_of(folder_b)));
+      if (are_judged) comparison.cases.back().record.clear();  // what was recorded is there
     }
-    comparison.only_a = without_partner(a, b);
-    comparison.only_b = without_partner(b, a);
+    if (!are_judged) {
+      comparison.only_a = without_partner(a, b);
+      comparison.only_b = without_partner(b, a);
+    }
   } catch (const json::exception& error) {
     throw_bad_input(
         fmt::format("a results.json lacks what is to be compared ({})", json_problem(error)),
@@ -317,82 +336,6 @@ RunComparison compare_runs(const std::string& folder_a, const std::string& folde
                     "name two runs whose cases ran to their end");
   }
   return comparison;
-}
-
-namespace {
-
-// `run` counts a parameter once, this what the optimizer made of the golden's gradients, too.
-std::string tensors_text(const CaseComparison& one) {
-  const std::string text = fmt::format("{} tensors", one.tensors - one.fed);
-  if (one.fed == 0) return text;
-  return text + fmt::format(" and {} parameters that the golden's gradients gave", one.fed);
-}
-
-std::string differences_text(const CaseComparison& one) {
-  std::string text;
-  if (!one.other.empty()) text += fmt::format("  case      {}\n", one.other);
-  if (one.differing.empty()) return text;
-  const DifferingTensor& first = one.differing.front();
-  text += fmt::format("  first     {}\n  on        {}\n", first.title, first.where);
-  if (!first.amount.empty()) text += fmt::format("  by        {}\n", first.amount);
-  if (one.by_digests) {
-    return text + fmt::format(
-                      "  Of this case a run kept one digest for each phase of a step. Tensors: run "
-                      "both with\n    {}\n  and compare the two folders.\n",
-                      one.record);
-  }
-  text += fmt::format("  in all    {} of {} tensors differ\n", one.differing.size(), one.tensors);
-  size_t width = 0;
-  const size_t shown = std::min(one.differing.size(), kShownTensors);
-  for (size_t i = 0; i < shown; ++i) width = std::max(width, one.differing[i].title.size());
-  bool lacks = false;
-  for (size_t i = 0; i < shown; ++i) {
-    const DifferingTensor& tensor = one.differing[i];
-    const std::string ranks = tensor.where.substr(0, tensor.where.find(':'));
-    lacks = lacks || tensor.amount.find("elements") == std::string::npos;
-    text += fmt::format("    {:<{}}  {}{}\n", tensor.title, width, ranks,
-                        tensor.amount.empty() ? "" : "; " + tensor.amount);
-  }
-  if (one.differing.size() > shown) {
-    text += fmt::format("    {} more\n", one.differing.size() - shown);
-  }
-  if (!lacks || one.record.empty()) return text;
-  return text + fmt::format(
-                    "  A run's folder holds hashes of most tensors. Values: run both with\n"
-                    "    {} --dump FILE\n  and compare the two files.\n",
-                    one.record);
-}
-
-}  // namespace
-
-std::string comparison_text(const RunComparison& comparison) {
-  std::string text = comparison.program.empty() ? "" : comparison.program + "\n";
-  int64_t differing = 0, empty = 0;
-  for (const CaseComparison& one : comparison.cases) {
-    if (!one.other_seed.empty()) {
-      ++differing;
-      text += fmt::format("DIFFERS   {} on {}   other seed ({}): nothing to compare\n", one.name,
-                          one.backend, one.other_seed);
-      continue;
-    }
-    const bool nothing = one.tensors == 0 && !one.differs();
-    differing += one.differs();
-    empty += nothing;
-    text +=
-        fmt::format("{:<8}  {} on {}   {}\n",
-                    nothing         ? "nothing"
-                    : one.differs() ? "DIFFERS"
-                                    : "same",
-                    one.name, one.backend, nothing ? "no tensors to compare" : tensors_text(one));
-    for (const std::string& setting : one.settings) text += "  " + setting + "\n";
-    text += differences_text(one);
-  }
-  for (const std::string& name : comparison.only_a) text += "only in A  " + name + "\n";
-  for (const std::string& name : comparison.only_b) text += "only in B  " + name + "\n";
-  const auto count = static_cast<int64_t>(comparison.cases.size());
-  return text + fmt::format("{} in both runs: {} the same to the bit, {} differ{}\n",
-                            count_of(count, "case"), count - differing - empty, differing,
-                            empty > 0 ? fmt::format(", {} without tensors", empty) : "");
 }
 
 }  // namespace shardproof::sim::report

@@ -26,8 +26,9 @@ struct CaseComparison {
   std::vector<std::string> settings;
   std::string other;  // why tensors cannot be compared, or other verdicts; the case then differs
   bool by_digests = false;  // a run kept no tensors: what differs are the phases of steps
-  std::string record;       // how to record the values of this case
-  std::string other_seed;   // "7 in A, 5 in B": all numbers are drawn anew, so nothing is compared
+  std::vector<std::string>
+      record;              // how to record its values: one command for both, or A's and B's
+  std::string other_seed;  // "7 in A, 5 in B": all numbers are drawn anew, so nothing is compared
   bool differs() const { return !differing.empty() || !other.empty() || !other_seed.empty(); }
 };
 
@@ -43,7 +44,8 @@ inline std::string results_file(const std::string& given) {
   return std::filesystem::is_directory(given) ? given + "/results.json" : given;
 }
 
-// Matches cases by name and backend, or by name alone when each run has it once. Throws
+// Matches cases by name and backend, or by name alone when each run has it once; the recorded runs
+// of two folders of `judge --out` whatever their names. Throws
 // Error(kBadInput) for a folder without results.json, another format, missing digests, when no
 // case is in both runs, and when no case in both runs has tensors or another verdict.
 RunComparison compare_runs(const std::string& folder_a, const std::string& folder_b);

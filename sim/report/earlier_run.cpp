@@ -58,6 +58,7 @@ judge::CaseResult result_of(const nlohmann::json& entry) {
   result.seconds = entry.at("seconds").is_number() ? entry.at("seconds").get<double>() : 0;
   result.message = entry.at("message");
   result.as_expected = entry.at("as_expected");
+  result.may_be_refused = entry.value("may_be_refused", false);
   result.unexpected = entry.at("unexpected");
   result.replay = entry.at("replay");
   for (const nlohmann::json& one : entry.at("unresolved")) {

@@ -118,7 +118,10 @@ std::string junit_part(const judge::CaseResult& result, const RunInfo& info) {
   if (!result.as_expected && !result.replay.empty()) {
     inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
   }
-  const std::string note = match_limits(result.spec);
+  std::string note = match_limits(result.spec);
+  if (result.verdict == Verdict::kMatch && judge::lacks_gradients(result.account.grounds)) {
+    note += fmt::format("{}no gradient was judged", note.empty() ? "" : "\n");
+  }
   if (!note.empty()) inside += fmt::format("      <system-out>{}</system-out>\n", xml_text(note));
   const std::string unresolved = judge::unresolved_text(result.account, result.spec.precision);
   if (!unresolved.empty()) {

@@ -173,6 +173,7 @@ Json case_json(size_t index, const judge::CaseResult& result, const RunInfo& inf
   out["judged"] = result.spec.judged;
   out["kind"] = result.kind;
   out["as_expected"] = result.as_expected;
+  if (result.may_be_refused) out["may_be_refused"] = true;
   out["unexpected"] = valid_utf8(result.unexpected);
   out["message"] = valid_utf8(result.message);
   out["text"] =

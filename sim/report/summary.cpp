@@ -87,6 +87,31 @@ std::string unresolved_line(const std::vector<judge::CaseResult>& results) {
       count_of(tensors, "tensor"), count_of(cases, "case"));
 }
 
+// What matches do not claim, with how many cases each is said of.
+std::map<std::string, int64_t> limits_of_matches(const std::vector<judge::CaseResult>& results) {
+  std::map<std::string, int64_t> cases;
+  for (const judge::CaseResult& result : results) {
+    if (result.verdict != Verdict::kMatch || !result.spec.judged) continue;
+    const CaseSpec& spec = result.spec;
+    if (spec.reference.is_set()) {
+      ++cases[fmt::format("against {}, not against one device", reference_name(spec.reference))];
+    }
+    if (spec.sample_rows > 0) {
+      ++cases[fmt::format("on {} of each tensor", count_of(spec.sample_rows, "row"))];
+    }
+    if (judge::lacks_gradients(result.account.grounds)) ++cases["without a gradient to judge"];
+  }
+  return cases;
+}
+
+std::string limit_lines(const std::vector<judge::CaseResult>& results) {
+  std::string text;
+  for (const auto& [limit, cases] : limits_of_matches(results)) {
+    text += fmt::format("  {:9}  {}: {}\n", "match", limit, count_of(cases, "case"));
+  }
+  return text;
+}
+
 // One line per reason, with how many cases it kept from running.
 std::string reason_lines(const char* what, const std::vector<CaseSpec>& cases) {
   std::map<std::string, std::vector<std::string>> by_reason;
@@ -221,6 +246,8 @@ std::string case_json_line(const judge::CaseResult& result) {
     line["likely"] = valid_utf8(result.divergence->likely);
     line["ranks"] = result.divergence->ranks;
   }
+  if (result.spec.reference.is_set()) line["reference"] = reference_name(result.spec.reference);
+  if (result.spec.sample_rows > 0) line["sample_rows"] = result.spec.sample_rows;
   if (!result.replay.empty()) line["replay"] = valid_utf8(result.replay);
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
@@ -286,7 +313,8 @@ std::string result_text(const judge::CaseResult& result, bool color) {
 std::string summary_text(const SummaryParts& parts, bool color) {
   std::string text = "\n" + totals_text(parts, color) + "\n" + unexpected_lines(parts, color) +
                      reason_lines("skipped", parts.skipped) +
-                     reason_lines("not run", parts.not_run) + unresolved_line(parts.results);
+                     reason_lines("not run", parts.not_run) + unresolved_line(parts.results) +
+                     limit_lines(parts.results);
   if (!parts.run_folder.empty()) {
     const std::string folder = judge::shell_word(parts.run_folder);
     text += fmt::format("  results    {}   (pictures: {} report {})\n", parts.run_folder,
@@ -340,6 +368,9 @@ std::string job_section(const SummaryParts& parts) {
   const size_t count = parts.results.size();
   std::string counts = totals_text(parts, false);
   if (parts.exit_status > 0 && findings.empty()) counts += "; exit status " + status_text(parts);
+  for (const auto& [limit, cases] : limits_of_matches(parts.results)) {
+    counts += fmt::format("; match {}: {}", limit, count_of(cases, "case"));
+  }
   return job_section(
       fmt::format("shardproof: {} of {} as expected", count - findings.size(), count), counts,
       "case", findings, parts.run_folder + "/junit.xml");

@@ -110,7 +110,7 @@ uint64_t digest_of_row(const judge::ResultRow& row) {
 Json digest_table(const judge::CaseResult& result) {
   struct Gathered {
     Phase phase = Phase::kForward;
-    std::set<std::string_view> names;
+    std::set<std::string_view> names, fed;
     std::map<int64_t, uint64_t> digests;  // by rank
   };
   std::map<judge::GoldenPosition, Gathered> by_step;
@@ -119,6 +119,7 @@ Json digest_table(const judge::CaseResult& result) {
       Gathered& of_step = by_step[judge::golden_position(row.step, row.phase, 0)];
       of_step.phase = row.phase;
       of_step.names.insert(row.name);
+      if (row.kind == ObservationKind::kFed) of_step.fed.insert(row.name);
       of_step.digests[row.rank] += digest_of_row(row);
     }
   }
@@ -128,6 +129,7 @@ Json digest_table(const judge::CaseResult& result) {
         {{"phase", phase_name(gathered.phase)},
          {"step", std::get<0>(place)},
          {"tensors", gathered.names.size()},
+         {"fed", gathered.fed.size()},
          {"digest", json_of_digests(gathered.digests, result.spec.parallel.world_size())}});
   }
   return table;

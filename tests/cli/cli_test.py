@@ -739,6 +739,12 @@ class Grounds(CommandTest):
         self.run_lines("data: {lengths: [5, 3, 4, 2], token_mask_probability: 1, dropped_samples: [0, 2]}", out="half")
         self.assertEqual(3, self.results("half")["cases"][0]["rests_on"]["scored_tokens"])
 
+    def test_a_policy_that_scores_nothing_rests_on_no_tokens(self):
+        for stages, tokens in (("{do: score, fails: true}, {do: refit}", None), ("{do: score}, {do: refit}", 10)):
+            text = self.run_lines("data: {lengths: [5, 3, 4, 2]}", "workload: policy", f"run: {{refit: {{tensor_parallel_size: 1}}, stages: [{stages}]}}", out="run")
+            self.assertEqual(tokens, self.results("run")["cases"][0]["rests_on"]["scored_tokens"])
+            self.assertEqual("scored token" in text, tokens is not None)
+
     def test_a_case_in_which_no_token_counts_is_bad_input_unless_it_says_so(self):
         for line in NO_TOKEN:
             for more in ("workload: train", "{workload: policy, run.stages: [{do: score}, {do: train}]}"):

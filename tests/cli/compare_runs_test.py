@@ -6,6 +6,7 @@ Usage: compare_runs_test.py PROGRAM [unittest arguments]
 import json
 import os
 import re
+import shlex
 import shutil
 import struct
 
@@ -62,7 +63,10 @@ class CompareRuns(Runs):
         self.assertEqual(len(self.results("a", "timeline.json")["traceEvents"]), 1)
         done = self.compare("a", "all")
         self.assertEqual((done.returncode, done.stderr), (0, ""), done)
-        self.says(done.stdout, "1 the same to the bit, 0 differ", f"{len(whole['tensors'])} tensors")
+        counts = re.findall("   (.* tensors and .*)\n", done.stdout)
+        self.says(done.stdout, "1 the same to the bit, 0 differ")
+        self.says(self.compare("all", self.copied("all")).stdout, *counts)
+        self.assertEqual(sum(int(n) for n in re.findall(r"\d+", counts[0])), len(whole["tensors"]))
         done = self.compare("f", "g", status=1)
         self.assertRegex(done.stdout, r"first     the tensors of forward of step 1\n  on        rank")
         self.says(done.stdout, "Tensors: run both with", little["replay"].partition(" run ")[2].split()[0])
@@ -140,6 +144,17 @@ class CompareRuns(Runs):
                 self.run_text(MODEL.replace(old, new, 1), "b", status=0)
                 done = self.compare("a", "b", status=1)
                 self.assertIn("  " + said + "\n", done.stdout)
+
+    def test_other_commands_are_given_for_both_runs(self):
+        for out, rate in (("a", 0.5), ("b", 0.25)):
+            self.run_to_end("run", self.write(f"{out}.yaml", MODEL + f"run: {{optimizer: {{kwargs: {{lr: {rate}}}}}}}\n"),
+                            "--backend", "emulated", "--out", self.path(out))
+        text = self.compare("a", "b", status=1).stdout
+        commands = re.search(r"Values: run\n    A: shardproof (.*) --dump FILE\n    B: shardproof (.*) --dump FILE\n", text)
+        self.assertTrue(commands, text)
+        for command, dump in zip(commands.groups(), ("a.safetensors", "b.safetensors")):
+            self.run_to_end(*shlex.split(command), "--dump", self.path(dump))
+        self.compare("a.safetensors", "b.safetensors", status=1)
 
     def test_another_program_is_said(self):
         self.run_text(MODEL, "a")

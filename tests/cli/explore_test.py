@@ -113,6 +113,14 @@ class Explore(cli_test.CommandTest):
             done = self.run_to_end("fuzz", "--set", words, status=2)
             self.assertIn(said, done.stderr)
 
+    def test_a_given_value_that_no_case_has_is_named(self):
+        done = self.run_to_end("fuzz", "--count", 4, "--workload", "train", "--set",
+                               "parallel.tensor_parallel_size=2,64", "--out", "found")
+        self.assertIn("no case with parallel.tensor_parallel_size=64 ran; ", done.stdout)
+        self.assertNotIn("parallel.tensor_parallel_size=2 ran", done.stdout)
+        self.assertEqual(json.loads((self.folder / "found/coverage.json").read_text())["choices_not_run"],
+                         ["parallel.tensor_parallel_size=64"])
+
     def test_a_failing_case_becomes_small_and_fails_in_the_same_way(self):
         (self.folder / "failing.yaml").write_text(FAILING)
         done = self.run_to_end("shrink", "failing.yaml", "--only", "t/failing", "--out", "small.yaml")

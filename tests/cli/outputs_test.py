@@ -264,6 +264,10 @@ class ForCi(cli_test.CommandTest):
         for command in ("run", "list", "describe"):
             text = self.call(command, "five.yaml", "--backend", "emulated", "--shard", "6/6")
             self.assertIn("share 6 of 6 has none of the 5 cases\n", text)
+        self.call("run", "five.yaml", "--backend", "emulated", "--shard", "6/6", "--out", "none")
+        results = json.loads((self.folder / "none/results.json").read_text())
+        self.assertEqual((results["cases"], results["totals"]["cases"]), ([], 0))
+        self.assertIn("<testsuites", (self.folder / "none/junit.xml").read_text())
         self.assertIn("no case was selected", self.call("run", "five.yaml", "--backend", "emulated", "--shard", "1/6",
                                                         "--filter", "nothing_like_this", status=2))
 

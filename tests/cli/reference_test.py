@@ -74,6 +74,7 @@ class Verdicts(Program):
     def test_a_match_says_what_it_is_a_match_against(self):
         output = self.run_text(scenario(SMALL, "parallel: {tensor_parallel_size: 4}", "reference: {mesh: {tp: 2}}"))
         self.assertIn("match against tp2, not against one device", output)
+        self.assertIn("  match      against tp2, not against one device: 2 cases\n", output)
         case = self.results()[0]
         self.assertEqual(case["reference"], "tp2")
         self.assertIn("an error that both layouts make is not seen", case["text"])

@@ -21,6 +21,13 @@ matrix:
     - {name: faulty, faults: [{kind: throw, rank: 0}], expect.verdict: failed}
 """
 
+STAGED = """
+name: t/staged
+workload: logprobs
+model: {vocab_size: 32, hidden_size: 16, num_attention_heads: 2, num_key_value_heads: 2, num_hidden_layers: 4}
+data: {lengths: [5, 3, 4, 6]}
+parallel: {pipeline_parallel_size: 2, pp: {schedule: zb1p}}
+"""
 EXPERTS = """
 name: t/experts
 model: {family: qwen3_moe, vocab_size: 16, hidden_size: 8, intermediate_size: 6, num_hidden_layers: 2, num_attention_heads: 2,
@@ -113,6 +120,17 @@ class Relations(cli_test.CommandTest):
             done = self.run_to_end("run", f"{name}.yaml", "--relations", "--filter", "relation=files", "--backend", "emulated")
             self.assertRegex(done.stdout, r"match .*relation=files")
             self.assertNotRegex(done.stdout, "row of each|match against")
+
+    def test_a_refused_change_is_as_expected_and_refusals_alone_compare_nothing(self):
+        self.write("staged.yaml", STAGED)
+        of_layers = ("run", "staged.yaml", "--relations", "--backend", "emulated", "--filter")
+        done = self.run_to_end(*of_layers, "relation=layer_added", "--out", "refused", status=2)
+        self.assertIn("every changed case was refused: nothing was compared; ", done.stderr)
+        [case] = self.results("refused")["cases"]
+        self.assertEqual((case["verdict"], case["as_expected"], case["may_be_refused"]), ("refused", True, True))
+        self.run_to_end(*of_layers, "relation=", "--out", "all")
+        self.assertEqual({case["verdict"]: case.get("may_be_refused") for case in self.results("all")["cases"]},
+                         {"refused": True, "match": None})
 
     def test_relations_run_instead_of_schedules(self):
         done = self.run_to_end("run", "small.yaml", "--relations", "--schedules", 2, status=2)

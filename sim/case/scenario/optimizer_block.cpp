@@ -70,15 +70,19 @@ void check_momentum(const Settings& settings, const OptimizerSpec& optimizer) {
 
 }  // namespace
 
+// Of n elements the norm is at most n^(1 / type) times the largest: a double holds it for 1e15.
+constexpr double kLeastNormType = 0.05;
+
 // "2", "1.5", "inf": the shortest form, since it is part of the golden's key.
 void set_norm_type(const Settings& settings, OptimizerSpec& optimizer) {
   const std::string path = "run.grad_norm.type", text = optimizer.norm_type;
   if (text == "inf") return;
   double type = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), type);
-  if (error != std::errc{} || end != text.data() + text.size() || !(type > 0) || type > 1000) {
+  if (error != std::errc{} || end != text.data() + text.size() || !(type >= kLeastNormType) ||
+      type > 1000) {
     settings.fail(path, fmt::format("{} is '{}'", path, text),
-                  "write a number above 0 and at most 1000, or inf");
+                  fmt::format("write a number from {} to 1000 in quotes, or inf", kLeastNormType));
   }
   optimizer.norm_type = fmt::format("{}", type);
 }

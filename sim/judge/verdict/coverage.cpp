@@ -198,8 +198,8 @@ std::string unresolved_text(const Account& account, Precision precision) {
 std::string grounds_text(const Grounds& grounds) {
   std::string text;
   if (grounds.scored_tokens >= 0) text = count_of(grounds.scored_tokens, "scored token");
-  if (grounds.gradients == 0 && !grounds.trains) return text;
-  if (grounds.gradients == 0) return text + (text.empty() ? "" : ", ") + "no gradient to judge";
+  if (lacks_gradients(grounds)) return text + (text.empty() ? "" : ", ") + "no gradient to judge";
+  if (grounds.gradients == 0) return text;
   return text + fmt::format("{}{} of {} gradients not all zero", text.empty() ? "" : ", ",
                             grounds.gradients_not_zero, grounds.gradients);
 }

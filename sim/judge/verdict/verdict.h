@@ -42,6 +42,7 @@ struct CaseResult {
   double worst_ratio = 0;  // largest used share of an allowance
   std::string worst_tensor;
   bool as_expected = false;
+  bool may_be_refused = false;  // a refusal is as expected, whatever the case expects
   std::string unexpected;  // why not; "" as expected
   double seconds = 0, golden_seconds = 0, compare_seconds = 0;
   std::vector<DigestFinding> digests;  // calls that did not deliver the data that was sent

@@ -133,6 +133,12 @@ void Fuzz::take(const judge::CaseResult& result, DrawnCase& drawn) {
     return;
   }
   ++run_count_;
+  for (const DrawnOption& option : catalog_.options()) {
+    if (!option.restricted) continue;
+    const auto given = drawn.settings.find(option.path);
+    chosen_.emplace(option.path,
+                    given == drawn.settings.end() ? option.default_value : given.value());
+  }
   undecided_ += !result.account.unresolved.empty();
   const bool is_judged = result.verdict == Verdict::kMatch || result.verdict == Verdict::kMismatch;
   if (is_judged) drawn.kept = coverage_.add(catalog_.kinds_in(drawn.settings)) > 0 || drawn.kept;
@@ -171,6 +177,18 @@ std::vector<std::string> Fuzz::missing_values() const {
   return missing;
 }
 
+std::vector<std::string> Fuzz::missing_choices() const {
+  std::vector<std::string> missing;
+  for (const DrawnOption& option : catalog_.options()) {
+    for (const json& value : option.candidates) {
+      if (!option.restricted || chosen_.contains({option.path, value})) continue;
+      missing.push_back(fmt::format("{}={}", option.path,
+                                    value.is_string() ? value.get<std::string>() : value.dump()));
+    }
+  }
+  return missing;
+}
+
 json Fuzz::coverage_json() const {
   json values = json::object();
   for (size_t kind = 0; kind < catalog_.kinds().size(); ++kind) {
@@ -192,6 +210,7 @@ json Fuzz::coverage_json() const {
           {"refusals", refusals_},
           {"values", values},
           {"values_not_run", missing_values()},
+          {"choices_not_run", missing_choices()},
           {"pairs",
            {{"run", coverage_.pairs_run()},
             {"given_up", coverage_.pairs_given_up()},
@@ -221,6 +240,10 @@ std::string Fuzz::text(bool coverage) const {
   if (undecided_ > 0) {
     text += fmt::format("{} of them had tensors that could not be judged in their precision\n",
                         undecided_);
+  }
+  for (const std::string& choice : missing_choices()) {
+    text += fmt::format("no case with {} ran; to see whether one can, restrict the key to it\n",
+                        choice);
   }
   if (coverage) text += coverage_text();
   for (size_t i = 0; i < std::min(unexpected_.size(), kShownUnexpected); ++i) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,8 @@ class Fuzz {
   void take(const judge::CaseResult& result, DrawnCase& drawn);
   void sample_pairs();
   std::vector<std::string> missing_values() const;
+  // "parallel.tensor_parallel_size=64": values of `--set` and the like without a case that ran.
+  std::vector<std::string> missing_choices() const;
   nlohmann::json coverage_json() const;
   std::string coverage_text() const;
 
@@ -87,6 +90,7 @@ class Fuzz {
   int64_t kept_ = 0;  // the last number of a case of the corpus that was read, which stays
   int64_t drawn_ = 0, rounds_ = 0, run_count_ = 0, refused_ = 0, undecided_ = 0;
   int64_t sampled_ = 0, sampled_valid_ = 0, sampled_run_ = 0;
+  std::set<std::pair<std::string, nlohmann::json>> chosen_;  // restricted options of cases that ran
   std::map<std::string, std::string> refusals_;  // a sentence, and the first case with it
   std::vector<std::string> lacking_;
   std::vector<nlohmann::json> unexpected_;

@@ -170,7 +170,7 @@ void take_ending(judge::CaseResult& result, const Ran& ran, const std::string& c
     result.verdict = Verdict::kRefused;
     result.kind = ResultKind::kRefused;
   }
-  result.as_expected =
+  result.as_expected = result.may_be_refused =
       result.verdict == Verdict::kRefused && result.kind != ResultKind::kUnresolved;
 }
 

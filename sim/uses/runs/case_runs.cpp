@@ -140,7 +140,9 @@ void CaseRuns::start_one(size_t place, report::Progress& progress, report::RunFi
     if (settings_.drawn && result.verdict == Verdict::kBadInput) {
       result.verdict = Verdict::kRefused;
     }
-    if (settings_.drawn && result.verdict == Verdict::kRefused) result.as_expected = true;
+    if (settings_.drawn && result.verdict == Verdict::kRefused) {
+      result.as_expected = result.may_be_refused = true;
+    }
     const int64_t schedules = schedules_.add(result);
     result.replay = replay_(result.replay, schedules);
     failed_ += result.as_expected ? 0 : 1;

@@ -168,8 +168,8 @@ std::vector<std::string> checked_layout(int64_t layers, const Placement& placeme
     refuse_layout(rules,
                   fmt::format("has {}, and the pipeline has {}", count_of(stages, "stage"),
                               stages_text(placement)),
-                  fmt::format("give {}, or {} entries", count_of(stages / placement.ranks, "chunk"),
-                              placement.stages()));
+                  fmt::format("give {} entries, or {} and a schedule that takes them",
+                              placement.stages(), count_of(stages / placement.ranks, "chunk")));
   }
   int64_t layers_there = 0;
   int64_t heads_there = 0;

@@ -226,7 +226,9 @@ TEST_CASE("layouts that do not fit are refused", "[pp]") {
        "stage, or into an entry of their own",
        2, 1},
       {"Et|t|L", "has 3 stages, which do not divide over 2 ranks; give 2 or 4 entries"},
-      {"E|t|t|L", "has 4 stages, and the pipeline has 2 stages; give 2 chunks, or 2 entries"},
+      {"E|t|t|L",
+       "has 4 stages, and the pipeline has 2 stages; give 2 entries, or 2 chunks and a schedule "
+       "that takes them"},
       {"Et|tL", "has 2 layers, and the model has 3; give 3 't'", 3},
       {"Et|tmL", "has 1 extra head, and the model has 0; give 0 'm'"},
       {"Et|tL", "has 0 extra heads, and the model has 2; give 2 'm'", 2, 2},
