@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, Normalize, SymLogNorm, to_hex
-from matplotlib.patches import Circle, Polygon, Rectangle
+from matplotlib.patches import Polygon, Rectangle
 
 import layouts
 import tensor_file
@@ -20,6 +20,7 @@ VALUES = LinearSegmentedColormap.from_list("values", ["#2b5c8a", "#8fb4d3", "#f4
 ERRORS = LinearSegmentedColormap.from_list("errors", ["#5a2a82", "#a98bc4", "#f6f4f1", "#eb9a83", "#b3261e"])
 WIDTH = (PAGE_WIDTH - 2 * GAP) // 3 - 16  # pixels of a picture and the names beside it; marks may be at its edges
 BESIDE = 72
+LARGEST = np.finfo(float).max
 
 
 @dataclass
@@ -29,16 +30,22 @@ class Whole:
     golden: np.ndarray
     actual: np.ndarray
     sent: np.ndarray                      # bool
-    allowance: float
+    allowance: float                      # of the worst element; another may have its own
+    worst: int = -1                       # flat index of the element that the judge calls the worst; -1 none
     holders: dict = field(default_factory=dict)   # rank: bool array of what it sent
     summed: bool = False                  # actual is the sum of the ranks' addends
 
-    def wrong(self):
-        """Bool array: an error over the allowance, or one that is not a number."""
+    def difference(self):
+        """actual - golden; 0 also where both are no number, or the same infinity."""
         with np.errstate(invalid="ignore"):
-            fits = np.abs(self.actual - self.golden) <= self.allowance
             same = (self.actual == self.golden) | (np.isnan(self.actual) & np.isnan(self.golden))
-        return self.sent & ~fits & ~same
+            return np.where(same, 0.0, self.actual - self.golden)
+
+
+def flat_index(at, shape):
+    """Of the element at these indices; -1 where none is given, or none of this shape."""
+    fits = at and len(at) == len(shape) and all(0 <= index < extent for index, extent in zip(at, shape))
+    return int(np.ravel_multi_index(at, shape)) if fits else -1
 
 
 def put_together(case, arrays):
@@ -52,10 +59,14 @@ def put_together(case, arrays):
         return None
     allowance = number(worst.get("allowance"))
     whole = Whole(shape, np.full(size, np.nan), np.full(size, np.nan), np.zeros(size, bool),
-                  0.0 if math.isnan(allowance) else allowance, summed=bool(worst.get("partial")))
+                  0.0 if math.isnan(allowance) else allowance, flat_index(worst.get("worst_global_index"), shape),
+                  summed=bool(worst.get("partial")))
     # Copies: the worst rank's own is the one that is shown, else the lowest rank's.
-    pieces.sort(key=lambda piece: piece.rank != worst.get("rank"), reverse=True)
-    for piece in pieces if not whole.summed else sorted(pieces, key=lambda piece: piece.rank):
+    pieces.sort(key=lambda piece: (piece.rank != worst.get("rank"), piece.rank), reverse=True)
+    if whole.summed:
+        peers = layouts.mesh_of(case).peers(worst.get("partial_axes", []), worst.get("rank", 0))
+        pieces = [piece for piece in pieces if piece.rank in peers]
+    for piece in pieces:
         real = piece.index >= 0
         at = piece.index[real]
         whole.golden[at] = piece.golden[real]
@@ -87,13 +98,13 @@ def as_grid(values, shape, fill):
 
 
 def chosen_elements(whole):
-    """[cell rows, cell columns] flat indices: of each block the element with the largest error, so that no
-    extreme is lost however small the picture; -1 where a block is empty."""
+    """[cell rows, cell columns] flat indices: of each block the worst element, else the one with the largest error, so
+    that no extreme is lost however small the picture; -1 where a block is empty."""
     size = whole.golden.size
-    with np.errstate(invalid="ignore"):
-        error = np.abs(whole.actual - whole.golden)
-    error = np.where(whole.sent, np.where(np.isnan(error), np.inf, error), -1.0)
-    error = as_grid(np.where(whole.wrong(), error + 1, error), whole.shape, -2.0)
+    error = np.where(whole.sent, np.nan_to_num(np.abs(whole.difference()), nan=LARGEST), -1.0)
+    if whole.worst >= 0:
+        error[whole.worst] = np.inf
+    error = as_grid(error, whole.shape, -2.0)
     flat = as_grid(np.arange(size), whole.shape, -1)
     rows, columns = error.shape
     row_edges = np.linspace(0, rows, min(rows, MOST_CELLS) + 1).astype(int)
@@ -143,40 +154,32 @@ def describe_ranks(ranks):
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-def index_text(flat, shape):
-    return "[" + ", ".join(str(int(i)) for i in np.unravel_index(int(flat), shape)) + "]" if shape else "[]"
+def counted(case):
+    """What the worst row of the judge says: how many elements are wrong, and which one is the worst."""
+    row = case["divergence"].get("worst") or {}
+    if not row.get("bad_count"):
+        return "No element is counted as wrong."
+    microbatch = f", microbatch {row['microbatch']}" if row.get("microbatch") else ""
+    of = "the sum" if row.get("partial") else f"rank {row.get('rank')}{microbatch}"
+    text = f"{row['bad_count']} of {row.get('count')} elements of {of} are wrong."
+    if at := row.get("worst_global_index"):
+        text += (f" Worst (diamond): {at} golden {number(row.get('golden_value')):.6g}, actual "
+                 f"{number(row.get('actual_value')):.6g}.")
+    return text
 
 
-def marks(whole):
-    """(first wrong, worst) flat indices; -1 none."""
-    wrong = whole.wrong()
-    if not wrong.any():
-        return -1, -1
-    with np.errstate(invalid="ignore"):
-        error = np.abs(whole.actual - whole.golden)
-    error = np.where(wrong, np.where(np.isnan(error), np.inf, error), -1)
-    return int(np.argmax(wrong)), int(np.argmax(error))
-
-
-def caption(whole):
-    """Where the first wrong element lies, how many there are, and what a cell of the picture stands for."""
-    first, worst = marks(whole)
-    if first < 0:
-        return "No element is over its allowance."
-    count, sent = int(whole.wrong().sum()), int(whole.sent.sum())
-    say = lambda flat: (f"{index_text(flat, whole.shape)} golden {whole.golden[flat]:.6g}, actual "
-                        f"{whole.actual[flat]:.6g}")
-    down = " x ".join(map(str, whole.shape[:-1])) if len(whole.shape) > 1 else ""
-    text = (f"{count} of {sent} elements shown are wrong. " +
-            (f"Down: {down}, across: {whole.shape[-1]}. " if down else "") + f"First (circle): {say(first)}.")
-    if worst != first:
-        text += f" Worst (diamond): {say(worst)}."
+def caption(case, whole):
+    """What the judge counts, and what a cell of the picture stands for. The run records no allowance of other elements
+    than the worst: which of them are wrong is not known here."""
+    text = f"{counted(case)} Colors show errors, not which elements are over their allowances."
+    if len(whole.shape) > 1:
+        text += f" Down: {' x '.join(map(str, whole.shape[:-1]))}, across: {whole.shape[-1]}."
     if whole.summed:
         text += " Actual is the sum of the ranks' addends."
     rows, columns = grid_shape(whole.shape)
     if rows > MOST_CELLS or columns > MOST_CELLS:
-        text += (f" Drawn in {min(rows, MOST_CELLS)} x {min(columns, MOST_CELLS)} blocks: each shows the element "
-                 "of it with the largest error.")
+        text += (f" Drawn in {min(rows, MOST_CELLS)} x {min(columns, MOST_CELLS)} blocks: each shows its element "
+                 "with the largest error, or the worst element.")
     if not whole.sent.all():
         text += " Grey: padding, or right on the ranks that hold it."
     return text
@@ -239,18 +242,15 @@ def _owner_labels(axes, label_grid, groups, cell):
 
 
 def _mark(axes, whole, row_edges, column_edges, cell):
-    """A circle around the first wrong element, a diamond around the worst."""
-    columns = grid_shape(whole.shape)[1]
-    for flat, round_mark in zip(marks(whole), (True, False)):
-        if flat < 0:
-            continue
-        row, column = divmod(flat, columns)
-        x = (np.searchsorted(column_edges, column, side="right") - 0.5) * cell[0]
-        y = (np.searchsorted(row_edges, row, side="right") - 0.5) * cell[1]
-        for color, width in (("white", 3), (ON_LIGHT, 1.2)):
-            style = {"facecolor": "none", "edgecolor": color, "linewidth": width, "clip_on": False}
-            axes.add_patch(Circle((x, y), 6, **style) if round_mark else
-                           Polygon([(x - 6, y), (x, y - 6), (x + 6, y), (x, y + 6)], **style))
+    """A diamond around the worst element."""
+    if whole.worst < 0:
+        return
+    row, column = divmod(whole.worst, grid_shape(whole.shape)[1])
+    x = (np.searchsorted(column_edges, column, side="right") - 0.5) * cell[0]
+    y = (np.searchsorted(row_edges, row, side="right") - 0.5) * cell[1]
+    for color, width in (("white", 3), (ON_LIGHT, 1.2)):
+        axes.add_patch(Polygon([(x - 6, y), (x, y - 6), (x + 6, y), (x, y + 6)], facecolor="none", edgecolor=color,
+                               linewidth=width, clip_on=False))
 
 
 def _norms(golden, actual, difference, allowance):
@@ -266,13 +266,12 @@ def draw(case, whole):
     """[Picture]: golden, actual and their difference."""
     chosen, row_edges, column_edges = chosen_elements(whole)
     pick = lambda values: np.where(chosen >= 0, values[np.maximum(chosen, 0)], np.nan)
-    golden, actual = pick(whole.golden), pick(whole.actual)
-    with np.errstate(invalid="ignore"):
-        difference = actual - golden
-    # A value that is not a number counts as the largest error.
+    golden, actual, difference = pick(whole.golden), pick(whole.actual), pick(whole.difference())
+    # An error that is not a finite number counts as the largest one.
     value_norm, error_norm = _norms(golden, actual, difference, whole.allowance)
     known = (chosen >= 0) & whole.sent[np.maximum(chosen, 0)]
-    difference = np.where(known & np.isnan(difference), error_norm.vmax, difference)
+    top = error_norm.vmax
+    difference = np.where(known, np.nan_to_num(difference, nan=top, posinf=top, neginf=-top), np.nan)
     label, groups = owners(case, whole)
     label_grid = np.where(chosen >= 0, label[np.maximum(chosen, 0)], -1)
     rows, columns = chosen.shape
@@ -340,6 +339,6 @@ def view(case, arrays):
     numbers = scalar(case)
     whole = None if numbers else put_together(case, arrays)
     return {"tensor": found["tensor"], "numbers": numbers, "pictures": draw(case, whole) if whole is not None else [],
-            "caption": f"{caption(whole)} {holding(case, whole)}" if whole is not None else "",
+            "caption": f"{caption(case, whole)} {holding(case, whole)}" if whole is not None else "",
             "rows": holders_table(case), "last_good": found.get("last_good", ""),
             "collectives": found.get("collectives") or []}

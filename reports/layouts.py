@@ -34,17 +34,27 @@ class Mesh:
         """(size, coordinate of the rank) of an axis or part, of several as one ("dp+cp"), or of blocks of those: "dp%2" is
         the place within its block, "dp//2" the number of the block."""
         names, sign, block = _axis(axis)
-        digits, stride = [], 1  # (stride, size), inner to outer
-        for name, size in reversed(self.axes):
-            if name in names:
-                digits.append((stride, size))
-            stride *= size
-        digits += [(stride, size) for name, stride, size in self.parts if name in names]
+        digits = self._digits(names)
         count = math.prod(size for _, size in digits)
         at = 0
         for stride, size in reversed(digits):
             at = at * size + rank // stride % size
         return {"": (count, at), "%": (block, at % block), "//": (count // block, at // block)}[sign]
+
+    def peers(self, axes, rank):
+        """The ranks that differ from this one along these axes alone."""
+        digits = self._digits([name for axis in axes for name in _axis(axis)[0]])
+        rest = lambda one: one - sum(one // stride % size * stride for stride, size in digits)
+        return {one for one in range(self.size()) if rest(one) == rest(rank)}
+
+    def _digits(self, names):
+        """[(stride, size)] of these axes and parts, inner to outer."""
+        digits, stride = [], 1
+        for name, size in reversed(self.axes):
+            if name in names:
+                digits.append((stride, size))
+            stride *= size
+        return digits + [(stride, size) for name, stride, size in self.parts if name in names]
 
 
 def _axis(text):

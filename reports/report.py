@@ -85,24 +85,33 @@ def unresolved_tensors(cases):
     for case in cases:
         for one in case.get("unresolved", []):
             entry = found.setdefault(one["tensor"], ({}, one.get("reason", "")))
-            entry[0].setdefault(case["name"], []).append(one.get("step", 0))
+            entry[0].setdefault((case["name"], case.get("backend", "")), []).append(one.get("step", 0))
     return sorted(((tensor, of_cases, reason) for tensor, (of_cases, reason) in found.items()),
                   key=lambda row: -len(row[1]))
 
 
 def warned(views):
-    """[(sentence, [(case, ranks)])]"""
+    """[(sentence, [(case, backend, ranks)])]"""
     found = {}
     for case in views:
         for sentence, ranks in case["warnings"]:
-            found.setdefault(sentence, []).append((case["name"], ranks))
+            found.setdefault(sentence, []).append((case["name"], case.get("backend", ""), ranks))
     return list(found.items())
 
 
 def limits_of_matches(cases):
     """Sentences: what the matches of this run do not claim."""
-    for rows in sorted({case["sample_rows"] for case in cases if case.get("sample_rows")}):
-        many = sum(case.get("sample_rows") == rows for case in cases)
+    compared = [case for case in cases if run_data.shown_verdict(case) in ("match", "mismatch")]
+    for reference in sorted({case["reference"] for case in compared if case.get("reference")}):
+        many = sum(case.get("reference") == reference for case in compared)
+        yield (f"{many} of {len(cases)} cases were judged against {reference}, not against one device: an error that "
+               "both layouts make is not seen.")
+    many = sum(case["verdict"] == "match" and case.get("workload") == "train" and
+               case.get("rests_on", {}).get("gradients") == 0 for case in compared)
+    if many:
+        yield f"{many} of {len(cases)} cases trained without a gradient to judge, as where every step was skipped."
+    for rows in sorted({case["sample_rows"] for case in compared if case.get("sample_rows")}):
+        many = sum(case.get("sample_rows") == rows for case in compared)
         yield (f"{many} of {len(cases)} cases were judged on {rows} row{'' if rows == 1 else 's'} of each tensor: an error "
                "outside of them is not seen.")
 

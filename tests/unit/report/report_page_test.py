@@ -244,6 +244,24 @@ class WholePage(SaidTest):
                   f"a stream <moved>{results['cases'][1]['name']}: 0, 1")
         self.says(drawn(few()), absent=["Warnings", "Measured by"])
 
+    def test_cases_of_two_worlds_are_two(self):
+        results = example_run.example_results(6)
+        cases = results["cases"][4:] + json.loads(json.dumps(results["cases"][4:]))
+        for case, world in zip(cases, ("emulated", "emulated", "gloo", "gloo")):
+            case.update(backend=world)
+            case["ranks"][0]["warnings"] = ["a stream moved"]
+        text = " ".join(Page(drawn({**results, "cases": cases})).text.split())
+        for world in ("emulated", "gloo"):
+            self.says(text, f"{cases[0]['name']} {world}: 0", f"{cases[1]['name']} {world}: step 8")
+
+    def test_warnings_that_are_not_shown_are_counted(self):
+        results = example_run.example_results(1)
+        results["cases"][0]["ranks"][0]["warnings"] = [f"warning {i}." for i in range(report.TABLE_ROWS + 3)]
+        self.says(" ".join(Page(drawn(results)).text.split()), "warning 59.",
+                  "and 3 more warnings, which are in results.json", absent=["warning 60."])
+        results["cases"][0]["ranks"][0]["warnings"] = ["one"]
+        self.says(drawn(results), absent=["more warnings"])
+
     def test_is_the_same_when_drawn_again(self):
         few = {**self.results, "cases": self.results["cases"][:2]}
         timeline = example_run.example_timeline(few["cases"])
@@ -273,6 +291,24 @@ class OddRuns(SaidTest):
         cases[0]["sample_rows"], cases[1]["sample_rows"] = 4, None
         text = " ".join(self.page(cases=cases, totals={"cases": len(cases), "unexpected": 0}).text.split())
         self.assertIn("1 of 2 cases were judged on 4 rows of each tensor: an error outside of them is not seen.", text)
+
+    def test_a_match_against_another_layout_is_not_shown_as_one_with_one_device(self):
+        cases = example_run.example_cases()[:4] + example_run.example_cases()[8:9]
+        for case, reference in zip(cases, ("tp2", "fsdp4 tp2", "tp2", None, "tp2")):  # the last one was refused
+            case["reference"] = reference
+        text = " ".join(self.page(cases=cases, totals={"cases": len(cases), "unexpected": 0}).text.split())
+        for many, reference in ((1, "fsdp4 tp2"), (2, "tp2")):
+            self.assertIn(f"{many} of 5 cases were judged against {reference}, not against one device: an error that "
+                          "both layouts make is not seen.", text)
+            self.assertIn(f"against {reference}, 0.21 s", text)
+
+    def test_a_match_without_a_gradient_is_said(self):
+        cases = [case for case in example_run.example_cases() if case["verdict"] == "match"][:3]
+        for case, gradients in zip(cases, (0, 12, None)):
+            case.update({"workload": "train"} if gradients is None else
+                        {"workload": "train", "rests_on": {"gradients": gradients}})
+        text = " ".join(self.page(cases=cases, totals={"cases": len(cases), "unexpected": 0}).text.split())
+        self.assertIn(f"1 of {len(cases)} cases trained without a gradient to judge", text)
 
     def test_a_case_with_only_its_verdict(self):
         bare = {"name": "x", "verdict": "internal", "as_expected": False}
@@ -375,6 +411,16 @@ class ChangedFile(SaidTest):
             *said, page = self.changed(change)
             self.expect(said, 2, sentence)
             self.assertIn(sentence, Page(page).text)
+
+    def test_a_refusal_that_a_case_may_end_in_is_as_expected(self):
+        def end(verdict, may_be_refused):
+            def change(results):
+                results["cases"][0].update(verdict=verdict, kind="", may_be_refused=may_be_refused, tensors=[])
+                results["totals"] = example_run.totals_of(results["cases"], 1)
+            return self.changed(change, 1)[:2]
+        self.expect(end("refused", True), 0)
+        self.expect(end("refused", False), 2, "called expected, but expected is match and its verdict is refused")
+        self.expect(end("failed", True), 2, "called expected, but expected is match and its verdict is failed")
 
     def test_no_text_becomes_a_link_or_markup(self):
         evil = ["javascript:alert(1)", "http://example.org/x", "//example.org/x", "logs/../../x", "/etc/passwd",

@@ -236,26 +236,59 @@ class GuiltyTensor(SaidTest):
         self.assertTrue(np.isnan(grid[:, :3]).all())
         self.assertTrue((grid[:, 3:] == self.actual[:, 3:]).all())
 
-    def test_marks_the_first_and_the_worst_of_what_is_wrong(self):
-        self.assertEqual(guilty_tensor.marks(self.whole()), (1 * 6 + 4, 3 * 6 + 5))
-        self.says(guilty_tensor.caption(self.whole()), "2 of 12 elements shown are wrong", "First (circle): [1, 4]",
-                  "Worst (diamond): [3, 5]")
+    def test_count_and_worst_element_are_those_of_the_judge(self):
+        row = self.case["divergence"]["worst"]  # [3, 5] has the larger error and an allowance of its own
+        row.update(bad_count=1, worst_global_index=[1, 4], golden_value=self.golden[1, 4],
+                   actual_value=self.actual[1, 4])
+        self.says(self.view(tensor_bytes(self.arrays))["caption"],
+                  "1 of 12 elements of rank 1 are wrong. Worst (diamond): [1, 4] golden 1.42857, actual 1.92857.",
+                  "Colors show errors, not which elements are over their allowances.", absent=["[3, 5]", "2 of 12"])
+        self.assertEqual(self.whole().worst, 1 * 6 + 4)
+        row["microbatch"] = 2
+        self.assertIn("elements of rank 1, microbatch 2 are wrong", guilty_tensor.caption(self.case, self.whole()))
+
+    def test_where_the_judge_counts_no_element_none_is_marked(self):
+        self.case["divergence"]["worst"].update(bad_count=0, worst_global_index=[], allowance=0)
+        self.says(guilty_tensor.caption(self.case, self.whole()), "No element is counted as wrong.", absent=["Worst"])
+        self.assertEqual(self.whole().worst, -1)
+        self.assertEqual(len(guilty_tensor.draw(self.case, self.whole())), 3)
 
     def test_says_which_rank_holds_which_part_also_of_what_was_right(self):
         label, groups = guilty_tensor.owners(self.case, self.whole())
         owner = [[groups[cell] for cell in row] for row in label.reshape(4, 6)]
         self.assertEqual(owner, [[(0,)] * 3 + [(1,)] * 3] * 4)
 
-    def test_a_value_that_is_no_number_is_wrong_and_the_worst(self):
-        self.arrays["rank1/grad.w/actual"][2, 0] = math.nan
-        self.assertEqual(guilty_tensor.marks(self.whole())[1], 2 * 6 + 3)
-        self.assertEqual(len(guilty_tensor.draw(self.case, self.whole())), 3)
+    def test_an_error_that_is_no_number_is_the_largest_and_equal_values_have_none(self):
+        self.case["divergence"]["worst"].update(global_shape=[4, 100], worst_global_index=[])
+        golden = np.ones((4, 100))
+        for value in (math.nan, math.inf):
+            golden[0, 0] = value
+            actual = golden.copy()
+            actual[1, 50], actual[1, 51] = value, 1e6  # of one block
+            self.arrays = piece(1, golden, actual, np.arange(400).reshape(4, 100))
+            self.assertEqual(self.whole().difference()[0], 0)
+            self.assertIn(150, guilty_tensor.chosen_elements(self.whole())[0])
+            self.assertEqual(len(guilty_tensor.draw(self.case, self.whole())), 3)
 
     def test_addends_are_summed(self):
-        self.case["divergence"]["worst"]["partial"] = True
+        self.case["divergence"]["worst"].update(partial=True, partial_axes=["tp"])
         whole = self.index
         self.arrays = {**piece(0, self.golden, self.golden / 4, whole), **piece(1, self.golden, self.golden / 2, whole)}
         self.assertTrue(np.allclose(self.whole().actual, 0.75 * self.golden.ravel()))
+        self.case["mesh"]["axes"].insert(0, {"name": "dp", "size": 2})  # copies of the sum are not summed
+        self.arrays |= {**piece(2, self.golden, self.golden / 4, whole), **piece(3, self.golden, self.golden / 2, whole)}
+        self.assertTrue(np.allclose(self.whole().actual, 0.75 * self.golden.ravel()))
+
+    def test_an_element_that_the_tensor_has_not_is_not_marked(self):
+        for index in ([4, 0], [3], [-1, 5], [3, 5, 0]):
+            self.case["divergence"]["worst"]["worst_global_index"] = index
+            self.assertEqual(self.whole().worst, -1)
+
+    def test_of_copies_the_worst_ranks_own_is_shown_else_the_lowest(self):
+        self.case["divergence"]["worst"]["rank"] = 3
+        self.arrays = {name: array for rank in (2, 0, 1)
+                       for name, array in piece(rank, self.golden, self.golden + rank, self.index).items()}
+        self.assertTrue((self.whole().actual == self.golden.ravel()).all())
 
     def test_of_copies_the_worst_ranks_own_is_shown(self):
         whole = self.index
@@ -267,12 +300,14 @@ class GuiltyTensor(SaidTest):
         for place in ((0, 0), (299, 499), (137, 256)):
             actual = golden.copy()
             actual[place] += 1e-3
-            self.case["divergence"]["worst"].update(global_shape=[300, 500], layout="")
+            self.case["divergence"]["worst"].update(global_shape=[300, 500], layout="", worst_global_index=[])
             self.arrays = piece(1, golden, actual, np.arange(golden.size).reshape(golden.shape))
             chosen, _, _ = guilty_tensor.chosen_elements(self.whole())
             self.assertEqual(chosen.shape, (64, 64))
             self.assertIn(place[0] * 500 + place[1], chosen)
-        self.assertIn("Drawn in 64 x 64 blocks", guilty_tensor.caption(self.whole()))
+        self.case["divergence"]["worst"]["worst_global_index"] = [137, 257]  # beside the one with the largest error
+        self.assertIn(137 * 500 + 257, guilty_tensor.chosen_elements(self.whole())[0])
+        self.assertIn("Drawn in 64 x 64 blocks", guilty_tensor.caption(self.case, self.whole()))
 
     def test_shows_golden_actual_and_difference_with_their_holders(self):
         view = self.view(tensor_bytes(self.arrays))
