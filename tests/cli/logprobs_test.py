@@ -508,6 +508,12 @@ class LogprobsTest(cli_test.CommandTest):
         self.expect(done, 1, "DIFFERENT", "median 0, largest 3 at row 2, position 7, token",
                     "no known cause", "1 of 124 tokens differ", "in row 2 only", "few tokens differ", absent=["likely"])
 
+    def test_a_whole_row_is_not_called_a_few_tokens(self):
+        batch = Batch(random.Random(f"{SEED} row"), rows=16, length=32)
+        a, b = (batch.score("float32", change=lambda row, t, width=width: width if row == 5 else 0) for width in (0, 0.8))
+        done = self.pair(a=batch.tensors(a, "float32"), b=batch.tensors(b, "float32"))
+        self.expect(done, 1, "DIFFERENT", "row 5 differs throughout, and no other does", absent=["few tokens differ"])
+
     def test_few_facts_are_no_cause(self):
         # One padded row of 4 that differs: chance would do that in one of 4 files.
         batch = Batch(random.Random(f"{SEED} few"), rows=4, length=48)

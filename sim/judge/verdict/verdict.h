@@ -43,7 +43,7 @@ struct CaseResult {
   std::string worst_tensor;
   bool as_expected = false;
   bool may_be_refused = false;  // a refusal is as expected, whatever the case expects
-  std::string unexpected;  // why not; "" as expected
+  std::string unexpected;       // why not; "" as expected
   double seconds = 0, golden_seconds = 0, compare_seconds = 0;
   std::vector<DigestFinding> digests;  // calls that did not deliver the data that was sent
   FaultOutcome outcome;                // detectors that saw the error, and the gradients

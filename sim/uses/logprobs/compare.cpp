@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "base/quantile.h"
 #include "sim/uses/logprobs/causes.h"
 #include "sim/uses/logprobs/moments.h"
+#include "sim/uses/logprobs/signs.h"
 
 namespace shardproof::sim::logprobs {
 namespace {
@@ -192,6 +194,36 @@ std::string wrong_rows(const Comparison& comparison) {
   return fmt::format("; those are in row{} {} only", plural(rows), fmt::join(rows, ", "));
 }
 
+// "row 3 differs throughout, ..": what is possible where the tokens above noise are those of whole
+// rows; "" where they are not. Likely tokens need not show it.
+std::string whole_rows(const Comparison& comparison) {
+  constexpr double kThroughout = 0.65;
+  struct Row {
+    double wrong = 0, shows = 0;
+  };
+  std::map<int64_t, Row> rows;
+  for (size_t i = 0; i < comparison.differences.size(); ++i) {
+    const Token& token = comparison.pair.tokens[i];
+    const bool wrong =
+        comparison.size_of(comparison.differences[i], i) > kMostNoise * comparison.noise;
+    rows[token.row].wrong += wrong ? 1 : 0;
+    rows[token.row].shows += wrong || std::abs(token.a) > -std::log(kOpen) ? 1 : 0;
+  }
+  std::erase_if(rows, [](const auto& row) { return row.second.wrong == 0; });
+  const bool all_throughout = std::ranges::all_of(rows, [](const auto& row) {
+    return row.second.wrong > 2 && row.second.wrong >= kThroughout * row.second.shows;
+  });
+  if (rows.empty() || !all_throughout) return "";
+  std::vector<int64_t> numbers;
+  for (const auto& [number, row] : rows) numbers.push_back(number);
+  const bool one = numbers.size() == 1;
+  return fmt::format(
+      "row{} {} differ{} throughout, and no other does: these samples alone had other tokens "
+      "before "
+      "them, another mask or position_ids, or the keys and values of a prefix cache",
+      one ? "" : "s", fmt::join(numbers, ", "), one ? "s" : "");
+}
+
 // What the files lack that could tell causes apart.
 std::string advice(const Pair& pair) {
   std::vector<std::string> missing;
@@ -270,13 +302,16 @@ void describe_without_cause(const Comparison& comparison, const std::string& lis
       kMostNoise * comparison.noise, wrong_rows(comparison));
   // A computation in bfloat16 whose logprobs were saved in a wider dtype.
   const double noise_of_bfloat16 = noise_of(0x1p-7);
+  const bool few =
+      finding.above_noise <= kFew * finding.compared && median_size(sizes) <= comparison.noise;
   finding.possible =
-      finding.above_noise <= kFew * finding.compared && median_size(sizes) <= comparison.noise
-          ? "few tokens differ: another kernel or layout with heavier rounding, or a bug that hits "
+      few ? "few tokens differ: another kernel or layout with heavier rounding, or a bug that hits "
             "few tokens; compare these tokens' logits"
           : "stale or partly updated weights, other weights, quantization, another attention mask "
             "or position_ids: chosen logprobs alone do not tell these apart; " +
                 advice(comparison.pair);
+  if (const std::string rows = whole_rows(comparison); few && !rows.empty())
+    finding.possible = rows;
   if (const std::string extra_key = extra_key_text(comparison); !extra_key.empty())
     finding.possible = extra_key;
   if (const std::string unrelated = unrelated_text(comparison); !unrelated.empty())
