@@ -218,7 +218,10 @@ class Recorder:
 
     def _record_clipped(self, parameters: list | None) -> bool:
         """Records the gradients that a clip is given. Returns whether any are of the recorded models: a program may clip
-        others, such as a critic's, before these have got theirs."""
+        others, such as a critic's, before these have got theirs. One between a step and the next forward pass changes
+        nothing that a step takes, and begins none."""
+        if not self._in_step and not self._order.saw_gradients():
+            return False
         slots = self._chosen_slots
         if parameters is not None:
             given = set(map(id, parameters))

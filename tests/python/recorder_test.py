@@ -86,6 +86,22 @@ class RecorderTest(judging.RunsTest):
         self.check_gradients(expected, 1)
         self.assertEqual(float(runs.whole(self.out, kind="scalar", name="grad_norm", step=1)), 2)
 
+    def test_a_clip_behind_the_step_begins_none(self):
+        gradients = gradients_by_hand(self.model, 0)
+        with self.record() as rec:
+            for step in range(2):
+                loss = models.backward(self.model, step)
+                self.optimizer.step()
+                clip_grad_norm_(self.model.parameters(), 0.01)
+                rec.scalar("loss", loss)
+                self.optimizer.zero_grad()
+        self.assertEqual(runs.header(self.out)["steps"], 2)
+        self.assertNotIn("max_norm", runs.header(self.out)["optimizer"])
+        self.assertEqual(len(runs.pieces(self.out, kind="scalar", step=2)), 1)
+        self.assertEqual((runs.pieces(self.out, kind="grad", step=3), runs.names(self.out, name="grad_norm")), ([], []))
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(runs.whole(self.out, kind="grad", name=name, step=1), gradient, rtol=0, atol=1e-15)
+
     def test_a_clip_of_another_model_records_nothing(self):
         """A critic's clip comes before the backward pass of the actor, whose gradients still hold those of the last step."""
         critic = torch.nn.Linear(2, 2)
