@@ -16,3 +16,7 @@ def build_light():
         done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, env=env, check=False)
         assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return build / "shardproof-light"
+
+
+if __name__ == "__main__":
+    build_light()
