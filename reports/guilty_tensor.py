@@ -61,21 +61,20 @@ def put_together(case, arrays):
     whole = Whole(shape, np.full(size, np.nan), np.full(size, np.nan), np.zeros(size, bool),
                   0.0 if math.isnan(allowance) else allowance, flat_index(worst.get("worst_global_index"), shape),
                   summed=bool(worst.get("partial")))
-    # Copies: the worst rank's own is the one that is shown, else the lowest rank's.
-    pieces.sort(key=lambda piece: (piece.rank != worst.get("rank"), piece.rank), reverse=True)
-    if whole.summed:
-        peers = layouts.mesh_of(case).peers(worst.get("partial_axes", []), worst.get("rank", 0))
-        pieces = [piece for piece in pieces if piece.rank in peers]
+    # Copies: those of the worst rank and its peers are shown, else those of the lowest rank.
+    mesh, groups = layouts.mesh_of(case), {}
     for piece in pieces:
-        real = piece.index >= 0
-        at = piece.index[real]
-        whole.golden[at] = piece.golden[real]
-        if whole.summed:
-            whole.actual[at] = np.where(whole.sent[at], whole.actual[at], 0) + piece.actual[real]
-        else:
-            whole.actual[at] = piece.actual[real]
-        whole.sent[at] = True
-        whole.holders.setdefault(piece.rank, np.zeros(size, bool))[at] = True
+        peers = mesh.peers(worst.get("partial_axes", []), piece.rank) if whole.summed else {piece.rank}
+        groups.setdefault((worst.get("rank") not in peers, min(peers)), []).append(piece)
+    for _, group in sorted(groups.items(), reverse=True):
+        summed = np.zeros(size, bool)  # elements with an addend of this group
+        for piece in group:
+            real = piece.index >= 0
+            at = piece.index[real]
+            before = np.where(summed[at], whole.actual[at], 0) if whole.summed else 0
+            whole.golden[at], whole.actual[at] = piece.golden[real], before + piece.actual[real]
+            summed[at] = whole.sent[at] = True
+            whole.holders.setdefault(piece.rank, np.zeros(size, bool))[at] = True
     return whole
 
 
@@ -157,12 +156,13 @@ def describe_ranks(ranks):
 def counted(case):
     """What the worst row of the judge says: how many elements are wrong, and which one is the worst."""
     row = case["divergence"].get("worst") or {}
-    if not row.get("bad_count"):
+    if not row.get("bad_count") or row.get("count") is None:
         return "No element is counted as wrong."
     microbatch = f", microbatch {row['microbatch']}" if row.get("microbatch") else ""
-    of = "the sum" if row.get("partial") else f"rank {row.get('rank')}{microbatch}"
-    text = f"{row['bad_count']} of {row.get('count')} elements of {of} are wrong."
-    if at := row.get("worst_global_index"):
+    of = "the sum" if row.get("partial") else f"rank {row.get('rank', 0)}{microbatch}"
+    text = f"{row['bad_count']} of {row['count']} elements of {of} are wrong."
+    at = row.get("worst_global_index")
+    if flat_index(at, row.get("global_shape", [])) >= 0:
         text += (f" Worst (diamond): {at} golden {number(row.get('golden_value')):.6g}, actual "
                  f"{number(row.get('actual_value')):.6g}.")
     return text

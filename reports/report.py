@@ -106,8 +106,8 @@ def limits_of_matches(cases):
         many = sum(case.get("reference") == reference for case in compared)
         yield (f"{many} of {len(cases)} cases were judged against {reference}, not against one device: an error that "
                "both layouts make is not seen.")
-    many = sum(case["verdict"] == "match" and case.get("workload") == "train" and
-               case.get("rests_on", {}).get("gradients") == 0 for case in compared)
+    many = sum(case["verdict"] == "match" and case.get("rests_on", {}).get("trains", False) and
+               case["rests_on"].get("gradients") == 0 for case in compared)
     if many:
         yield f"{many} of {len(cases)} cases trained without a gradient to judge, as where every step was skipped."
     for rows in sorted({case["sample_rows"] for case in compared if case.get("sample_rows")}):

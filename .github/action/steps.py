@@ -97,9 +97,9 @@ def run():
 
 
 def ran_nothing(out, shard):
-    """Whether a run has finished no case, though its share, which has no results where it is empty, has some."""
-    results = out / "results.json"
-    return not json.loads(results.read_text(encoding="utf-8"))["totals"]["cases"] if results.exists() else not shard
+    """Whether a run has finished no case, though it, or its share, has some."""
+    totals = json.loads((out / "results.json").read_text(encoding="utf-8"))["totals"]
+    return not totals["cases"] and (totals["skipped"] + totals["not_run"] > 0 or not shard)
 
 
 def cases_of(junit):

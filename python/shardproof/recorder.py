@@ -5,6 +5,7 @@ import functools
 import math
 import platform
 import sys
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -130,6 +131,7 @@ class Recorder:
         self._finished = 0            # optimizer steps that have ended
         self._is_stepping = False
         self._in_step = True          # whether the next step has begun
+        self._taken: dict[int, tuple] = {}  # by the id of a slot: its gradient at the end of a step, and that one's version
         self._seen: set[int] = set()  # the ids of slots whose gradients of this step are recorded
         self._stepped: set[int] = set()  # positions of the optimizers that have stepped in this step
         self._replaced: set[int] = set()    # of slots whose recorded gradients another backward pass replaced
@@ -218,10 +220,7 @@ class Recorder:
 
     def _record_clipped(self, parameters: list | None) -> bool:
         """Records the gradients that a clip is given. Returns whether any are of the recorded models: a program may clip
-        others, such as a critic's, before these have got theirs. One between a step and the next forward pass changes
-        nothing that a step takes, and begins none."""
-        if not self._in_step and not self._order.saw_gradients():
-            return False
+        others, such as a critic's, before these have got theirs. A clip of gradients that a step has taken begins none."""
         slots = self._chosen_slots
         if parameters is not None:
             given = set(map(id, parameters))
@@ -230,8 +229,16 @@ class Recorder:
                 slots = self._chosen_slots
             if slots and not self._is_stepping and all(id(slot) in self._came_again for slot in slots):
                 self.stepped()  # the other optimizers do not step in each step
+        if slots and not self._in_step and all(self._was_taken(slot) for slot in slots):
+            return False
         self._record_gradients(slots)
         return bool(slots) or not self._chosen_slots
+
+    def _was_taken(self, slot) -> bool:
+        """Whether the gradient of a slot is still the one that it had at the end of the last step, or is gone."""
+        gradient = held_gradient(slot.parameter)
+        seen, version = self._taken.get(id(slot), (None, None))
+        return gradient is None or seen is not None and seen() is gradient and local_of(gradient)._version == version
 
     def _are_copies(self, parameters: list) -> bool:
         """Whether tensors that a clip is given, none of which the models hold, are wider copies that the program steps:
@@ -277,6 +284,8 @@ class Recorder:
             self._record_parameters(self._step())
         self._finished += 1
         self._in_step = False
+        held = [(id(slot), held_gradient(slot.parameter)) for slot in self._chosen_slots]
+        self._taken = {key: (weakref.ref(one), local_of(one)._version) for key, one in held if one is not None}
         self._stepped.clear()
         self._replaced.clear()
         self._came_again.clear()
@@ -552,6 +561,10 @@ class Recorder:
         if self._rows is not None:
             header["rows"] = self._rows
         return header | {"only": self._only}
+
+
+def held_gradient(parameter) -> torch.Tensor | None:
+    return getattr(parameter, "main_grad", None) if parameter.grad is None else parameter.grad
 
 
 def first_tensor(output) -> torch.Tensor | None:

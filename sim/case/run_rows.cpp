@@ -239,7 +239,7 @@ const OptionRows<OptimizerSpec>& rows_of(const OptimizerSpec&) {
                            "Norm to which gradients are clipped; null or 0: no clipping",
                            Range{0, 1e300}, Null::kAllowed, trains()),
       row<&Spec::norm_type>("run.grad_norm.type",
-                            "p of the gradient norm: a number from 0.05 to 1000 in quotes, or inf",
+                            "p of the gradient norm: a number from 0.25 to 16 in quotes, or inf",
                             ShortName{"norm"}, trains()),
       key("run.scheduler", kRecords, nlohmann::json::array(),
           "Learning-rate scheduler, or a list of schedulers that ends with {milestones: ..}",

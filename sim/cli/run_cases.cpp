@@ -163,7 +163,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   std::vector<judge::CaseResult> results = run.results();
   const bool all_relations_refused =
       arguments.relations && arguments.shard_count == 1 && !results.empty() &&
-      !run.info.interrupted &&
+      !run.info.interrupted && run.info.not_run.empty() &&
       std::ranges::all_of(results, [](const auto& result) { return result.may_be_refused; });
   run.info.exit_status =
       all_relations_refused ? kBadInput : status_of(results, run.info, arguments);

@@ -307,7 +307,10 @@ RunComparison compare_runs(const std::string& folder_a, const std::string& folde
       if (other == nullptr) continue;
       comparison.cases.push_back(
           compare_case(one, *other, folder_of(folder_a), folder_of(folder_b)));
-      if (are_judged) comparison.cases.back().record.clear();  // what was recorded is there
+      if (!are_judged) continue;
+      CaseComparison& found = comparison.cases.back();
+      found.record.clear();  // what was recorded is there
+      if (other->at("name") != found.name) found.name += " and " + text_of(other->at("name"));
     }
     if (!are_judged) {
       comparison.only_a = without_partner(a, b);

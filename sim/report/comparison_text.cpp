@@ -33,7 +33,7 @@ std::string differences_text(const CaseComparison& one) {
   const DifferingTensor& first = one.differing.front();
   text += fmt::format("  first     {}\n  on        {}\n", first.title, first.where);
   if (!first.amount.empty()) text += fmt::format("  by        {}\n", first.amount);
-  if (one.by_digests && !one.record.empty()) {
+  if (one.by_digests) {
     return text + fmt::format(
                       "  Of this case a run kept one digest for each phase of a step. Tensors: "
                       "{}\n  and compare the two folders.\n",

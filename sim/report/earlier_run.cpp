@@ -61,6 +61,9 @@ judge::CaseResult result_of(const nlohmann::json& entry) {
   result.may_be_refused = entry.value("may_be_refused", false);
   result.unexpected = entry.at("unexpected");
   result.replay = entry.at("replay");
+  const nlohmann::json grounds = entry.value("rests_on", nlohmann::json::object());
+  result.account.grounds.trains = grounds.value("trains", false);
+  result.account.grounds.gradients = grounds.value("gradients", int64_t{0});
   for (const nlohmann::json& one : entry.at("unresolved")) {
     result.account.unresolved.push_back({.tensor = one.at("tensor"), .reason = one.at("reason")});
   }

@@ -92,6 +92,7 @@ Json grounds_json(const judge::Account& account) {
   const judge::Grounds& grounds = account.grounds;
   return {{"elements", account.elements.judged},
           {"scored_tokens", grounds.scored_tokens >= 0 ? Json(grounds.scored_tokens) : Json()},
+          {"trains", grounds.trains},
           {"gradients", grounds.gradients},
           {"gradients_not_zero", grounds.gradients_not_zero}};
 }

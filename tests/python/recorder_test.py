@@ -102,6 +102,19 @@ class RecorderTest(judging.RunsTest):
         for name, gradient in gradients.items():
             torch.testing.assert_close(runs.whole(self.out, kind="grad", name=name, step=1), gradient, rtol=0, atol=1e-15)
 
+    def test_gradients_that_no_hook_sees_are_recorded_before_they_are_clipped(self):
+        """As those of torch.func.grad are, or of a program that sets them."""
+        with self.record():
+            for step in range(3):
+                for parameter in self.model.parameters():
+                    parameter.grad = torch.full_like(parameter, 10.0 + step)
+                clip_grad_norm_(self.model.parameters(), 0.01)
+                self.optimizer.step()
+        for step in range(3):
+            for name in runs.names(self.out, kind="grad"):
+                self.assertEqual(set(runs.whole(self.out, kind="grad", name=name, step=step + 1).flatten().tolist()), {10.0 + step})
+        self.assertEqual(len(runs.pieces(self.out, name="grad_norm")), 3)
+
     def test_a_clip_of_another_model_records_nothing(self):
         """A critic's clip comes before the backward pass of the actor, whose gradients still hold those of the last step."""
         critic = torch.nn.Linear(2, 2)

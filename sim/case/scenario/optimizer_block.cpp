@@ -68,10 +68,11 @@ void check_momentum(const Settings& settings, const OptimizerSpec& optimizer) {
                 "it needs a momentum above 0 and no dampening");
 }
 
-}  // namespace
+// float32 holds norms, and powers, between these: of 1e9 elements the norm of type 0.25 is at most
+// 1e36 times the largest, and 0.01^16 is 1e-32.
+constexpr double kLeastNormType = 0.25, kMostNormType = 16;
 
-// Of n elements the norm is at most n^(1 / type) times the largest: a double holds it for 1e15.
-constexpr double kLeastNormType = 0.05;
+}  // namespace
 
 // "2", "1.5", "inf": the shortest form, since it is part of the golden's key.
 void set_norm_type(const Settings& settings, OptimizerSpec& optimizer) {
@@ -80,9 +81,10 @@ void set_norm_type(const Settings& settings, OptimizerSpec& optimizer) {
   double type = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), type);
   if (error != std::errc{} || end != text.data() + text.size() || !(type >= kLeastNormType) ||
-      type > 1000) {
+      !(type <= kMostNormType)) {
     settings.fail(path, fmt::format("{} is '{}'", path, text),
-                  fmt::format("write a number from {} to 1000 in quotes, or inf", kLeastNormType));
+                  fmt::format("write a number from {} to {} in quotes, or inf", kLeastNormType,
+                              kMostNormType));
   }
   optimizer.norm_type = fmt::format("{}", type);
 }

@@ -56,6 +56,7 @@ Account account_of(const CaseSpec& spec, const std::vector<RankReport>& reports)
 
 // "3 of 412 tensors not resolvable in float16 (first: loss of step 8)"; "" when there are none.
 std::string unresolved_text(const Account& account, Precision precision);
+
 // A case that trains had no gradient: every step was skipped, or the case keeps none.
 inline bool lacks_gradients(const Grounds& grounds) {
   return grounds.trains && grounds.gradients == 0;

@@ -180,8 +180,9 @@ std::vector<std::string> Fuzz::missing_values() const {
 std::vector<std::string> Fuzz::missing_choices() const {
   std::vector<std::string> missing;
   for (const DrawnOption& option : catalog_.options()) {
+    if (!option.restricted || option.candidates.size() < 2) continue;
     for (const json& value : option.candidates) {
-      if (!option.restricted || chosen_.contains({option.path, value})) continue;
+      if (chosen_.contains({option.path, value})) continue;
       missing.push_back(fmt::format("{}={}", option.path,
                                     value.is_string() ? value.get<std::string>() : value.dump()));
     }

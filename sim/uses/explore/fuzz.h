@@ -71,7 +71,8 @@ class Fuzz {
   void take(const judge::CaseResult& result, DrawnCase& drawn);
   void sample_pairs();
   std::vector<std::string> missing_values() const;
-  // "parallel.tensor_parallel_size=64": values of `--set` and the like without a case that ran.
+  // "parallel.tensor_parallel_size=64": one of several values of `--set` and
+  // the like, of which no case ran.
   std::vector<std::string> missing_choices() const;
   nlohmann::json coverage_json() const;
   std::string coverage_text() const;

@@ -14,7 +14,6 @@
 #include "base/quantile.h"
 #include "sim/uses/logprobs/causes.h"
 #include "sim/uses/logprobs/moments.h"
-#include "sim/uses/logprobs/signs.h"
 
 namespace shardproof::sim::logprobs {
 namespace {
@@ -194,33 +193,33 @@ std::string wrong_rows(const Comparison& comparison) {
   return fmt::format("; those are in row{} {} only", plural(rows), fmt::join(rows, ", "));
 }
 
-// "row 3 differs throughout, ..": what is possible where the tokens above noise are those of whole
-// rows; "" where they are not. Likely tokens need not show it.
+// "row 3 differs throughout, ..": what is possible where all tokens above noise are those of a few
+// whole rows; "" where they are not.
 std::string whole_rows(const Comparison& comparison) {
   constexpr double kThroughout = 0.65;
+  constexpr size_t kListed = 4;
   struct Row {
-    double wrong = 0, shows = 0;
+    double wrong = 0, tokens = 0;
   };
   std::map<int64_t, Row> rows;
   for (size_t i = 0; i < comparison.differences.size(); ++i) {
-    const Token& token = comparison.pair.tokens[i];
-    const bool wrong =
-        comparison.size_of(comparison.differences[i], i) > kMostNoise * comparison.noise;
-    rows[token.row].wrong += wrong ? 1 : 0;
-    rows[token.row].shows += wrong || std::abs(token.a) > -std::log(kOpen) ? 1 : 0;
+    Row& row = rows[comparison.pair.tokens[i].row];
+    const double size = comparison.size_of(comparison.differences[i], i);
+    row.wrong += size > kMostNoise * comparison.noise ? 1 : 0;
+    ++row.tokens;
   }
+  const size_t all = rows.size();
   std::erase_if(rows, [](const auto& row) { return row.second.wrong == 0; });
-  const bool all_throughout = std::ranges::all_of(rows, [](const auto& row) {
-    return row.second.wrong > 2 && row.second.wrong >= kThroughout * row.second.shows;
+  const bool throughout = std::ranges::all_of(rows, [](const auto& row) {
+    return row.second.tokens > 2 && row.second.wrong >= kThroughout * row.second.tokens;
   });
-  if (rows.empty() || !all_throughout) return "";
+  if (rows.empty() || rows.size() > kListed || 2 * rows.size() > all || !throughout) return "";
   std::vector<int64_t> numbers;
   for (const auto& [number, row] : rows) numbers.push_back(number);
   const bool one = numbers.size() == 1;
   return fmt::format(
-      "row{} {} differ{} throughout, and no other does: these samples alone had other tokens "
-      "before "
-      "them, another mask or position_ids, or the keys and values of a prefix cache",
+      "row{} {} differ{} throughout, and no other does: other tokens stood before, or the mask, "
+      "position_ids or a prefix cache was another one there",
       one ? "" : "s", fmt::join(numbers, ", "), one ? "s" : "");
 }
 
@@ -310,7 +309,7 @@ void describe_without_cause(const Comparison& comparison, const std::string& lis
           : "stale or partly updated weights, other weights, quantization, another attention mask "
             "or position_ids: chosen logprobs alone do not tell these apart; " +
                 advice(comparison.pair);
-  if (const std::string rows = whole_rows(comparison); few && !rows.empty())
+  if (const std::string rows = few ? whole_rows(comparison) : ""; !rows.empty())
     finding.possible = rows;
   if (const std::string extra_key = extra_key_text(comparison); !extra_key.empty())
     finding.possible = extra_key;

@@ -154,12 +154,12 @@ bool judged_anything(const RecordedRun& run, const judge::CaseResult& result) {
 void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
   if (result.divergence) explain_start(run, *result.divergence);
   judge::conclude(result);
-  const judge::Grounds& grounds = result.account.grounds;
+  judge::Grounds& grounds = result.account.grounds;
+  grounds.trains = run.steps > 0 && !run.settings.empty();
   std::string nothing;  // why a match would show nothing
   if (!run.is_file && !grounds.scores_something) {
     nothing = judge::zeros_text(grounds);
-    const bool trains = run.steps > 0 && !run.settings.empty();
-    if (nothing.empty() && trains && !has_gradients(run) && !has_moved(run)) {
+    if (nothing.empty() && grounds.trains && !has_gradients(run) && !has_moved(run)) {
       nothing = "no step has a gradient and no parameter moves, although an optimizer is recorded";
     }
     nothing = nothing.empty() ? judge::roundings_text(grounds)

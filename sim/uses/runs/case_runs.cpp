@@ -36,6 +36,7 @@ CaseRuns::CaseRuns(const RunSettings& settings, world::WorldPool& pool, const Ru
       results_(cases_.size()) {}
 
 void CaseRuns::set_finished(size_t place, judge::CaseResult result) {
+  result.spec = cases_[place];
   results_[place] = std::move(result);
 }
 

@@ -304,9 +304,8 @@ class OddRuns(SaidTest):
 
     def test_a_match_without_a_gradient_is_said(self):
         cases = [case for case in example_run.example_cases() if case["verdict"] == "match"][:3]
-        for case, gradients in zip(cases, (0, 12, None)):
-            case.update({"workload": "train"} if gradients is None else
-                        {"workload": "train", "rests_on": {"gradients": gradients}})
+        for case, trains, gradients in zip(cases, (True, True, False), (0, 12, 0)):
+            case["rests_on"] = {"trains": trains, "gradients": gradients}
         text = " ".join(self.page(cases=cases, totals={"cases": len(cases), "unexpected": 0}).text.split())
         self.assertIn(f"1 of {len(cases)} cases trained without a gradient to judge", text)
 

@@ -279,6 +279,15 @@ class GuiltyTensor(SaidTest):
         self.arrays |= {**piece(2, self.golden, self.golden / 4, whole), **piece(3, self.golden, self.golden / 2, whole)}
         self.assertTrue(np.allclose(self.whole().actual, 0.75 * self.golden.ravel()))
 
+    def test_addends_of_other_peers_are_summed_where_they_lie(self):
+        self.case["divergence"]["worst"].update(partial=True, partial_axes=["tp"])
+        self.case["mesh"]["axes"].insert(0, {"name": "dp", "size": 2})
+        self.arrays = {}
+        for rank in range(4):
+            rows = np.s_[:2] if rank < 2 else np.s_[1:]  # row 1 is of both, and shown of the worst rank's peers
+            self.arrays |= piece(rank, self.golden[rows], self.golden[rows] * (rank + 1), self.index[rows])
+        self.assertTrue(np.allclose(self.whole().actual.reshape(4, 6), self.golden * [[3], [3], [7], [7]]))
+
     def test_an_element_that_the_tensor_has_not_is_not_marked(self):
         for index in ([4, 0], [3], [-1, 5], [3, 5, 0]):
             self.case["divergence"]["worst"]["worst_global_index"] = index
