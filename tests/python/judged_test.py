@@ -83,11 +83,15 @@ class JudgedRunTest(judging.SharedRunsTest):
         super().setUpClass()
         cls.golden = cls.folder / "one"
         ranks.run(1, train, cls.golden, (1, 1), None, "")
+        cases = [(bug, 1, 1) for bug in BUGS] + [("", 2, 2), ("", 2, 1)]
+        ranks.run_each(SIZES[0] * SIZES[1], train, [(cls.out(*case), SIZES, cls.golden, *case) for case in cases])
 
-    def judged(self, bug="", **options):
-        out = self.folder / self.id()
-        ranks.run(SIZES[0] * SIZES[1], train, out, SIZES, self.golden, bug, *options.values())
-        return judging.judge(out, self.golden)
+    @classmethod
+    def out(cls, *case):
+        return cls.folder / "-".join(map(str, case))
+
+    def judged(self, bug="", microbatches=1, kept=1):
+        return judging.judge(self.out(bug, microbatches, kept), self.golden)
 
     def test_a_right_run_matches(self):
         self.expect(self.judged(), 0, "MATCH", "dp=2 tp=2", "(one rank)")

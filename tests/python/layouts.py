@@ -188,6 +188,10 @@ def train(rank, draw, layout, out, golden=None, noise=None, bug=None, hashes=(),
 
 def golden_run(run, draw, out, repeats=16):
     """Records the golden, and below float64 its repeats. `run(world_size, function, *arguments)` runs ranks."""
-    run(1, train, draw, ONE, out)
-    for number in range(1, repeats + 1 if draw.dtype != torch.float64 else 1):
-        run(1, train, draw, ONE, out, out, number)
+    run(1, train_and_repeat, draw, out, repeats if draw.dtype != torch.float64 else 0)
+
+
+def train_and_repeat(rank, draw, out, repeats):
+    train(rank, draw, ONE, out)
+    for number in range(1, repeats + 1):
+        train(rank, draw, ONE, out, out, number)

@@ -19,32 +19,41 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/support"), str(HERE)]
 
+import in_fork  # noqa: E402
+import ranks  # noqa: E402,F401 (imports what ranks need)
 import torch  # noqa: E402
 from said import FolderTest  # noqa: E402
+import shardproof.command  # noqa: E402
 from shardproof.model import command, recipe, results, tiny, weights  # noqa: E402
 
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 
 
+def environment_of(path, program):
+    return dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}:{HERE}{path}", SHARDPROOF_PROGRAM=program)
+
+
 def run(*arguments, path="", program=PROGRAM):
     """A process of its own, because it forks its ranks."""
-    environment = dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}:{HERE}{path}")
-    if program:
-        environment["SHARDPROOF_PROGRAM"] = program
+    return in_fork.run(shardproof.command.main, ["model", *arguments], HERE, environment_of(path, program))
+
+
+def run_anew(*arguments, path="", program=PROGRAM):
+    """As a user runs it."""
     return subprocess.run([sys.executable, "-B", "-m", "shardproof", "model", *arguments], cwd=HERE, text=True,
-                          env=environment, capture_output=True, check=False)
+                          env=environment_of(path, program), capture_output=True, check=False)
 
 
 @unittest.skipUnless(PROGRAM, "SHARDPROOF_PROGRAM is not set")
 class OfFunctions(FolderTest):
-    def ran(self, *arguments, status=0, **options):
+    def ran(self, *arguments, status=0, by=run, **options):
         """A finished run that must end with this status."""
-        done = run(*arguments, **options)
+        done = by(*arguments, **options)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done
 
     def test_a_right_model_matches_on_each_layout(self):
-        done = self.ran("model_cases:whole", "--layouts", "dp2, fsdp2")
+        done = self.ran("model_cases:whole", "--layouts", "dp2, fsdp2", by=run_anew)
         self.assertRegex(done.stdout, r"(?m)^model_cases:whole +dp2 +match +.* s, \d+ MiB$")
         self.assertRegex(done.stdout, r"(?m)^model_cases:whole +fsdp2 +match ")
         self.assertIn("2 match", done.stdout)
@@ -94,7 +103,7 @@ class OfFunctions(FolderTest):
 
     def test_a_killed_rank_is_said_where_pytest_is_not_installed(self):
         (self.folder / "pytest.py").write_text("raise ModuleNotFoundError('pytest is not installed')\n")
-        done = self.ran("model_cases:killed", "--layouts", "dp2", path=f":{self.folder}", status=1)
+        done = self.ran("model_cases:killed", "--layouts", "dp2", path=f":{self.folder}", status=1, by=run_anew)
         self.assertRegex(done.stdout, r"dp2 +raises +.*was killed by signal 9")
 
     def test_a_part_of_the_results_is_not_called_all(self):

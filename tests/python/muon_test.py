@@ -154,41 +154,43 @@ class MuonTest(judging.SharedRunsTest):
         for kind in ("lifted", "narrow", "hand"):
             ranks.run(1, train, cls.folder / kind, None, 1, kind)
 
-    def judged(self, kind, world_size, layout="fsdp", bug=""):
-        golden, out = self.folder / kind, self.folder / "run"
-        ranks.run(world_size, train, out, golden, world_size, kind, layout, bug)
-        status, text = judging.judge(out, golden)
-        return status, re.sub(r"\s+", " ", text)
+    def judged(self, world_size, cases):
+        """(case, what is said of it) of each case (kind, layout, bug). The same ranks run all of them."""
+        places = [(case, self.folder / f"run{number}", self.folder / case[0]) for number, case in enumerate(cases)]
+        ranks.run_each(world_size, train, [(out, golden, world_size, *case) for case, out, golden in places])
+        for case, out, golden in places:
+            status, text = judging.judge(out, golden)
+            yield case, (status, re.sub(r"\s+", " ", text))
 
     def test_right_runs_match(self):
-        for kind, world_size, layout in (("lifted", 2, "fsdp"), ("lifted", 4, "fsdp"), ("lifted", 2, "tp"), ("narrow", 2, "fsdp"),
-                                         ("narrow", 4, "fsdp"), ("narrow", 2, "tp"), ("hand", 2, "fsdp"), ("hand", 4, "fsdp"),
-                                         ("hand", 2, "tp")):
-            with self.subTest(kind=kind, world_size=world_size, layout=layout):
-                text = self.expect(self.judged(kind, world_size, layout), 0)
-                if kind == "lifted":
-                    self.assertNotIn("not judged", text)
+        for world_size, layouts in ((2, ("fsdp", "tp")), (4, ("fsdp",))):
+            cases = [(kind, layout, "") for kind in ("lifted", "narrow", "hand") for layout in layouts]
+            for case, said in self.judged(world_size, cases):
+                with self.subTest(case, world_size=world_size):
+                    text = self.expect(said, 0)
+                    if case[0] == "lifted":
+                        self.assertNotIn("not judged", text)
 
     def test_wrong_steps_are_named(self):
-        for kind, bug, layout, tensor, cause in (
-                ("hand", "shard", "fsdp", "param.0.weight .*of step 1", "the rank makes its own part orthogonal alone"),
-                ("hand", "shard", "tp", "param.*of step 1", "the rank makes its own part orthogonal alone"),
-                ("hand", "whole", "fsdp", "param.0.weight .*of step 1",
-                 "the whole matrix is made orthogonal at once, where blocks of 20, 14, 14 rows belong"),
-                ("hand", "thirds", "fsdp", "param.0.weight .*of step 1", "made orthogonal in 3 equal blocks of rows"),
-                ("narrow", "rate", "tp", "param.*of step 1", "moved by 2 x")):
-            with self.subTest(kind=kind, bug=bug, layout=layout):
-                self.expect_patterns(self.judged(kind, 2, layout, bug), 1, tensor, cause)
+        found = {("hand", "fsdp", "shard"): ("param.0.weight .*of step 1", "the rank makes its own part orthogonal alone"),
+                 ("hand", "tp", "shard"): ("param.*of step 1", "the rank makes its own part orthogonal alone"),
+                 ("hand", "fsdp", "whole"): ("param.0.weight .*of step 1", "the whole matrix is made orthogonal at once, where "
+                                                                           "blocks of 20, 14, 14 rows belong"),
+                 ("hand", "fsdp", "thirds"): ("param.0.weight .*of step 1", "made orthogonal in 3 equal blocks of rows"),
+                 ("narrow", "tp", "rate"): ("param.*of step 1", "moved by 2 x")}
+        for case, said in self.judged(2, list(found)):
+            with self.subTest(case):
+                self.expect_patterns(said, 1, *found[case])
 
     def test_rates_and_momenta(self):
         """Found at the first step at which they show, with the cause."""
-        for bug in faults.BUGS:
-            for kind, world_size in (("narrow", 4), ("hand", 4), ("lifted", 2)):
-                with self.subTest(bug, kind=kind, world_size=world_size):
-                    tensor, step, cause = FOUND[bug.split()[0]]
-                    self.expect_patterns(self.judged(kind, world_size, bug=bug), 1,
-                                         rf"tensor {tensor} \[48, 16\] of step {step} ", cause,
-                                         "on rank 1 only" if bug.endswith("there") else "on all ranks")
+        for world_size, kinds in ((4, ("narrow", "hand")), (2, ("lifted",))):
+            cases = [(kind, "fsdp", bug) for kind in kinds for bug in faults.BUGS]
+            for case, said in self.judged(world_size, cases):
+                with self.subTest(case, world_size=world_size):
+                    tensor, step, cause = FOUND[case[2].split()[0]]
+                    self.expect_patterns(said, 1, rf"tensor {tensor} \[48, 16\] of step {step} ", cause,
+                                         "on rank 1 only" if case[2].endswith("there") else "on all ranks")
 
 
 if __name__ == "__main__":

@@ -140,8 +140,8 @@ class JudgedProgramStateTest(judging.RunsTest):
 
     def test_repeats_allow_roundings_of_buffers(self):
         ranks.run(1, train, self.golden, None, "", None, None, torch.float32)
-        for repeat in range(1, 17):
-            ranks.run(1, lambda rank: train(rank, self.golden, self.golden, dtype=torch.float32, noise=repeat))
+        ranks.run(1, lambda rank: [train(rank, self.golden, self.golden, dtype=torch.float32, noise=repeat)
+                                   for repeat in range(1, 17)])
         for bug, status in (("", 0), ("rate", 1), ("count", 1)):
             ranks.run(2, train, self.out, self.golden, bug, 1, None, torch.float32)
             self.expect(self.judge(), status)

@@ -1,73 +1,19 @@
-"""Runs a function on several ranks: forks of this process, which has imported torch, connected by Gloo."""
+"""Runs a function on ranks, which find imported and looked through what each of them else would when it trains and records."""
 
-import os
-import signal
-import sys
-import tempfile
-import time
-import traceback
-from datetime import timedelta
-from pathlib import Path
+import forks
+import torch._dynamo  # noqa: F401 (imported by an optimizer's first step)
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
-
-import torch  # noqa: E402
-import torch._dynamo  # noqa: E402,F401 (each rank would import it at its first optimizer step)
-import torch.distributed as dist  # noqa: E402
-
-SECONDS = 300      # that a call may take; only a rank that waits forever needs as many
-GRACE_SECONDS = 1  # that the other ranks get after the first one failed
+import shardproof.golden
+import shardproof.recorder  # noqa: F401
+from shardproof import clipping
 
 
 def run(world_size, function, *arguments):
     """Calls function(rank, *arguments) on each rank and returns the results in the order of the ranks."""
-    with tempfile.TemporaryDirectory() as folder:
-        children = {fork(rank, world_size, Path(folder), function, arguments): rank for rank in range(world_size)}
-        failed = wait(children)
-        if failed:
-            texts = [path.read_text() for path in sorted(Path(folder).glob("*.error"))]
-            raise AssertionError(f"ranks {sorted(failed)} failed:\n" +
-                                 ("\n".join(texts) or f"none of them ended within {SECONDS} s"))
-        return [torch.load(f"{folder}/{rank}.result", weights_only=False) for rank in range(world_size)]
+    clipping.look_through_installed()  # in a fork it copies most of this process
+    return forks.run(world_size, function, *arguments)
 
 
-def fork(rank, world_size, folder, function, arguments):
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        torch.set_num_threads(1)
-        store = dist.FileStore(str(folder / "store"), world_size)
-        store.set_timeout(timedelta(seconds=SECONDS))
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size,
-                                timeout=timedelta(seconds=SECONDS))
-        torch.save(function(rank, *arguments), folder / f"{rank}.result")
-        # Gloo fails on a rank that still connects when another one leaves. One that fails is ended by `wait`.
-        store.set(f"ended/{rank}", "")
-        store.wait([f"ended/{other}" for other in range(world_size)])
-        status = 0
-    except BaseException:
-        (folder / f"{rank}.error").write_text(f"rank {rank}: {traceback.format_exc()}")
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def wait(children):
-    """Waits for all children, and ends those that still run after another one failed. Returns the failed ranks."""
-    running, failed, deadline = dict(children), [], time.monotonic() + SECONDS
-    while running:
-        for child in list(running):
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                rank = running.pop(child)
-                if status:
-                    failed.append(rank)
-                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-        if time.monotonic() > deadline:
-            for child in running:
-                os.kill(child, signal.SIGKILL)
-        time.sleep(0.005)
-    return failed
+def run_each(world_size, function, calls):
+    """Calls function(rank, *arguments) with the arguments of each call, one call after the other on the same ranks."""
+    return run(world_size, lambda rank: [function(rank, *arguments) for arguments in calls])

@@ -3,7 +3,7 @@ script that ends with a status other than 0 when a test fails."""
 
 import sys
 
-import ranks
+import forks
 import torch
 import torch.distributed as dist
 
@@ -29,12 +29,12 @@ def on_rank(rank):
 
 
 def test_numbers():
-    for values, _ in ranks.run(2, on_rank):
+    for values, _ in forks.run(2, on_rank):
         assert values == [[3.0, 10.0], [6.0, 20.0]]
 
 
 def test_shapes():
-    for _, shape in ranks.run(2, on_rank):
+    for _, shape in forks.run(2, on_rank):
         assert shape == [4, 2]
 
 

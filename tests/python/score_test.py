@@ -16,6 +16,8 @@ from unittest import mock
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE.parent / "support")]
 
+import in_fork  # noqa: E402
+import shardproof.command  # noqa: E402
 from processes import process_of, wait_for  # noqa: E402
 from said import FolderTest  # noqa: E402
 from shardproof.score import command, faults  # noqa: E402
@@ -42,7 +44,7 @@ def test_numbers(layout):
         optimizer.step()
 """
 SIZES = """
-import torch, ranks
+import torch, forks
 import torch.distributed as dist
 
 def total(rank):
@@ -50,7 +52,7 @@ def total(rank):
     dist.all_reduce(value)
     return value.item()
 
-assert [ranks.run(size, total) for size in (1, 2, 3)] == [[1], [2, 2], [3, 3, 3]]
+assert [forks.run(size, total) for size in (1, 2, 3)] == [[1], [2, 2], [3, 3, 3]]
 """
 
 
@@ -240,17 +242,25 @@ class Ends(FolderTest):
 class Suites(unittest.TestCase):
     """The suite in score_cases.py. The backend's extension is built if it was not."""
 
+    @classmethod
+    def setUpClass(cls):
+        command.why_no_faults()  # imports torch and the extension, which forks then have
+
     def setUp(self):
         self.json = Path(self.enterContext(tempfile.TemporaryDirectory())) / "score.json"
 
-    def run_in(self, folder, *arguments):
+    def run_in(self, folder, *arguments, anew=False):
         environment = dict(os.environ, PYTHONPATH=str(HERE.parents[1] / "python"), SHARDPROOF_CHECKER="python")
-        return subprocess.run([sys.executable, "-B", "-m", "shardproof", "score", "--json", str(self.json), *arguments],
+        arguments = ["score", "--json", str(self.json), *arguments]
+        if not anew:
+            return in_fork.run(shardproof.command.main, arguments, folder, environment, 300)
+        return subprocess.run([sys.executable, "-B", "-m", "shardproof", *arguments],
                               cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
     def test_a_script(self):
+        """As a user runs the command."""
         done = self.run_in(HERE, "--kinds", "average,weight_corrupt", "--max", "3", "--fail-under", "50", "--",
-                           sys.executable, CASES)
+                           sys.executable, CASES, anew=True)
         self.assertEqual(done.returncode, 1, done.stderr)  # 33 % is less than 50 %
         self.assertIn("1 of 3 faults were noticed (33 %)", done.stdout)
         lines = [line for line in done.stdout.splitlines() if line.startswith(("average", "weight"))]

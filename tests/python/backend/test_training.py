@@ -4,7 +4,11 @@ import logging
 import unittest
 
 import torch
+import torch._dynamo  # each rank would import it at its first optimizer step
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from ranks import RanksTest
 
@@ -43,10 +47,6 @@ def batch(index):
 
 
 def fsdp2_and_tensor_parallel(rank, size):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
-                                                   parallelize_module)
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     module = model()

@@ -15,8 +15,11 @@ from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/support")]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/support"), str(HERE.parent)]
 
+import in_fork  # noqa: E402
+import pytest  # noqa: E402
+import ranks  # noqa: E402,F401 (imports what ranks need)
 from processes import process_of, wait_for  # noqa: E402
 from said import SaidTest, ended  # noqa: E402
 from shardproof import program, pytest_plugin  # noqa: E402
@@ -26,14 +29,25 @@ TIMEOUT = 60  # seconds; what test_hangs takes
 LIMIT = 300   # seconds that a busy machine may need for what takes one or two on an idle one
 
 
+def arguments(*options):
+    """Those of pytest with the plugin, and with no other."""
+    return ["-p", "shardproof.pytest_plugin", "-p", "no:cacheprovider", *options]
+
+
+def places(folder):
+    return f"--basetemp={folder}/runs", f"--rootdir={folder}"
+
+
+def environment_of(folder, **environment):
+    return dict(os.environ, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTHONPATH=str(ROOT / "python"), NOTES=f"{folder}/notes",
+                **environment)
+
+
 def start(folder, *options, **environment):
-    """Starts pytest with the plugin, and with no other."""
-    found = dict(os.environ, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTHONPATH=str(ROOT / "python"),
-                 NOTES=f"{folder}/notes", **environment)
-    command = [sys.executable, "-B", "-m", "pytest", "-p", "shardproof.pytest_plugin", "-p", "no:cacheprovider",
-               f"--basetemp={folder}/runs", f"--rootdir={folder}", *options]
-    return subprocess.Popen(command, cwd=folder, env=found, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            preexec_fn=heeds_interrupts)
+    """Starts pytest as a user does."""
+    command = [sys.executable, "-B", "-m", "pytest", *arguments(*places(folder), *options)]
+    return subprocess.Popen(command, cwd=folder, env=environment_of(folder, **environment), text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=heeds_interrupts)
 
 
 def heeds_interrupts():
@@ -42,7 +56,14 @@ def heeds_interrupts():
 
 
 def run(folder, *options, **environment):
-    return ended(start(folder, *options, **environment), 500)
+    """The exit status of a pytest that has ended, and its report before its errors."""
+    return ended_in_fork(folder, *places(folder), *options, **environment)
+
+
+def ended_in_fork(folder, *options, **environment):
+    done = in_fork.run(pytest.main, arguments(*options), folder, environment_of(folder, **environment),
+                       forget=("shardproof.pytest_plugin",))
+    return done.returncode, done.stdout + done.stderr
 
 
 def notes(folder, prefix=""):
@@ -66,8 +87,9 @@ class PluginTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         folder = cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        cls.status, cls.text = run(folder, str(HERE / "plugin_cases.py"), f"--shardproof-timeout={TIMEOUT}",
-                                   f"--junit-xml={folder}/junit.xml", "--durations=0", "-rA", "-o", "junit_logging=all")
+        cls.status, cls.text = ended(start(
+            folder, str(HERE / "plugin_cases.py"), f"--shardproof-timeout={TIMEOUT}", f"--junit-xml={folder}/junit.xml",
+            "--durations=0", "-rA", "-o", "junit_logging=all"), 500)
         report = Path(folder) / "junit.xml"
         if not report.exists():
             raise AssertionError(cls.text)
@@ -226,7 +248,7 @@ class SessionTest(SaidTest):
         test = self.write("import sys\ndef test():\n"
                           "    assert 'shardproof' in sys.modules\n"
                           "    assert not {'torch', 'multiprocessing', 'shardproof.pytest_ranks'} & set(sys.modules)\n")
-        self.expect(run(self.folder, test), 0)
+        self.expect(ended(start(self.folder, test), LIMIT), 0)
 
     def test_the_example_of_the_page(self):
         page = (ROOT / "docs" / "recorded_runs.md").read_text()
@@ -276,14 +298,10 @@ class SessionTest(SaidTest):
 
     def test_a_program_that_pytest_takes_as_a_place_of_tests(self):
         test = self.write("def test_one(): pass\n")
-        command = [sys.executable, "-B", "-m", "pytest", "-p", "shardproof.pytest_plugin", "-p", "no:cacheprovider", test]
-        found = dict(os.environ, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTHONPATH=str(ROOT / "python"))
         for options, status, words in ((["--shardproof", PROGRAM], 4, f"Write --shardproof={PROGRAM} with an equals sign"),
                                        ([f"--shardproof={PROGRAM}"], 0, "1 passed"),
                                        (["--shardproof", PROGRAM, f"--rootdir={self.folder}"], 0, "1 passed")):
-            done = subprocess.run([*command, *options], cwd=self.folder, env=found, capture_output=True, text=True,
-                                  timeout=LIMIT, check=False)
-            self.expect((done.returncode, done.stdout + done.stderr), status, words)
+            self.expect(ended_in_fork(self.folder, test, *options), status, words)
 
     def test_unresolved_tensors_fail_a_session_that_asks_for_it(self):
         test = [str(HERE / "plugin_cases.py"), "-k", "test_unresolved"]
