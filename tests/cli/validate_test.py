@@ -128,6 +128,14 @@ class Validate(cli_test.CommandTest):
                                         f"faults: [{{kind: slow, host: 0, seconds: 0}}, {fault}]\n", status=2)
                 self.assertRegex(done.stdout, r"FINDING bad_input \(no host\): faults\[1\], [a-z]+, never acted: ")
 
+    def test_a_key_that_a_kind_of_fault_does_not_take_is_bad_input(self):
+        for fault, said in (("{kind: corrupt, rank: 1, at_call: 3}", "a corrupt fault does not take at_call; leave it out, or "
+                                                                     "plant one of kill, hang, cut, lag"),
+                            ("{kind: kill, rank: 1, probability: 0.5}", "a kill fault does not take probability"),
+                            ("{kind: cut, rank: 1, seconds: 2}", "a cut fault does not take seconds")):
+            done, _ = self.validate(f"stages: [groups]\nfaults: [{fault}]\n", ranks=2, status=2)
+            self.assertIn(said, done.stderr)
+
     def test_wrong_training_follows_its_host(self):
         # Of 4 ranks on 4 hosts those of a tp pair change with the rotation.
         done, found = self.validate("stages: [training]\n" + FOUR_HOSTS +

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
+#include <set>
 
 #include "base/error.h"
 #include "base/read_text.h"
@@ -128,6 +130,27 @@ class SuiteMap {
   std::vector<std::string> known_;
 };
 
+// Keys that some kinds alone take.
+void require_taken_keys(const SuiteMap& map, const YamlNode& node, PlantedKind kind) {
+  using enum PlantedKind;
+  static const std::map<std::string, std::set<PlantedKind>> takers = {
+      {"pattern", {kCorrupt}},
+      {"side", {kCorrupt}},
+      {"first", {kCorrupt}},
+      {"stride", {kCorrupt}},
+      {"bit", {kCorrupt}},
+      {"probability", {kCorrupt}},
+      {"seconds", {kSlow, kClock, kLag}},
+      {"at_call", {kKill, kHang, kCut, kLag}},
+      {"heal_s", {kCut, kLag}}};
+  for (const YamlEntry& entry : node.entries) {
+    const auto found = takers.find(entry.key);
+    if (found == takers.end() || found->second.contains(kind)) continue;
+    map.fail(node, fmt::format("a {} fault does not take {}", kind, entry.key),
+             fmt::format("leave it out, or plant one of {}", fmt::join(found->second, ", ")));
+  }
+}
+
 PlantedFault read_fault(const std::string& file, const YamlNode& node) {
   PlantedFault fault;
   SuiteMap map(file, node, "a fault");
@@ -153,6 +176,7 @@ PlantedFault read_fault(const std::string& file, const YamlNode& node) {
   map.integer("at_call", fault.at_call, 0, kMany);
   map.number("heal_s", fault.heal_s, 0, 1e6);
   map.no_others();
+  require_taken_keys(map, node, fault.kind);
   const int named = (fault.host >= 0) + (fault.rank >= 0) + !fault.link.empty();
   if (named != 1 || (!fault.link.empty() && fault.link.size() != 2)) {
     map.fail(node, "a fault needs one of host, rank and link", "write host: 1, or link: [0, 1]");
