@@ -106,11 +106,13 @@ bool Comparison::is_noise(const std::vector<double>& remaining, double noise_of_
   return sum <= kMeanNoise * noise_of_dtype * count;
 }
 
+bool Comparison::is_above_noise(size_t token) const {
+  return size_of(differences[token], token) > kMostNoise * noise;
+}
+
 int64_t Comparison::count_above_noise() const {
   int64_t count = 0;
-  for (size_t i = 0; i < differences.size(); ++i) {
-    count += size_of(differences[i], i) > kMostNoise * noise ? 1 : 0;
-  }
+  for (size_t i = 0; i < differences.size(); ++i) count += is_above_noise(i) ? 1 : 0;
   return count;
 }
 

@@ -69,6 +69,7 @@ struct Comparison {
   double size_of(double difference, size_t token) const {
     return std::abs(difference) / weights[token];
   }
+  bool is_above_noise(size_t token) const;  // by its difference without a cause
   int64_t count_above_noise() const;
 };
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -162,65 +163,64 @@ std::vector<Claim> best_claims(const Comparison& comparison, std::string& listed
   return claims;
 }
 
-// "; those are in rows 3, 7 only", "; those are in segments 2, 3 of row 0 only"; "" when many rows
-// and many segments differ.
-std::string wrong_rows(const Comparison& comparison) {
-  constexpr size_t kListed = 4;
-  std::set<int64_t> rows, segments, all_segments;
-  for (size_t i = 0; i < comparison.differences.size(); ++i) {
-    const Token& token = comparison.pair.tokens[i];
-    const double size = comparison.size_of(comparison.differences[i], i);
-    if (size > kMostNoise * comparison.noise) rows.insert(token.row);
-  }
-  if (rows.empty() || rows.size() > kListed) return "";
-  for (size_t i = 0; i < comparison.differences.size(); ++i) {
-    const Token& token = comparison.pair.tokens[i];
-    const double size = comparison.size_of(comparison.differences[i], i);
-    if (token.row != *rows.begin()) continue;
-    all_segments.insert(token.segment);
-    if (size > kMostNoise * comparison.noise) segments.insert(token.segment);
-  }
-  const auto few_of = [](size_t few, size_t all) { return few < all && 2 * few <= all; };
-  const bool few_rows = few_of(rows.size(), static_cast<size_t>(comparison.pair.rows));
-  const auto plural = [](const std::set<int64_t>& numbers) {
-    return numbers.size() > 1 ? "s" : "";
-  };
-  if (rows.size() == 1 && segments.size() < all_segments.size()) {
-    return fmt::format("; those are in segment{} {} of row {} only", plural(segments),
-                       fmt::join(segments, ", "), *rows.begin());
-  }
-  if (!few_rows) return "";
-  return fmt::format("; those are in row{} {} only", plural(rows), fmt::join(rows, ", "));
-}
+constexpr size_t kListedRows = 4;
 
-// "row 3 differs throughout, ..": what is possible where all tokens above noise are those of a few
-// whole rows; "" where they are not.
-std::string whole_rows(const Comparison& comparison) {
-  constexpr double kThroughout = 0.65;
-  constexpr size_t kListed = 4;
-  struct Row {
-    double wrong = 0, tokens = 0;
-  };
-  std::map<int64_t, Row> rows;
+struct RowCount {
+  double wrong = 0, tokens = 0;
+};
+
+// The rows with a token above noise.
+std::map<int64_t, RowCount> wrong_rows(const Comparison& comparison) {
+  std::map<int64_t, RowCount> rows;
   for (size_t i = 0; i < comparison.differences.size(); ++i) {
-    Row& row = rows[comparison.pair.tokens[i].row];
-    const double size = comparison.size_of(comparison.differences[i], i);
-    row.wrong += size > kMostNoise * comparison.noise ? 1 : 0;
+    RowCount& row = rows[comparison.pair.tokens[i].row];
+    row.wrong += comparison.is_above_noise(i) ? 1 : 0;
     ++row.tokens;
   }
-  const size_t all = rows.size();
   std::erase_if(rows, [](const auto& row) { return row.second.wrong == 0; });
+  return rows;
+}
+
+bool are_few(const std::map<int64_t, RowCount>& rows, const Comparison& comparison) {
+  return !rows.empty() && rows.size() <= kListedRows &&
+         2 * std::ssize(rows) <= comparison.pair.rows;
+}
+
+// "; those are in rows 3, 7 only", "; those are in segments 2, 3 of row 0 only"; "" when many rows
+// and many segments differ.
+std::string wrong_rows_text(const std::map<int64_t, RowCount>& rows, const Comparison& comparison) {
+  const auto plural = [](const auto& numbers) { return numbers.size() > 1 ? "s" : ""; };
+  if (rows.size() == 1) {
+    std::set<int64_t> segments, all_segments;
+    for (size_t i = 0; i < comparison.differences.size(); ++i) {
+      const Token& token = comparison.pair.tokens[i];
+      if (token.row != rows.begin()->first) continue;
+      all_segments.insert(token.segment);
+      if (comparison.is_above_noise(i)) segments.insert(token.segment);
+    }
+    if (segments.size() < all_segments.size()) {
+      return fmt::format("; those are in segment{} {} of row {} only", plural(segments),
+                         fmt::join(segments, ", "), rows.begin()->first);
+    }
+  }
+  if (!are_few(rows, comparison)) return "";
+  return fmt::format("; those are in row{} {} only", plural(rows),
+                     fmt::join(std::views::keys(rows), ", "));
+}
+
+// What is possible where the tokens above noise are those of a few whole rows; "" where they are
+// not.
+std::string whole_rows_text(const std::map<int64_t, RowCount>& rows, const Comparison& comparison) {
+  constexpr double kThroughout = 0.65;
   const bool throughout = std::ranges::all_of(rows, [](const auto& row) {
     return row.second.tokens > 2 && row.second.wrong >= kThroughout * row.second.tokens;
   });
-  if (rows.empty() || rows.size() > kListed || 2 * rows.size() > all || !throughout) return "";
-  std::vector<int64_t> numbers;
-  for (const auto& [number, row] : rows) numbers.push_back(number);
-  const bool one = numbers.size() == 1;
+  if (!throughout || !are_few(rows, comparison)) return "";
+  const bool one = rows.size() == 1;
   return fmt::format(
       "row{} {} differ{} throughout, and no other does: other tokens stood before, or the mask, "
       "position_ids or a prefix cache was another one there",
-      one ? "" : "s", fmt::join(numbers, ", "), one ? "s" : "");
+      one ? "" : "s", fmt::join(std::views::keys(rows), ", "), one ? "s" : "");
 }
 
 // What the files lack that could tell causes apart.
@@ -293,12 +293,13 @@ void describe_without_cause(const Comparison& comparison, const std::string& lis
     sizes.push_back(comparison.size_of(comparison.differences[i], i));
     sum += sizes.back();
   }
+  const std::map<int64_t, RowCount> rows = wrong_rows(comparison);
   const double mean = sum / static_cast<double>(comparison.differences.size());
   finding.without_cause = fmt::format(
       "no known cause: the mean difference is {:.2g} of 1 + |logprob|, and noise of {} is at most "
       "{:.2g}; {} of {} tokens differ by more than {:.2g}{}",
       mean, finding.dtype, kMeanNoise * comparison.noise, finding.above_noise, finding.compared,
-      kMostNoise * comparison.noise, wrong_rows(comparison));
+      kMostNoise * comparison.noise, wrong_rows_text(rows, comparison));
   // A computation in bfloat16 whose logprobs were saved in a wider dtype.
   const double noise_of_bfloat16 = noise_of(0x1p-7);
   const bool few =
@@ -309,8 +310,8 @@ void describe_without_cause(const Comparison& comparison, const std::string& lis
           : "stale or partly updated weights, other weights, quantization, another attention mask "
             "or position_ids: chosen logprobs alone do not tell these apart; " +
                 advice(comparison.pair);
-  if (const std::string rows = few ? whole_rows(comparison) : ""; !rows.empty())
-    finding.possible = rows;
+  if (const std::string whole = few ? whole_rows_text(rows, comparison) : ""; !whole.empty())
+    finding.possible = whole;
   if (const std::string extra_key = extra_key_text(comparison); !extra_key.empty())
     finding.possible = extra_key;
   if (const std::string unrelated = unrelated_text(comparison); !unrelated.empty())

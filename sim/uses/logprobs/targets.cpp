@@ -39,7 +39,7 @@ Found count_neighbors(const Comparison& comparison, const std::vector<int64_t>& 
     if (same) found.left[i] = difference;
     if (!same) found.squared += difference * difference;
     if (std::abs(token.a) <= -std::log(kOpen)) continue;
-    const bool right = comparison.size_of(difference, i) <= kMostNoise * comparison.noise;
+    const bool right = !comparison.is_above_noise(i);
     for (Neighbors* counts : {same ? &found.same : &found.other,
                               same ? &same_of_row[token.row] : &other_of_row[token.row]}) {
       counts->all += 1;
