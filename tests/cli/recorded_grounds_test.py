@@ -12,6 +12,14 @@ from recorded_test import (ADAM, DP, PARAMETERS, TP, JudgedTest, Run, adam_step,
 
 
 class Grounds(JudgedTest):
+    def test_two_judged_runs_are_compared_whatever_their_names(self):
+        for out, run in (("a", recorded(TP)), ("b", recorded(TP)), ("c", recorded(DP))):
+            self.judged_pair(recorded(), run, "--out", self.folder / out, status=0)
+        same = self.run_to_end("compare-runs", self.folder / "a", self.folder / "b", status=0).stdout
+        self.assertRegex(same, r"same +\S+ and \S+ on .*\n1 case in both runs: 1 the same to the bit, 0 differ\n")
+        self.assertIn("other mesh: tp=2 in A, dp=2 in B",
+                      self.run_to_end("compare-runs", self.folder / "a", self.folder / "c", status=1).stdout)
+
     def test_moments_of_small_gradients_are_judged(self):
         """Gradients of 1e-6: their squares are far below the roundings of a parameter."""
         def run_of(mesh=(), lost=False):
