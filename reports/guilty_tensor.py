@@ -153,7 +153,7 @@ def describe_ranks(ranks):
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-def counted(case):
+def counted(case, whole):
     """What the worst row of the judge says: how many elements are wrong, and which one is the worst."""
     row = case["divergence"].get("worst") or {}
     if not row.get("bad_count") or row.get("count") is None:
@@ -161,9 +161,8 @@ def counted(case):
     microbatch = f", microbatch {row['microbatch']}" if row.get("microbatch") else ""
     of = "the sum" if row.get("partial") else f"rank {row.get('rank', 0)}{microbatch}"
     text = f"{row['bad_count']} of {row['count']} elements of {of} are wrong."
-    at = row.get("worst_global_index")
-    if flat_index(at, row.get("global_shape", [])) >= 0:
-        text += (f" Worst (diamond): {at} golden {number(row.get('golden_value')):.6g}, actual "
+    if whole.worst >= 0:
+        text += (f" Worst (diamond): {row['worst_global_index']} golden {number(row.get('golden_value')):.6g}, actual "
                  f"{number(row.get('actual_value')):.6g}.")
     return text
 
@@ -171,7 +170,7 @@ def counted(case):
 def caption(case, whole):
     """What the judge counts, and what a cell of the picture stands for. The run records no allowance of other elements
     than the worst: which of them are wrong is not known here."""
-    text = f"{counted(case)} Colors show errors, not which elements are over their allowances."
+    text = f"{counted(case, whole)} Colors show errors, not which elements are over their allowances."
     if len(whole.shape) > 1:
         text += f" Down: {' x '.join(map(str, whole.shape[:-1]))}, across: {whole.shape[-1]}."
     if whole.summed:

@@ -7,6 +7,7 @@ import io
 import math
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 try:
@@ -102,16 +103,15 @@ def warned(views):
 def limits_of_matches(cases):
     """Sentences: what the matches of this run do not claim."""
     compared = [case for case in cases if run_data.shown_verdict(case) in ("match", "mismatch")]
-    for reference in sorted({case["reference"] for case in compared if case.get("reference")}):
-        many = sum(case.get("reference") == reference for case in compared)
+    counts = lambda key: sorted(Counter(case[key] for case in compared if case.get(key)).items())
+    for reference, many in counts("reference"):
         yield (f"{many} of {len(cases)} cases were judged against {reference}, not against one device: an error that "
                "both layouts make is not seen.")
     many = sum(case["verdict"] == "match" and case.get("rests_on", {}).get("trains", False) and
                case["rests_on"].get("gradients") == 0 for case in compared)
     if many:
         yield f"{many} of {len(cases)} cases trained without a gradient to judge, as where every step was skipped."
-    for rows in sorted({case["sample_rows"] for case in compared if case.get("sample_rows")}):
-        many = sum(case.get("sample_rows") == rows for case in compared)
+    for rows, many in counts("sample_rows"):
         yield (f"{many} of {len(cases)} cases were judged on {rows} row{'' if rows == 1 else 's'} of each tensor: an error "
                "outside of them is not seen.")
 

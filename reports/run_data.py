@@ -122,8 +122,8 @@ CASE = Object({
     "device": text, "sequence_parallel": flag, "world_size": size, "mesh": MESH, "seconds": real,
     "expected": Object({"verdict": text, "kind": text}), "may_be_refused": flag, "tensors_compared": count,
     "sample_rows": count, "reference": text, "rests_on": Object({"trains": flag, "gradients": count}), "worst_ratio": real,
-    "worst_tensor": text, "unresolved": [UNRESOLVED], "replay": text, "replay_file": text, "files": [text], "ranks": [RANK], "tensors": [TENSOR],
-    "virtual_time": VIRTUAL_TIME, "divergence": DIVERGENCE})
+    "worst_tensor": text, "unresolved": [UNRESOLVED], "replay": text, "replay_file": text, "files": [text],
+    "ranks": [RANK], "tensors": [TENSOR], "virtual_time": VIRTUAL_TIME, "divergence": DIVERGENCE})
 LEFT_OUT = Object({"name!": text, "file": text, "backend": text, "reason": text})
 RUN = Object({"command": text, "version": text, "started": text, "seconds": real, "interrupted": flag,
               "exit_status": integer, "environment": Map(text)})

@@ -27,6 +27,7 @@ from .program_state import Buffers, random_states
 from .sources.declared import DeclaredSlot, is_of_output, layout_of_output
 from .sources.dtensor import DTensorBoxes, is_dtensor, local_of
 from .sources.find import find_mesh, find_slots, models_of
+from .sources.slot import held_gradient
 
 # From the widest to the narrowest.
 PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -561,10 +562,6 @@ class Recorder:
         if self._rows is not None:
             header["rows"] = self._rows
         return header | {"only": self._only}
-
-
-def held_gradient(parameter) -> torch.Tensor | None:
-    return getattr(parameter, "main_grad", None) if parameter.grad is None else parameter.grad
 
 
 def first_tensor(output) -> torch.Tensor | None:

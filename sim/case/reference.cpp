@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/count_of.h"
+
 namespace shardproof::sim {
 
 ParallelSpec reference_layout(const ReferenceSpec& reference) {
@@ -35,25 +37,22 @@ std::string reference_name(const ReferenceSpec& reference) {
                      reference.sequence_parallel ? " with sequence_parallel" : "");
 }
 
-std::string reference_note(const CaseSpec& spec) {
+std::string against_text(const CaseSpec& spec) {
   if (!spec.reference.is_set()) return "";
-  return fmt::format(
-      "against {}, not against one device: an error that both layouts make is not "
-      "seen",
-      reference_name(spec.reference));
+  return fmt::format("against {}, not against one device", reference_name(spec.reference));
 }
 
-std::string sampled_match(const CaseSpec& spec) {
+std::string sampled_text(const CaseSpec& spec) {
   if (spec.sample_rows == 0) return "";
-  return fmt::format("match on {} row{} of each tensor", spec.sample_rows,
-                     spec.sample_rows > 1 ? "s" : "");
+  return fmt::format("on {} of each tensor", count_of(spec.sample_rows, "row"));
 }
 
 std::string match_limits(const CaseSpec& spec) {
-  std::string note = reference_note(spec);
-  if (spec.sample_rows == 0) return note;
-  return fmt::format("{}{}on {} row{} of each tensor: an error outside of them is not seen", note,
-                     note.empty() ? "" : "\n", spec.sample_rows, spec.sample_rows > 1 ? "s" : "");
+  std::string note = against_text(spec), sampled = sampled_text(spec);
+  if (!note.empty()) note += ": an error that both layouts make is not seen";
+  if (sampled.empty()) return note;
+  return fmt::format("{}{}{}: an error outside of them is not seen", note, note.empty() ? "" : "\n",
+                     sampled);
 }
 
 std::string folder_of_run(const std::string& folder, int64_t run) {

@@ -12,14 +12,13 @@ namespace shardproof::sim {
 ParallelSpec reference_layout(const ReferenceSpec& reference);
 // "tp2", "fsdp4 tp2 with sequence_parallel"; "one rank".
 std::string reference_name(const ReferenceSpec& reference);
-// What a reader of a result must know of the comparison: "against tp2, not against one device: ..";
-// "" of a case without a reference.
-std::string reference_note(const CaseSpec& spec);
+// "against tp2, not against one device"; "" of a case without a reference.
+std::string against_text(const CaseSpec& spec);
 // What a match of the case does not claim: one line for its reference, one for rows that it does
 // not compare; "" of a case that is compared whole with one device.
 std::string match_limits(const CaseSpec& spec);
-// "match on 4 rows of each tensor"; "" where all are compared.
-std::string sampled_match(const CaseSpec& spec);
+// "on 4 rows of each tensor"; "" where all are compared.
+std::string sampled_text(const CaseSpec& spec);
 // The runs that make a reference: the first in float64, whose values the case is compared with. In
 // a lower precision, and in float64 where a case fails by little, there are others in the case's
 // precision, which show how far roundings carry this layout: run 0 as it is, the further ones moved

@@ -25,9 +25,8 @@ struct CaseComparison {
   // Settings of the case that the runs do not share: "other seed: 7 in A, 5 in B".
   std::vector<std::string> settings;
   std::string other;  // why tensors cannot be compared, or other verdicts; the case then differs
-  bool by_digests = false;  // a run kept no tensors: what differs are the phases of steps
-  std::vector<std::string>
-      record;              // how to record its values: one command for both, or A's and B's
+  bool by_digests = false;          // a run kept no tensors: what differs are the phases of steps
+  std::vector<std::string> record;  // what records its values: of both runs, or of A and of B
   std::string other_seed;  // "7 in A, 5 in B": all numbers are drawn anew, so nothing is compared
   bool differs() const { return !differing.empty() || !other.empty() || !other_seed.empty(); }
 };

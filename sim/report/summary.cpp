@@ -92,12 +92,8 @@ std::map<std::string, int64_t> limits_of_matches(const std::vector<judge::CaseRe
   std::map<std::string, int64_t> cases;
   for (const judge::CaseResult& result : results) {
     if (result.verdict != Verdict::kMatch || !result.spec.judged) continue;
-    const CaseSpec& spec = result.spec;
-    if (spec.reference.is_set()) {
-      ++cases[fmt::format("against {}, not against one device", reference_name(spec.reference))];
-    }
-    if (spec.sample_rows > 0) {
-      ++cases[fmt::format("on {} of each tensor", count_of(spec.sample_rows, "row"))];
+    for (const std::string& limit : {against_text(result.spec), sampled_text(result.spec)}) {
+      if (!limit.empty()) ++cases[limit];
     }
     if (judge::lacks_gradients(result.account.grounds)) ++cases["without a gradient to judge"];
   }
@@ -215,12 +211,9 @@ std::string case_line(const judge::CaseResult& result, bool color) {
                         grounds, 100 * result.worst_ratio);
     const std::string unresolved = judge::unresolved_text(result.account, result.spec.precision);
     if (!unresolved.empty()) line += ", " + painted(unresolved, kYellow, color);
-    if (result.spec.reference.is_set()) {
-      line += fmt::format(", match against {}, not against one device",
-                          reference_name(result.spec.reference));
+    for (const std::string& limit : {against_text(result.spec), sampled_text(result.spec)}) {
+      if (!limit.empty()) line += ", match " + limit;
     }
-    const std::string sampled = sampled_match(result.spec);
-    if (!sampled.empty()) line += ", " + sampled;
   } else if (result.verdict != Verdict::kMatch) {
     line += fmt::format("   as expected: {}", what_it_says(result));
   }

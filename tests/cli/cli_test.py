@@ -741,7 +741,8 @@ class Grounds(CommandTest):
 
     def test_a_policy_that_scores_nothing_rests_on_no_tokens(self):
         for stages, tokens in (("{do: score, fails: true}, {do: refit}", None), ("{do: score}, {do: refit}", 10)):
-            text = self.run_lines("data: {lengths: [5, 3, 4, 2]}", "workload: policy", f"run: {{refit: {{tensor_parallel_size: 1}}, stages: [{stages}]}}", out="run")
+            text = self.run_lines("data: {lengths: [5, 3, 4, 2]}", "workload: policy",
+                                  f"run: {{refit: {{tensor_parallel_size: 1}}, stages: [{stages}]}}", out="run")
             self.assertEqual(tokens, self.results("run")["cases"][0]["rests_on"]["scored_tokens"])
             self.assertEqual("scored token" in text, tokens is not None)
 

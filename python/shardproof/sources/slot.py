@@ -16,6 +16,11 @@ def local_number(tensor: torch.Tensor) -> float:
     return float(getattr(tensor, "_local_tensor", tensor))
 
 
+def held_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    """`.grad`, or Megatron's `.main_grad` where there is none."""
+    return getattr(parameter, "main_grad", None) if parameter.grad is None else parameter.grad
+
+
 class Slot:
     """The plain slot: a tensor of which nothing is known but that this rank holds it."""
 
@@ -31,10 +36,7 @@ class Slot:
         return self.parameter.detach()
 
     def gradient(self) -> torch.Tensor | None:
-        """`.grad`, or Megatron's `.main_grad` where there is none."""
-        found = self.parameter.grad
-        if found is None:
-            found = getattr(self.parameter, "main_grad", None)
+        found = held_gradient(self.parameter)
         if found is not None and found.layout != torch.strided:
             raise Error(f'The gradient of "{self.name}" has the layout {found.layout}',
                         "Build the embedding with sparse=False")
