@@ -12,4 +12,15 @@ inline bool has_avx2_and_fma() {
 #endif
 }
 
+// Whether it has the parts of AVX-512 that all processors with more than its first one have.
+inline bool has_avx512() {
+#if defined(__x86_64__)
+  return has_avx2_and_fma() && __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
 }  // namespace shardproof

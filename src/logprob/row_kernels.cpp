@@ -9,6 +9,7 @@ namespace shardproof {
 RowKernels row_kernels_of_any_processor() { return kKernelsHere; }
 
 RowKernels row_kernels() {
+  if (has_avx512()) return row_kernels_of_avx512();
   return has_avx2_and_fma() ? row_kernels_of_avx2() : row_kernels_of_any_processor();
 }
 

@@ -43,8 +43,9 @@ struct RowKernels {
 // The widest kernels that this processor can run.
 RowKernels row_kernels();
 
-// Both are instances of row_loops.h.
+// These are instances of row_loops.h.
 RowKernels row_kernels_of_any_processor();
-RowKernels row_kernels_of_avx2();  // needs FMA too
+RowKernels row_kernels_of_avx2();    // needs FMA too
+RowKernels row_kernels_of_avx512();  // has_avx512()
 
 }  // namespace shardproof

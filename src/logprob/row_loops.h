@@ -1,6 +1,7 @@
-// The loops of row_kernels.h in vectors of eight lanes, for the instructions of the including file.
+// The loops of row_kernels.h in vectors, for the instructions of the including file.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -11,6 +12,19 @@ namespace shardproof {
 namespace {  // each file that includes this has its own copy, for its own instructions
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+// So many columns are read at once: their sum in float32 is added in float64. While one stretch is
+// computed, the next one is fetched.
+constexpr int64_t kStretch = 1024;
+
+// Fetches the place one stretch behind `count` columns; it may lie outside of the row.
+template <class Element>
+inline void fetch_ahead(const Element* columns, int64_t count) {
+  constexpr auto kSize = static_cast<int64_t>(sizeof(Element)), kCacheLine = int64_t{64};
+  const uintptr_t place = reinterpret_cast<uintptr_t>(columns) + kStretch * kSize;
+  for (int64_t offset = 0; offset < count * kSize; offset += kCacheLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(place + offset));
+  }
+}
 
 // x = n ln 2 + r with |r| <= ln 2 / 2; exp(x) = 2^n exp(r). Coefficients: Cephes, expf.
 inline Floats exp_lanes(Floats x) {
@@ -55,15 +69,20 @@ inline float largest_of(const Element* logits, int64_t columns) {
 
 template <class Element>
 RowSum row_sum(const Element* logits, int64_t columns, float scale) {
-  constexpr int64_t kStretch = 1024;  // float32 sums of so many columns are added in float64
-  const float max = largest_of(logits, columns);
-  const float base = max == kMinusInfinity ? 0 : max;
+  float max = kMinusInfinity;  // of the columns so far
   double total = 0;
   for (int64_t begin = 0; begin < columns; begin += kStretch) {
     const int64_t end = begin + kStretch < columns ? begin + kStretch : columns;
+    const float here = largest_of(logits + begin, end - begin);
+    if (here > max) {
+      if (max != kMinusInfinity) total *= std::exp(static_cast<double>(max - here) * scale);
+      max = here;
+    }
+    const float base = max == kMinusInfinity ? 0 : max;
     Floats even = {}, odd = {};
     int64_t i = begin;
     for (; i + 2 * kLanes <= end; i += 2 * kLanes) {
+      fetch_ahead(logits + i, 2 * kLanes);
       even += exp_lanes((load_lanes(logits + i) - base) * scale);
       odd += exp_lanes((load_lanes(logits + i + kLanes) - base) * scale);
     }
@@ -77,7 +96,6 @@ RowSum row_sum(const Element* logits, int64_t columns, float scale) {
 
 template <class Element>
 float row_total(const Element* logits, int64_t columns, float base) {
-  constexpr int64_t kStretch = 1024;  // as in row_sum
   double total = 0;
   for (int64_t begin = 0; begin < columns; begin += kStretch) {
     const int64_t end = begin + kStretch < columns ? begin + kStretch : columns;
@@ -102,6 +120,7 @@ void exp_row(const Element* logits, int64_t columns, const ExpTerms& given, Out*
   const ExpTerms terms = given;  // a copy cannot overlap `out`
   int64_t i = 0;
   for (; i + kLanes <= columns; i += kLanes) {
+    fetch_ahead(logits + i, kLanes);
     store_lanes(exp_terms(load_lanes(logits + i), terms), out + i);
   }
   if (i == columns) return;

@@ -1,5 +1,6 @@
-// Vectors of eight float32, read from and written to float32 or the bits of bfloat16. They use the
-// instructions for which the including file is compiled, for loops over rows in main memory.
+// Vectors of float32, read from and written to float32 or the bits of bfloat16. They use the
+// instructions for which the including file is compiled, for loops over rows in main memory. A file
+// with other instructions may define SHARDPROOF_FLOAT_LANES, the float32 of a vector, before.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +9,14 @@
 namespace shardproof {
 namespace {  // each file that includes this has its own copy, for its own instructions
 
+#ifdef SHARDPROOF_FLOAT_LANES
+constexpr int64_t kLanes = SHARDPROOF_FLOAT_LANES;
+#else
 constexpr int64_t kLanes = 8;
-using Floats = float __attribute__((vector_size(32)));
-using Words = uint32_t __attribute__((vector_size(32)));
-using HalfWords = uint16_t __attribute__((vector_size(16)));
+#endif
+using Floats = float __attribute__((vector_size(4 * kLanes)));
+using Words = uint32_t __attribute__((vector_size(4 * kLanes)));
+using HalfWords = uint16_t __attribute__((vector_size(2 * kLanes)));
 
 inline Floats load_lanes(const float* from) {
   Floats out;

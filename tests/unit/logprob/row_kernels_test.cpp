@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/processor.h"
 #include "logprob/vocab_parallel_logprob.h"
 #include "tests/unit/logprob/worlds.h"
 
@@ -16,7 +17,12 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-std::vector<RowKernels> all_kernels() { return {row_kernels_of_any_processor(), row_kernels()}; }
+std::vector<RowKernels> all_kernels() {
+  std::vector<RowKernels> kernels = {row_kernels_of_any_processor()};
+  if (has_avx2_and_fma()) kernels.push_back(row_kernels_of_avx2());
+  if (has_avx512()) kernels.push_back(row_kernels_of_avx512());
+  return kernels;
+}
 
 float exponential(const RowKernels& kernels, float x, float max = 0, float factor = 1) {
   float out = -1;
@@ -25,7 +31,8 @@ float exponential(const RowKernels& kernels, float x, float max = 0, float facto
 }
 
 // Lengths around one vector, around the loops' steps, and around their stretch of 1024.
-const std::vector<int64_t> kLengths = {0, 1, 7, 8, 9, 15, 16, 31, 32, 33, 1000, 1023, 1025, 4099};
+const std::vector<int64_t> kLengths = {0,  1,  7,  8,  9,    15,   16,   17,   31,  32,
+                                       33, 63, 64, 65, 1000, 1023, 1024, 1025, 4099};
 
 const float* floats(const at::Tensor& tensor) { return tensor.const_data_ptr<float>(); }
 const uint16_t* bits(const at::Tensor& tensor) {
@@ -76,6 +83,27 @@ TEST_CASE("the largest and the sum of rows of any length, both types, at any sca
           CHECK(found.sum == 0);
           continue;
         }
+        const at::Tensor max = golden.max();
+        CHECK(found.max == static_cast<float>(max.item<double>()));
+        const at::Tensor scaled = (golden - max) * static_cast<double>(scale);
+        CHECK(found.sum == Approx(scaled.exp().sum().item<double>()).epsilon(1e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("a sum whose larger logits come later, behind columns that are excluded", "[LP-1]") {
+  constexpr int64_t kColumns = 5000;
+  at::Tensor wide = random_tensor({kColumns}, 3) + at::arange(kColumns).div(1024, "floor") * 30;
+  wide.narrow(0, 0, 1100).fill_(-kInfinity);
+  wide.narrow(0, 2040, 1100).fill_(-kInfinity);
+  for (const float scale : {1.0f, 0.02f, 1e-6f, 1e29f}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor row = wide.to(dtype), golden = row.to(at::kDouble);
+      for (const RowKernels& kernels : all_kernels()) {
+        INFO(c10::toString(dtype) << " scale " << scale);
+        const RowSum found = dtype == at::kFloat ? kernels.sum_float(floats(row), kColumns, scale)
+                                                 : kernels.sum_bfloat16(bits(row), kColumns, scale);
         const at::Tensor max = golden.max();
         CHECK(found.max == static_cast<float>(max.item<double>()));
         const at::Tensor scaled = (golden - max) * static_cast<double>(scale);
