@@ -9,7 +9,7 @@ import random
 
 import cli_test
 import logprobs_test
-from logprobs_test import SEED, Batch, rounded
+from logprobs_test import NOISY, SEED, Batch, rounded
 
 
 class LogprobsValuesTest(cli_test.CommandTest):
@@ -100,6 +100,61 @@ class LogprobsValuesTest(cli_test.CommandTest):
         self.expect(self.compare(batch, added, a), 1, "the cause is known: added", "A is log(exp(B) + 0.001) at every token")
         constant = [[value and -1.5 for value in row] for row in a]
         self.assertNotIn("known: limit", self.compare(batch, a, constant).stdout)
+
+    def both_ways(self, batch, a, b, *texts):
+        """`texts` have the names {0} and {1}, of the other file and of the first one."""
+        for pair, names in (((a, b), "BA"), ((b, a), "AB")):
+            self.expect(self.compare(batch, *pair), 1, *(text.format(*names) for text in texts))
+
+    def test_the_likeliest_token_in_place_of_the_chosen_one(self):
+        batch = Batch(random.Random(f"{SEED} likeliest"))
+        most = batch.score(NOISY, target=lambda row, t, logits: max(logits) - logits[batch.ids[row][t]])
+        self.both_ways(batch, batch.score(NOISY), most, "the cause is known: likeliest_token", "{0} is higher at",
+                       "{0} has the logprob of the likeliest token, and {1} that of the chosen one")
+
+    def test_a_penalty_on_tokens_that_stood_before(self):
+        """The probabilities of other tokens rise by as much as theirs fall."""
+        draw = random.Random(f"{SEED} repeated")
+        for packed in (0, 2):
+            batch, penalty = Batch(draw, vocab=96, packed=packed), draw.uniform(0.5, 2)
+            a, b = batch.score("float32"), batch.score("float32")
+            for row in range(batch.rows):
+                before = set()
+                for t in range(batch.length):
+                    if batch.begins(row, t):
+                        before.clear()
+                    elif before:
+                        logits = [z - penalty * (v in before) for v, z in enumerate(batch.logits[row][t])]
+                        b[row][t] = logprobs_test.log_softmax_of(logits, batch.ids[row][t])
+                    before.add(batch.ids[row][t])
+            self.both_ways(batch, a, b, "the cause is known: repeated_tokens", "{0} is lower at",
+                           "whose id stands before in their " + ("segment" if packed else "row"), "{0} has a penalty")
+
+    def test_means_and_sums_so_far(self):
+        batch = Batch(random.Random(f"{SEED} sums"), packed=2)
+        a = batch.score("float32")
+        for mean in (False, True):
+            for unit in ("row", "segment"):
+                b = []
+                for row, values in enumerate(a):
+                    total = count = 0
+                    b.append([])
+                    for t, value in enumerate(values):
+                        if unit == "segment" and batch.begins(row, t):
+                            total = count = 0
+                        total, count = total + value, count + (value != 0)
+                        b[-1].append(total / (count if mean else 1) if value else 0.0)
+                self.both_ways(batch, a, b, "the cause is known: cumulative",
+                               f"{{0}} at each token is the {'mean' if mean else 'sum'} of {{1}} up to it within each {unit}")
+
+    def test_smoothed_targets(self):
+        """No offset and no renormalization, though all tokens are lower by about as much."""
+        batch = Batch(random.Random(f"{SEED} smoothed"))
+        for share in (0.05, 0.2):
+            def mean_logit(row, t, logits):
+                return share * (sum(logits) / len(logits) - logits[batch.ids[row][t]])
+            self.both_ways(batch, batch.score(NOISY), batch.score(NOISY, target=mean_logit), "the cause is known: smoothed",
+                           "{0} is about", "and lower at tokens of a probability near 1 too", "with label smoothing of about")
 
     def test_a_factor_that_predicts_nothing(self):
         """The logprobs of improbable tokens in A, of probable ones in B: A times any small number is nearer to B."""

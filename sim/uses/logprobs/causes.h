@@ -20,7 +20,7 @@ std::optional<Claim> propose_log_base(const Comparison& comparison);
 std::optional<Claim> propose_factor(const Comparison& comparison);
 // b = a / n, or a = b / n, where n is the number of the row's scored tokens, or one more.
 std::optional<Claim> propose_mean(const Comparison& comparison);
-// b is the sum of a up to each token within rows or segments, or the reverse.
+// b is the sum of a up to each token within rows or segments, or its mean, or the reverse.
 std::optional<Claim> propose_cumulative(const Comparison& comparison);
 // b = exp(a), or a = exp(b).
 std::optional<Claim> propose_probability(const Comparison& comparison);
@@ -30,6 +30,8 @@ std::optional<Claim> propose_limit(const Comparison& comparison);
 std::optional<Claim> propose_added(const Comparison& comparison);
 // b = a + c with one c, found as the median of b - a.
 std::optional<Claim> propose_offset(const Comparison& comparison);
+// b = f * a - c with 0 < f < 1 and c > 0, or the reverse: smoothed targets (smoothed.cpp).
+std::optional<Claim> propose_smoothed(const Comparison& comparison);
 // b[t] = a[t + k] with 0 < |k| <= 4, within rows or within segments.
 std::optional<Claim> propose_shift(const Comparison& comparison);
 // Rows of b are other rows of a.
@@ -71,6 +73,11 @@ std::optional<Claim> propose_token_id(const Comparison& comparison);
 // One file scores the token k later or earlier, from the right logits: only tokens whose neighbor
 // there has the same id are right (targets.cpp).
 std::optional<Claim> propose_targets(const Comparison& comparison);
+// One file has the logprob of the likeliest token: it is higher where the chosen token is another,
+// and equal as often as the likeliest token is the one that was drawn (other_tokens.cpp).
+std::optional<Claim> propose_likeliest(const Comparison& comparison);
+// A penalty on tokens whose id stands before in their row or segment (other_tokens.cpp).
+std::optional<Claim> propose_repeated(const Comparison& comparison);
 // Rows of one or some of n replicas, dealt in blocks or in turn.
 std::optional<Claim> propose_replica(const Comparison& comparison);
 // Every row, or some rows, from one position on that is above 2.

@@ -49,6 +49,7 @@ bool may_be_claimed(const Claim& claim);
 // rounded in a half precision alone has 1 rounding, one that is summed in the dtype itself about
 // sqrt(K).
 double noise_of(double epsilon);
+inline constexpr double kEpsilonOfBfloat16 = 0x1p-7;
 
 // What all proposals compare with: the differences without a cause.
 struct Comparison {

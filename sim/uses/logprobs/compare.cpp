@@ -29,6 +29,7 @@ constexpr Propose kCauses[] = {
     propose_versions,       propose_vocabulary_shard, propose_token_id,      propose_replica,
     propose_late_positions, propose_context_shard,    propose_temperature,   propose_normalization,
     propose_rounded,        propose_targets,          propose_limit,         propose_added,
+    propose_likeliest,      propose_repeated,         propose_smoothed,
 };
 
 constexpr double kFew = 0.1;  // of the tokens: "few tokens differ"
@@ -301,7 +302,7 @@ void describe_without_cause(const Comparison& comparison, const std::string& lis
       mean, finding.dtype, kMeanNoise * comparison.noise, finding.above_noise, finding.compared,
       kMostNoise * comparison.noise, wrong_rows_text(rows, comparison));
   // A computation in bfloat16 whose logprobs were saved in a wider dtype.
-  const double noise_of_bfloat16 = noise_of(0x1p-7);
+  const double noise_of_bfloat16 = noise_of(kEpsilonOfBfloat16);
   const bool few =
       finding.above_noise <= kFew * finding.compared && median_size(sizes) <= comparison.noise;
   finding.possible =

@@ -194,9 +194,9 @@ void find_counting_tokens(Pair& pair, const IntegerTensors& integers) {
 }
 
 void collect_tokens(Pair& pair, const IntegerTensors& integers) {
-  const std::vector<int64_t> ids = integers.read("input_ids", {pair.rows, pair.length});
+  pair.ids = integers.read("input_ids", {pair.rows, pair.length});
   const std::vector<int64_t> versions = integers.read("versions", {pair.rows, pair.length});
-  pair.has_ids = !ids.empty();
+  pair.has_ids = !pair.ids.empty();
   pair.has_versions = !versions.empty();
   for (int64_t row = 0; row < pair.rows; ++row) {
     int64_t segment = -1, begin = 0;
@@ -218,7 +218,7 @@ void collect_tokens(Pair& pair, const IntegerTensors& integers) {
       }
       const Token token{.row = row,
                         .position = position,
-                        .id = ids.empty() ? -1 : ids[i],
+                        .id = pair.has_ids ? pair.ids[i] : -1,
                         .version = versions.empty() ? -1 : versions[i],
                         .segment = segment,
                         .in_segment = position - begin,
@@ -283,6 +283,11 @@ Pair read_pair(const std::string& path_a, const std::string& path_b) {
   }
   check_ids(pair);
   pair.routes = read_routes(path_a, path_b, pair.rows, pair.length, pair.counts);
+  return pair;
+}
+
+Pair turned_pair(Pair pair) {
+  for (Token& token : pair.tokens) std::swap(token.a, token.b);
   return pair;
 }
 

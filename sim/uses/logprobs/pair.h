@@ -37,6 +37,7 @@ struct Pair {
   std::vector<double> a, b;         // [B, S]
   std::vector<char> counts;         // [B, S]
   std::vector<int64_t> lengths;     // [B]; empty without them
+  std::vector<int64_t> ids;         // [B, S]; empty without input_ids
   std::vector<int64_t> segment;     // [B, S]; all 0 without segments
   std::vector<Token> tokens;        // with finite values, in the order of the batch
   std::vector<int64_t> non_finite;  // indices into [B, S] of the others that count
@@ -56,5 +57,8 @@ struct Pair {
 
 // Throws Error(kBadInput) for files that cannot be compared.
 Pair read_pair(const std::string& path_a, const std::string& path_b);
+
+// A's values as B's and the reverse, in `tokens` alone.
+Pair turned_pair(Pair pair);
 
 }  // namespace shardproof::sim::logprobs

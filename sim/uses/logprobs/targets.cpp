@@ -25,7 +25,7 @@ struct Found {
   std::vector<double> left;      // differences of those with the same id; NaN: another one
 };
 
-Found count_neighbors(const Comparison& comparison, const std::vector<int64_t>& ids, int64_t by) {
+Found count_neighbors(const Comparison& comparison, int64_t by) {
   const Pair& pair = comparison.pair;
   Found found;
   found.left.assign(pair.tokens.size(), NAN);
@@ -33,8 +33,8 @@ Found count_neighbors(const Comparison& comparison, const std::vector<int64_t>& 
   for (size_t i = 0; i < pair.tokens.size(); ++i) {
     const Token& token = pair.tokens[i];
     const int64_t from = token.position + by;
-    if (from < 0 || from >= pair.length || ids[pair.at(token.row, from)] < 0) continue;
-    const bool same = ids[pair.at(token.row, from)] == token.id;
+    if (from < 0 || from >= pair.length) continue;
+    const bool same = pair.ids[pair.at(token.row, from)] == token.id;
     const double difference = comparison.differences[i];
     if (same) found.left[i] = difference;
     if (!same) found.squared += difference * difference;
@@ -59,12 +59,10 @@ Found count_neighbors(const Comparison& comparison, const std::vector<int64_t>& 
 std::optional<Claim> propose_targets(const Comparison& comparison) {
   const Pair& pair = comparison.pair;
   if (!pair.has_ids) return std::nullopt;
-  std::vector<int64_t> ids(pair.counts.size(), -1);
-  for (const Token& token : pair.tokens) ids[pair.at(token.row, token.position)] = token.id;
   std::optional<Claim> best;
   for (int64_t by = -kFarthest; by <= kFarthest; ++by) {
     if (by == 0) continue;
-    const Found found = count_neighbors(comparison, ids, by);
+    const Found found = count_neighbors(comparison, by);
     const auto& [same, other] = std::tie(found.same, found.other);
     if (same.all == 0 || same.right < kLeastRight * same.all) continue;
     if (other.all - other.right < kLeastWrong * other.all) continue;

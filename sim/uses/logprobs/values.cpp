@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/quantile.h"
 #include "sim/uses/logprobs/causes.h"
+#include "sim/uses/logprobs/moments.h"
 
 namespace shardproof::sim::logprobs {
 namespace {
@@ -107,6 +109,34 @@ double top_p_of_offset(const Comparison& comparison, double offset) {
   const double bound = -std::log(*top_p), size = std::abs(offset);
   const bool fits = size > kNearBound * bound && size <= bound + comparison.noise;
   return fits ? *top_p : 0;
+}
+
+// The sum of A up to each token within rows or segments, or its mean.
+std::vector<double> sums_of_a_so_far(const Comparison& comparison, bool in_segments, bool mean) {
+  const std::vector<Token>& tokens = comparison.pair.tokens;
+  std::vector<double> out;
+  double sum = 0, count = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const bool begins = i == 0 || tokens[i].row != tokens[i - 1].row ||
+                        (in_segments && tokens[i].segment != tokens[i - 1].segment);
+    if (begins) sum = count = 0;
+    sum += tokens[i].a;
+    ++count;
+    out.push_back(mean ? sum / count : sum);
+  }
+  return out;
+}
+
+// Whether what remains behind an offset is more than noise and follows A, as behind a line.
+bool leaves_a_line(const Comparison& comparison, double offset) {
+  constexpr double kFollows = 0.5;
+  std::vector<double> a, remaining;
+  for (const Token& token : comparison.pair.tokens) {
+    a.push_back(token.a);
+    remaining.push_back(token.b - token.a - offset);
+  }
+  return !comparison.is_noise(remaining) &&
+         std::abs(moments_of(a, remaining).correlation()) >= kFollows;
 }
 
 // Whether an offset also moves tokens that the lower file gives a probability near 1: a logprob
@@ -221,28 +251,26 @@ std::optional<Claim> propose_mean(const Comparison& comparison) {
 }
 
 std::optional<Claim> propose_cumulative(const Comparison& comparison) {
-  const std::vector<Token>& tokens = comparison.pair.tokens;
+  const Pair turned_tokens = turned_pair(comparison.pair);
+  const Comparison turned(turned_tokens);
   std::optional<Claim> best;
   for (const bool of_b : {true, false}) {
     for (const bool in_segments : {false, true}) {
       if (in_segments && !comparison.pair.has_segments) continue;
-      std::vector<double> predicted;
-      double sum = 0;  // of the unit so far
-      for (size_t i = 0; i < tokens.size(); ++i) {
-        const bool begins = i == 0 || tokens[i].row != tokens[i - 1].row ||
-                            (in_segments && tokens[i].segment != tokens[i - 1].segment);
-        if (begins) sum = 0;
-        predicted.push_back(of_b ? sum + tokens[i].a : tokens[i].a - sum);
-        sum = of_b ? predicted.back() : tokens[i].a;
+      for (const bool mean : {false, true}) {
+        const Comparison& seen = of_b ? comparison : turned;
+        auto claim = judge_prediction(
+            seen, sums_of_a_so_far(seen, in_segments, mean),
+            {.cause = "cumulative",
+             .text = fmt::format("{} at each token is the {} of {} up to it within each {}",
+                                 of_b ? "B" : "A", mean ? "mean" : "sum", of_b ? "A" : "B",
+                                 in_segments ? "segment" : "row"),
+             .likely = fmt::format("one file has the {} of the sequence so far; save that of each "
+                                   "token",
+                                   mean ? "mean logprob" : "logprob"),
+             .description = std::log(8)});
+        if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
       }
-      auto claim = judge_prediction(
-          comparison, predicted,
-          {.cause = "cumulative",
-           .text = fmt::format("{} at each token is the sum of {} up to it within each {}",
-                               of_b ? "B" : "A", of_b ? "A" : "B", in_segments ? "segment" : "row"),
-           .likely = "one file has the logprob of the sequence so far; save that of each token",
-           .description = std::log(4)});
-      if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
     }
   }
   return best;
@@ -269,10 +297,8 @@ std::optional<Claim> propose_limit(const Comparison& comparison) {
   constexpr size_t kFewest = 4;  // tokens at the limit, and above it
   std::optional<Claim> best;
   for (const bool of_b : {true, false}) {
-    Pair turned = comparison.pair;  // so that the limited file is b, which the other one predicts
-    if (!of_b) {
-      for (Token& token : turned.tokens) std::swap(token.a, token.b);
-    }
+    // The limited file is b, which the other one predicts.
+    const Pair turned = of_b ? comparison.pair : turned_pair(comparison.pair);
     const std::vector<Token>& tokens = turned.tokens;
     double limit = 0;
     for (const Token& token : tokens) limit = std::min(limit, token.b);
@@ -317,6 +343,7 @@ std::optional<Claim> propose_added(const Comparison& comparison) {
 std::optional<Claim> propose_offset(const Comparison& comparison) {
   const double offset = median(comparison.differences);
   if (!moves_likely_tokens(comparison, offset)) return std::nullopt;
+  if (leaves_a_line(comparison, offset)) return std::nullopt;
   const std::vector<double> predicted = map_a(comparison, [&](double a) { return a + offset; });
   if (const double top_p = top_p_of_offset(comparison, offset); top_p > 0) {
     const char* higher = offset > 0 ? "B" : "A";
