@@ -127,6 +127,7 @@ class Validate(cli_test.CommandTest):
                 done, _ = self.validate("stages: [environment, pairs]\n" + FOUR_HOSTS +
                                         f"faults: [{{kind: slow, host: 0, seconds: 0}}, {fault}]\n", status=2)
                 self.assertRegex(done.stdout, r"FINDING bad_input \(no host\): faults\[1\], [a-z]+, never acted: ")
+                self.assertEqual(done.stdout.count("round 0"), len({*re.findall(r"(?m)^(\w+) +round 0", done.stdout)}))
 
     def test_a_key_that_a_kind_of_fault_does_not_take_is_bad_input(self):
         for fault, said in (("{kind: corrupt, rank: 1, at_call: 3}", "a corrupt fault does not take at_call; leave it out, or "

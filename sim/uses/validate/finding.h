@@ -48,6 +48,7 @@ struct ValidationFinding {
   std::string link = {};                // "node1 - node2"; "": not a link
   std::string pattern = {};             // of wrong elements
   std::string message = {};             // whole sentences
+  bool at_end = false;                  // of the whole run, though it is counted in the last stage
 };
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ValidationFinding, stage, kind, round, hosts, ranks, link,

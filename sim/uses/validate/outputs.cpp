@@ -62,7 +62,8 @@ ValidationFinding bad_input_of(const ValidationResult& result, std::string messa
   return {.stage = last.stage,
           .kind = FindingKind::kBadInput,
           .round = last.round,
-          .message = std::move(message)};
+          .message = std::move(message),
+          .at_end = true};
 }
 
 }  // namespace
@@ -170,6 +171,9 @@ std::string verdict_text(const ValidationResult& result) {
                             odd.at("value").get<std::string>(), odd.at("usual").get<std::string>());
       }
     }
+  }
+  for (const ValidationFinding& finding : result.findings) {
+    if (finding.at_end) text += finding_line(finding);
   }
   return text + counts_text(result) + '\n';
 }

@@ -74,7 +74,6 @@ class Validation {
     if (!finding) return;
     result_.findings.push_back(std::move(*finding));
     ++result_.stages.back().findings;
-    on_stage_(result_.stages.back(), result_.findings);
   }
 
   bool goes_on(int64_t round) const {
