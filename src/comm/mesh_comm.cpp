@@ -34,8 +34,18 @@ Communicator& MeshComm::world() {
 }
 
 Communicator& MeshComm::of_ranks(const std::string& name, const std::vector<int64_t>& ranks) {
-  if (Communicator* known = find(name)) return *known;
+  if (Communicator* known = find(name)) {
+    SHARDPROOF_ASSERT(known->ranks() == global_ranks(ranks),
+                      "a group of this name has these ranks");
+    return *known;
+  }
   return group(name, ranks);
+}
+
+std::vector<int64_t> MeshComm::global_ranks(const std::vector<int64_t>& ranks) const {
+  std::vector<int64_t> in_world;
+  for (const int64_t rank : ranks) in_world.push_back(first_rank_ + rank);
+  return in_world;
 }
 
 MeshComm MeshComm::on_mesh(const std::string& name, const Mesh& mesh, int64_t first_rank) const {
@@ -55,8 +65,7 @@ Communicator& MeshComm::group(const std::string& name, const std::vector<int64_t
   if (slot) return *slot;
   const auto found = std::find(ranks.begin(), ranks.end(), rank_);
   SHARDPROOF_ASSERT(found != ranks.end(), "a rank is a member of its own group");
-  std::vector<int64_t> in_world;
-  for (const int64_t rank : ranks) in_world.push_back(first_rank_ + rank);
+  const std::vector<int64_t> in_world = global_ranks(ranks);
   const std::string full_name = prefix_ + name;
   c10::intrusive_ptr<c10d::Backend> backend;
   if (ranks.size() > 1) backend = factory_(full_name, in_world);

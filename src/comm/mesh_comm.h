@@ -35,6 +35,7 @@ class MeshComm {
  private:
   Communicator* find(const std::string& name) const;  // null: not yet made
   Communicator& group(const std::string& name, const std::vector<int64_t>& ranks);
+  std::vector<int64_t> global_ranks(const std::vector<int64_t>& ranks) const;
 
   Mesh mesh_;
   int64_t rank_;  // on this mesh

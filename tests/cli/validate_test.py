@@ -119,6 +119,12 @@ class Validate(cli_test.CommandTest):
                                     ranks=8, status=0)
         self.assertEqual(found["stages"][0]["checks"], 8 * 7 // 2)
 
+    def test_an_axis_has_no_name_of_another_group(self):
+        for name in ("world", "node", "rail", "half0"):
+            text = f"stages: [groups]\nrounds: 1\nmesh: {{{name}: 4}}\n"
+            done, _ = self.validate(text, status=2)
+            self.assertIn(f"'{name}' is the name of a group that every suite has", done.stderr)
+
     def test_a_fault_that_never_acts_is_bad_input(self):
         for fault in ("{kind: kill, host: 1, at_call: 100000}", "{kind: corrupt, host: 1, probability: 0}",
                       "{kind: corrupt, host: 1, stage: times}", "{kind: clock, host: 1, seconds: 9, stage: pairs}",
@@ -136,6 +142,18 @@ class Validate(cli_test.CommandTest):
                             ("{kind: cut, rank: 1, seconds: 2}", "a cut fault does not take seconds")):
             done, _ = self.validate(f"stages: [groups]\nfaults: [{fault}]\n", ranks=2, status=2)
             self.assertIn(said, done.stderr)
+
+    def test_each_case_that_trains_wrong_is_a_finding(self):
+        case = ("workload: train\nmodel: {vocab_size: 37, hidden_size: 24, intermediate_size: 40, num_attention_heads: 4, "
+                "num_hidden_layers: 1}\ndata: {lengths: [9, 6, 3, 8], sequence_length: 9}\nmatrix:\n  m:\n"
+                "    - {name: dp2, parallel.data_parallel_size: 2}\n    - {name: tp2, parallel.tensor_parallel_size: 2}\n")
+        scenario = self.write("two.yaml", case)
+        done, found = self.validate(f"stages: [training]\ntraining: {{scenarios: [{scenario}], rotations: 1}}\n"
+                                    "hosts: {ranks_per_host: 1}\nfaults: [{kind: corrupt, rank: 1, pattern: element}]\n",
+                                    "--backend", "emulated", ranks=2, status=1)
+        self.assertEqual(len(found["findings"]), 2, done.stdout)
+        for name in ("dp2", "tp2"):
+            self.assertIn(f"[{name}]", "".join(one["message"] for one in found["findings"]))
 
     def test_wrong_training_follows_its_host(self):
         # Of 4 ranks on 4 hosts those of a tp pair change with the rotation.

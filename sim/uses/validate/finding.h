@@ -48,6 +48,7 @@ struct ValidationFinding {
   std::string link = {};                // "node1 - node2"; "": not a link
   std::string pattern = {};             // of wrong elements
   std::string message = {};             // whole sentences
+  std::string case_name = {};           // whose training is wrong
   bool at_end = false;                  // of the whole run, though it is counted in the last stage
 };
 

@@ -68,6 +68,12 @@ std::vector<RankGroup> groups_of(int64_t rank, const std::vector<int64_t>& host_
   return groups;
 }
 
+bool is_built_in_group(const std::string& name) {
+  const bool is_half = name.starts_with("half") && name.size() > 4 &&
+                       name.find_first_not_of("0123456789", 4) == std::string::npos;
+  return name == "world" || name == "node" || name == "rail" || is_half;
+}
+
 int64_t pairing_rounds(int64_t world_size) {
   return world_size < 2 ? 0 : world_size + world_size % 2 - 1;
 }

@@ -25,6 +25,9 @@ struct RankGroup {
 std::vector<RankGroup> groups_of(int64_t rank, const std::vector<int64_t>& host_of,
                                  const std::vector<std::pair<std::string, int64_t>>& mesh);
 
+// Whether groups_of() has a group of this name for some hosts, whatever the mesh.
+bool is_built_in_group(const std::string& name);
+
 // The partner of `rank` in this round; -1: it has none. In `pairing_rounds(n)` rounds every pair
 // meets once (the circle method of round-robin tournaments).
 int64_t partner_of(int64_t rank, int64_t world_size, int64_t round);

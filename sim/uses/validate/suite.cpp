@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/read_text.h"
 #include "sim/case/scenario/yaml_tree.h"
+#include "sim/uses/validate/groups.h"
 
 namespace shardproof::sim::validate {
 
@@ -200,6 +201,10 @@ void read_mesh(SuiteMap& map, const std::string& file, Suite& suite) {
   map.with("mesh", [&](const YamlNode& node) {
     SuiteMap axes(file, node, "mesh");
     for (const YamlEntry& entry : node.entries) {
+      if (is_built_in_group(entry.key)) {
+        axes.fail(node, fmt::format("'{}' is the name of a group that every suite has", entry.key),
+                  "give the axis another name");
+      }
       int64_t size = 1;
       axes.integer(entry.key, size, 1, 65536);
       suite.mesh.emplace_back(entry.key, size);

@@ -140,7 +140,7 @@ class Validation {
     const auto alike = [&](const ValidationFinding& other) {
       return other.stage == finding.stage && other.kind == finding.kind &&
              other.hosts == finding.hosts && other.ranks == finding.ranks &&
-             other.link == finding.link;
+             other.link == finding.link && other.case_name == finding.case_name;
     };
     if (std::ranges::none_of(all, alike)) all.push_back(std::move(finding));
   }
@@ -290,6 +290,7 @@ class Validation {
           for (int64_t& rank : one.ranks) rank = members_[static_cast<size_t>(rank)];
         }
         found_.push_back(narrowed(std::move(one), result_.findings));
+        found_.back().case_name = spec.name;
       }
       note_digests(runs, stage);
     }
@@ -326,7 +327,8 @@ class Validation {
       found_.push_back({.stage = Stage::kTraining,
                         .kind = FindingKind::kBadInput,
                         .round = round,
-                        .message = fmt::format("{}: {}", spec.name, why)});
+                        .message = fmt::format("{}: {}", spec.name, why),
+                        .case_name = spec.name});
     }
     return nullptr;
   }
