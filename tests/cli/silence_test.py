@@ -47,6 +47,28 @@ class Silence(cli_test.CommandTest):
     def test_on_a_stage_and_at_its_boundaries(self):
         self.check("pp/faults", kinds=4)
 
+    def test_of_the_outputs_of_a_function(self):
+        """Another rank has the same values; this one returned them, and is not excused."""
+        for workload, label, rank, more in (
+                ("column_parallel_linear", "y", 1, "options: {gather_output: true}\n"),
+                ("vocab_parallel_cross_entropy", "loss", 0, ""),
+                ("refit", "param.model.embed_tokens.weight", 7, "options: {replicas: 2}\n")):
+            size = 4 if workload == "refit" else 1
+            case = (f"workload: {workload}\n{more}parallel: {{data_parallel_size: {size}, tensor_parallel_size: 2}}\n"
+                    f"faults: [{{kind: silence, rank: {rank}, label: {label}}}]\n")
+            for backend in ("emulated", "gloo"):
+                with self.subTest(workload, backend=backend):
+                    said = self.call("run", self.write("function.yaml", case), "--backend", backend, status=1)
+                    self.assertRegex(said, rf"tensor +{re.escape(label)} ")
+                    self.assertIn(f"it was not observed on rank {rank} only", said)
+
+    def test_a_function_of_nothing_proves_nothing(self):
+        for case, said in (("workload: mapping\noptions: {shape: [0, 24]}", "no output and no gradient has an element"),
+                           ("workload: column_parallel_linear\noptions: {samples: 0}", "all outputs and gradients are 0")):
+            case += "\nparallel: {tensor_parallel_size: 2}\nworld: {backend: emulated}\n"
+            self.assertIn(said, self.call("run", self.write("empty.yaml", case), status=2))
+            self.call("run", self.write("empty.yaml", case + "expect: {nothing_counted: true}\n"), status=0)
+
     def test_what_no_golden_names_cannot_be_silent(self):
         # The proofs of the optimizer: nothing would miss them.
         text = (SCENARIOS / "faults/silence.yaml").read_text()

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdlib>
 #include <string_view>
 
 #include "sim/case/names.h"
@@ -14,11 +16,24 @@ using nlohmann::json;
 
 namespace {
 
-// Whether `b` may replace the default `a`. An integer may stand for a fraction, not vice versa.
+// Whether `b` may replace the default `a`. An integer may stand for a fraction, not vice versa; the
+// items of a list are of the type of the default's items.
 bool same_type(const json& a, const json& b) {
   if (a.is_number_float()) return b.is_number();
   if (a.is_number_integer()) return b.is_number_integer();
+  if (a.is_array() && b.is_array() && !a.empty()) {
+    return std::ranges::all_of(b, [&](const json& item) { return same_type(a.front(), item); });
+  }
   return a.type() == b.type();
+}
+
+// Whether all numbers are finite, and integers so small that they can be sizes.
+bool is_in_range(const json& value) {
+  constexpr int64_t kMost = (int64_t{1} << 31) - 1;
+  if (value.is_array()) return std::ranges::all_of(value, is_in_range);
+  if (value.is_number_float()) return std::isfinite(value.get<double>());
+  if (value.is_number_unsigned()) return value.get<uint64_t>() <= kMost;
+  return !value.is_number_integer() || std::abs(value.get<int64_t>()) <= kMost;
 }
 
 // A workload of former versions, and what shows its subject now.
@@ -66,6 +81,12 @@ json checked_options(const Settings& settings, const KnownWorkload& workload) {
                     fmt::format("option {} is {}, of another type than its default {}", name,
                                 value.dump(), options[name].dump()),
                     "write a value of that type");
+    }
+    if (!is_in_range(value)) {
+      const std::string text =
+          value.is_number_float() ? fmt::format("{}", value.get<double>()) : value.dump();
+      settings.fail("options", fmt::format("option {} is {}", name, text),
+                    "write finite numbers, and integers of at most 2147483647 in size");
     }
     options[name] = value;
   }

@@ -164,8 +164,9 @@ void check_piece(const Piece& piece) {
   uint64_t count = 1;
   uint64_t reach = 0;
   for (size_t d = 0; d < piece.dims.size(); ++d) {
-    count *= piece.dims[d].size();
-    demand_fit(count <= piece.actual.size() || count == 0);
+    const uint64_t size = piece.dims[d].size();  // 0: the part is empty, whatever the others are
+    demand_fit(size == 0 || count <= (1ULL << 48) / size);
+    count *= size;
     int64_t largest = 0;
     for (const int64_t index : piece.dims[d]) {
       demand_fit(index >= -1 && index < (int64_t{1} << 40));

@@ -122,7 +122,8 @@ nlohmann::json to_json(const ResultRow& row);
 // Which of the golden's tensors a rank holds a part of.
 enum class Holds {
   kWhatItSays,  // only the rank knows: what it does not observe it need not hold
-  kModel,       // a rank of a model's mesh: each slot and parameter, in each of its microbatches
+  kEverything,  // a rank of a model's mesh: each slot and parameter, in each of its microbatches;
+                // of a registered workload: each output and gradient, since it returned one
   kRefits,      // a rank outside of the mesh: the weights that a policy sends it
 };
 

@@ -113,7 +113,7 @@ RankRecorder::RankRecorder(const CaseSpec& spec, const Mesh& mesh, int64_t rank,
     if (spec_.precision != Precision::kFloat64) gradient_addends_.emplace(spec_, *golden_);
   }
   report_.rank = rank;
-  if (is_model_workload(spec_.workload)) report_.holds = Holds::kModel;
+  if (is_model_workload(spec_.workload)) hold_everything();
 }
 
 bool RankRecorder::listens(Phase phase) const {

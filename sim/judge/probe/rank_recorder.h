@@ -48,6 +48,8 @@ class RankRecorder final : public Probe {
   // "initial.<parameter>" it follows the rank's own optimizer; it is judged where the golden has
   // it, in stages.
   void observe(const Observation& observation) override;
+  // From here on, what this rank does not observe is missing.
+  void hold_everything() { report_.holds = Holds::kEverything; }
   // Tensors that this rank's model leaves to other ranks from `first_step` on, in place of those
   // of an earlier call: it need not observe them.
   void leave_to_others(const std::vector<std::string>& tensors, int64_t first_step);

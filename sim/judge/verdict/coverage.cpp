@@ -108,6 +108,9 @@ class Emptiness {
   void add(const TensorAccount& tensor) {
     const ObservationKind kind = tensor.last->kind;
     const double scale = tensor.last->golden_scale;
+    const bool is_floating = tensor.last->dtype.find("float") != std::string::npos;
+    // Integers have no scale.
+    not_zero_ = not_zero_ || (tensor.elements.judged > 0 && (scale != 0 || !is_floating));
     const bool is_gradient = kind == ObservationKind::kGradient;
     if (is_gradient) {
       ++gradients_;
@@ -129,8 +132,8 @@ class Emptiness {
     const Largest& values = loss_.seen ? loss_ : scored_;
     const bool no_value = values.seen && values.magnitude == 0;
     const bool no_gradient = gradients_not_zero_ == 0 && (gradients_ == 0 || no_value || !skipped_);
-    grounds.is_empty =
-        is_model_workload(spec.workload) && no_gradient && (gradients_ > 0 || no_value);
+    grounds.proves = !is_model_workload(spec.workload);
+    grounds.is_empty = grounds.proves ? !not_zero_ : no_gradient && (gradients_ > 0 || no_value);
   }
 
  private:
@@ -143,7 +146,8 @@ class Emptiness {
     }
   };
   Largest loss_, scored_;
-  bool skipped_ = false;  // a step, as gradients that overflow let a scaler do
+  bool not_zero_ = false;  // a tensor
+  bool skipped_ = false;   // a step, as gradients that overflow let a scaler do
   int64_t gradients_ = 0, gradients_not_zero_ = 0, gradients_of_roundings_ = 0;
 };
 
@@ -206,6 +210,8 @@ std::string grounds_text(const Grounds& grounds) {
 
 std::string zeros_text(const Grounds& grounds) {
   if (!grounds.is_empty) return "";
+  if (grounds.proves)
+    return "all outputs and gradients are 0, so a match would show nothing of them";
   return (grounds.gradients > 0
               ? fmt::format("{}all {} gradients are 0", grounds.has_loss ? "" : "the loss and ",
                             grounds.gradients)
@@ -224,6 +230,9 @@ std::string roundings_text(const Grounds& grounds) {
 
 std::string empty_text(const Grounds& grounds) {
   if (!grounds.is_empty) return roundings_text(grounds);
+  if (grounds.proves) {
+    return zeros_text(grounds) + "; change options, or write expect: {nothing_counted: true}";
+  }
   if (grounds.has_loss) {
     return zeros_text(grounds) +
            "; let the loss depend on the parameters, or write expect: {nothing_counted: true}";

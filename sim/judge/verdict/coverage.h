@@ -35,6 +35,7 @@ struct Grounds {
   int64_t gradients_not_zero = 0;
   int64_t gradients_of_roundings = 0;  // of those: a match, which any value of its size would be
   bool trains = false;                 // the workload does
+  bool proves = false;                 // it is a registered workload
   bool scores_something = false;       // a logprob or score is not 0
   bool has_loss = false;               // one is not 0
   // All gradients are 0, with the loss or without a skipped step; without gradients the loss is, or

@@ -175,10 +175,13 @@ std::optional<EndingVerdict> of_unresolved(const CaseResult& result) {
 std::optional<EndingVerdict> of_nothing(const CaseResult& result) {
   const CaseSpec& spec = result.spec;
   if (!spec.judged || observed_anything(result) || spec.expect.nothing_counted) return {};
-  return EndingVerdict{Verdict::kBadInput, ResultKind::kBadInput,
-                       "nothing was compared: no stage of the case trains or scores to its end; "
-                       "add one, which shows what a stage that fails has left, or write expect: "
-                       "{nothing_counted: true}"};
+  const char* why = is_model_workload(spec.workload)
+                        ? "no stage of the case trains or scores to its end; add one, which shows "
+                          "what a stage that fails has left"
+                        : "no output and no gradient has an element; raise the sizes in options";
+  return EndingVerdict{
+      Verdict::kBadInput, ResultKind::kBadInput,
+      fmt::format("nothing was compared: {}, or write expect: {{nothing_counted: true}}", why)};
 }
 
 // A match of zeros with zeros would show nothing of what trains or scores.
@@ -210,9 +213,9 @@ constexpr std::optional<EndingVerdict> (*kDetectors[])(Judged& judged) = {
     [](Judged& judged) { return of_account(judged.result); },
     // What was left out of the judgement has a reason. Is anything left in it?
     [](Judged& judged) { return of_unresolved(judged.result); },
+    [](Judged& judged) { return of_nothing(judged.result); },
     // Everything was judged and is right: this detector checks that it is not all zeros.
     [](Judged& judged) { return of_grounds(judged.result); },
-    [](Judged& judged) { return of_nothing(judged.result); },
 };
 
 EndingVerdict first_verdict(Judged& judged) {

@@ -37,6 +37,8 @@ constexpr const char* kRegion = "hidden dropout";
 constexpr const char* kResidual = "residual dropout";
 
 WorkloadTensors block_inputs(Draw& draw, const Options& options) {
+  require_one_of(options, "block", {"plain", "checkpoint", "spread"});
+  require_one_of(options, "norm", {"plain", "checkpoint", "without_output"});
   const int64_t width = options["width"], hidden = options["hidden"];
   return {{"x", draw.normal({options["samples"], options["tokens"], width}), over_dp()},
           {"w1", draw.normal({hidden, width}), Layout({Cut::even(0, "tp")}), {"dp"}},

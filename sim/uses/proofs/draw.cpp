@@ -3,6 +3,9 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 #include "base/seed.h"
@@ -11,11 +14,23 @@
 namespace shardproof::sim::proofs {
 namespace {
 
+// Throws for sizes below 0, and where one input alone would fill half of this machine's memory.
 const std::vector<int64_t>& checked_shape(const std::vector<int64_t>& shape) {
+  constexpr double kBytes = 8, kGiB = double{1 << 30};
+  const double memory =
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  double bytes = kBytes;
   for (const int64_t size : shape) {
+    bytes *= static_cast<double>(size);
     if (size >= 0) continue;
     throw_bad_input(fmt::format("the options give an input the shape [{}]", fmt::join(shape, ",")),
                     "give sizes of 0 or more");
+  }
+  if (bytes > memory / 2) {
+    throw_bad_input(fmt::format("the options give an input the shape [{}], which takes {:.1f} GiB, "
+                                "and this machine has {:.1f}",
+                                fmt::join(shape, ","), bytes / kGiB, memory / kGiB),
+                    "give smaller sizes");
   }
   return shape;
 }
@@ -28,6 +43,14 @@ void require_positive(const Options& options, std::initializer_list<const char*>
     throw_bad_input(fmt::format("option {} is {}", name, options.at(name).dump()),
                     "give one above 0");
   }
+}
+
+void require_one_of(const Options& options, const char* name,
+                    const std::vector<std::string>& known) {
+  const std::string value = options.at(name);
+  if (std::ranges::find(known, value) != known.end()) return;
+  throw_bad_input(fmt::format("option {} is '{}'", name, value),
+                  fmt::format("known are '{}'", fmt::join(known, "', '")));
 }
 
 at::Generator Draw::next() {

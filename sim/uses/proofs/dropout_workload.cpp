@@ -42,6 +42,7 @@ Layout tokens_cut(const Options& options) {
 }
 
 WorkloadTensors dropout_inputs(Draw& draw, const Options& options) {
+  require_one_of(options, "wrong_stream", {"", "residual", "features", "tokens"});
   const std::vector<int64_t> shape = {options["samples"], options["tokens"], options["width"]};
   return {{"residual_in", draw.normal(shape), over_dp()},
           {"features_in", draw.normal(shape), features_cut()},

@@ -67,27 +67,20 @@ std::vector<int64_t> equal_blocks(int64_t size, int64_t stride, std::string_view
 
 // --- column_parallel_linear
 
-[[noreturn]] void bad_option(const char* name, const std::string& value, const char* known) {
-  throw_bad_input(fmt::format("option {} is '{}'", name, value),
-                  fmt::format("known are {}", known));
-}
-
 // Empty: the output is not fused.
 std::vector<int64_t> fused_blocks(const Options& options) {
   const int64_t out = options["out_features"];
   const std::string fused = options["fused"];
+  require_one_of(options, "fused", {"none", "gate_up", "qkv"});
   if (fused == "none") return {};
   if (fused == "gate_up") return {out / 2, out - out / 2};
-  if (fused == "qkv") return {out - 2 * (out / 4), out / 4, out / 4};
-  bad_option("fused", fused, "none, gate_up, qkv");
+  return {out - 2 * (out / 4), out / 4, out / 4};
 }
 
 bool gathers_output(const Options& options) {
   const std::string at_run_time = options["runtime_gather"];
-  if (at_run_time == "default") return options["gather_output"];
-  if (at_run_time == "yes") return true;
-  if (at_run_time == "no") return false;
-  bad_option("runtime_gather", at_run_time, "default, yes, no");
+  require_one_of(options, "runtime_gather", {"default", "yes", "no"});
+  return at_run_time == "default" ? options["gather_output"].get<bool>() : at_run_time == "yes";
 }
 
 Layout cut_rows(int64_t dim, const Options& options) {

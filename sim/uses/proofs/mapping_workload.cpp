@@ -67,9 +67,11 @@ bool maps_rows(const MappingKind& kind) {
   return kind.takes == Held::kHidden || kind.gives == Held::kHidden;
 }
 
-// The dim that is cut.
+// The dim that is cut, from 0.
 int64_t cut_dim(const Options& options) {
-  return maps_rows(kind_of(options)) ? 0 : options["dim"].get<int64_t>();
+  const int64_t dim = options["dim"], dims = std::ssize(options["shape"]);
+  if (maps_rows(kind_of(options))) return 0;
+  return dim < 0 ? dim + dims : dim;
 }
 
 Layout layout_of(Held held, const Options& options) {
@@ -100,10 +102,9 @@ void check_mapping_options(const MappingKind& kind, const Options& options) {
                                 fmt::join(shape, ", "), kind.name),
                     "give two sizes");
   }
-  const int64_t dim = cut_dim(options);
-  const bool cuts = kind.takes == Held::kPart || kind.gives == Held::kPart;
-  if (cuts && (dim < -dims || dim >= dims)) {
-    throw_bad_input(fmt::format("option dim is {}, but option shape has {} dims", dim, dims),
+  const int64_t given = options["dim"];
+  if (given != 0 && (given < -dims || given >= dims)) {
+    throw_bad_input(fmt::format("option dim is {}, but option shape has {} dims", given, dims),
                     "choose a dim of the shape");
   }
   if (trades(kind) && !options["uneven"] && (shape.empty() || shape[0] % ranks != 0)) {

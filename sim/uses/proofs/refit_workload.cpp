@@ -83,8 +83,20 @@ at::Tensor judged(const at::Tensor& tensor) {
   }
 }
 
+// Every family without experts, of which refit_model() sets none.
+std::vector<std::string> dense_families() {
+  std::vector<std::string> names;
+  for (const FamilyTraits& family : all_families()) {
+    if (!family.has_experts()) names.emplace_back(family.name);
+  }
+  return names;
+}
+
 WorkloadTensors refit_inputs(Draw& draw, const Options& options) {
-  require_positive(options, {"kv_heads", "budget_bytes"});
+  require_positive(options, {"kv_heads", "budget_bytes", "replicas"});
+  require_one_of(options, "family", dense_families());
+  require_one_of(options, "path", {"broadcast", "shared_memory"});
+  require_one_of(options, "data_parallel", {"replicate", "fsdp", "hybrid"});
   const int64_t dp = options["trainer_dp"];
   if (options["data_parallel"] == "hybrid" && dp % kCopies != 0) {
     throw_bad_input(fmt::format("trainer_dp is {}", dp),
@@ -104,13 +116,6 @@ WorkloadTensors plain_refit(const TensorsByName& full, const Options& options) {
     out.push_back({"param." + key, judged(tensor.is_floating_point() ? tensor.to(dtype) : tensor)});
   }
   return out;
-}
-
-RefitPath refit_path(const std::string& name) {
-  if (name == "broadcast") return RefitPath::kBroadcast;
-  if (name != "shared_memory")
-    throw_bad_input("path is '" + name + "'", "broadcast or shared_memory");
-  return RefitPath::kSharedMemory;
 }
 
 // The ranks of the trainer and of the receivers.
@@ -196,9 +201,10 @@ void send_weights(const TensorsByName& local, MeshComm& comm, const Options& opt
     tensors.push_back({key, cut(tensor, layout, roles.trainer, ranks.rank()).to(device),
                        tensor.sizes().vec(), layout});
   }
-  RefitOptions refit{.dtype = dtype_of_precision(options["dtype"]),
-                     .budget_bytes = options["budget_bytes"],
-                     .path = refit_path(options["path"])};
+  RefitOptions refit{
+      .dtype = dtype_of_precision(options["dtype"]),
+      .budget_bytes = options["budget_bytes"],
+      .path = options["path"] == "broadcast" ? RefitPath::kBroadcast : RefitPath::kSharedMemory};
   if (ranks.rank() != 0) return send_refit(tensors, refit, ranks, nullptr, device);
   const RefitInfo info = prepare_refit_info(tensors, refit.dtype);
   const auto buckets = refit_buckets(info, refit.budget_bytes);

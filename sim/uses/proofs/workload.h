@@ -63,6 +63,10 @@ inline Layout over_dp() { return Layout({Cut::even(0, "dp")}); }
 // Throws Error(kBadInput) unless each of these options is above 0.
 void require_positive(const Options& options, std::initializer_list<const char*> names);
 
+// Throws Error(kBadInput) unless the text of this option is one of `known`.
+void require_one_of(const Options& options, const char* name,
+                    const std::vector<std::string>& known);
+
 // Results of a sharded function besides its outputs.
 struct WorkloadNotes {
   // Bytes of the tensors that this rank's thread holds now.
@@ -82,7 +86,8 @@ struct Workload {
   Options options = Options::object();
   std::function<WorkloadTensors(Draw& draw, const Options& options)> inputs;
   std::function<WorkloadTensors(const TensorsByName& full, const Options& options)> plain;
-  // The outputs have the names of the plain ones; an intermediate value may be one. May throw
+  // The outputs have the names of the plain ones; an intermediate value may be one. A rank that
+  // returns one returns all of them, its copies too; one that returns none has none. May throw
   // Error(kRefused) before the first collective if this mesh cannot cut the inputs.
   std::function<WorkloadTensors(const TensorsByName& local, MeshComm& comm, const Options& options)>
       sharded = {};

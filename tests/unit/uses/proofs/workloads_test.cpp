@@ -120,25 +120,39 @@ TEST_CASE("options that are no choice, or would be passed over, are named with w
     Options set;
     const char* said;
   };
-  for (const Row& row :
-       std::vector<Row>{{"mapping",
-                         {{"mapping", "copy_with_all_reduce_backward"}, {"uneven", true}},
-                         "option uneven with mapping copy_with_all_reduce_backward"},
-                        {"mapping",
-                         {{"mapping", "all_reduce_with_identity_backward"}, {"uneven", true}},
-                         "option uneven with mapping all_reduce_with_identity_backward"},
-                        {"mapping",
-                         {{"mapping", "sequence_to_hidden"}, {"shape", {4, 5, 2}}},
-                         "takes [tokens, hidden]"},
-                        {"mapping",
-                         {{"mapping", "slice_with_all_gather_backward"}, {"dim", 2}},
-                         "option dim is 2, but option shape has 2 dims"},
-                        {"column_parallel_linear", {{"fused", "some"}}, "option fused is 'some'"},
-                        {"column_parallel_linear",
-                         {{"runtime_gather", "some"}},
-                         "option runtime_gather is 'some'"},
-                        {"stream_init", {{"axis", "dp"}}, "option axis is 'dp'"},
-                        {"stream_init", {{"ranks", 0}}, "option ranks is 0"}}) {
+  for (const Row& row : std::vector<Row>{
+           {"mapping",
+            {{"mapping", "copy_with_all_reduce_backward"}, {"uneven", true}},
+            "option uneven with mapping copy_with_all_reduce_backward"},
+           {"mapping",
+            {{"mapping", "all_reduce_with_identity_backward"}, {"uneven", true}},
+            "option uneven with mapping all_reduce_with_identity_backward"},
+           {"mapping",
+            {{"mapping", "sequence_to_hidden"}, {"shape", {4, 5, 2}}},
+            "takes [tokens, hidden]"},
+           {"mapping",
+            {{"mapping", "slice_with_all_gather_backward"}, {"dim", 2}},
+            "option dim is 2, but option shape has 2 dims"},
+           {"column_parallel_linear", {{"fused", "some"}}, "option fused is 'some'"},
+           {"column_parallel_linear",
+            {{"runtime_gather", "some"}},
+            "option runtime_gather is 'some'"},
+           {"mapping", {{"dim", 77}}, "option dim is 77, but option shape has 2 dims"},
+           {"checkpointed_block", {{"block", "none"}}, "option block is 'none'"},
+           {"checkpointed_block",
+            {{"norm", "without-output"}},
+            "option norm is 'without-output'; known are 'plain', 'checkpoint', "
+            "'without_output'"},
+           {"dropout_regions", {{"wrong_stream", "feature"}}, "option wrong_stream is 'feature'"},
+           {"refit", {{"path", "none"}}, "option path is 'none'"},
+           {"refit", {{"data_parallel", "ddp"}}, "option data_parallel is 'ddp'"},
+           {"refit", {{"family", "mixtral"}}, "option family is 'mixtral'"},
+           {"refit", {{"replicas", 0}}, "option replicas is 0"},
+           {"column_parallel_linear",
+            {{"in_features", 2000000000}, {"out_features", 2000000000}},
+            "the options give an input the shape [4,12,2000000000], which takes"},
+           {"stream_init", {{"axis", "dp"}}, "option axis is 'dp'"},
+           {"stream_init", {{"ranks", 0}}, "option ranks is 0"}}) {
     CHECK_THAT(bad_input_of(row.workload, row.set), Catch::Contains(row.said));
   }
 }
