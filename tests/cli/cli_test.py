@@ -939,6 +939,7 @@ def main():
     global PROGRAM
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
         PROGRAM = os.path.abspath(sys.argv.pop(1))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell inherits that it is ignored
     unittest.main()
 
 

@@ -206,6 +206,11 @@ class RoutesTest(cli_test.CommandTest):
                 (routes, "1,2,3", "record the routes of the same layers")):
             text, _ = self.compared(batch, routes, others, 2, layers=(None, layers))
             self.assertIn(message, text)
+        for chosen, message in (([0, -2], "have the expert -2"), ([3, 3], "have the expert 3 twice")):
+            others = copied(routes)
+            others[2][1][5][:2] = chosen
+            text, _ = self.compared(batch, routes, others, 2)
+            self.assertIn("routes of layer 2, row 1, position 5 " + message, text)
         path = os.path.join(self.scratch, "test_bad_routes", "b.routes.safetensors")
         write_routes(path, [[[[0.5] * CHOSEN] * batch.length] * batch.rows] * LAYERS, code="F32")
         done = self.run_to_end("logprobs", path.replace("b.routes", "a"), path.replace(".routes", ""), status=2)

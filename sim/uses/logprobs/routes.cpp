@@ -67,7 +67,25 @@ std::vector<int64_t> read_layers(const SafetensorsReader& file, int64_t count) {
   return layers;
 }
 
-File read_file(const std::string& path, int64_t rows, int64_t length) {
+// The ids at one position of one layer, ascending. -1 is none; where the position counts, no expert
+// stands there twice.
+void check_experts(const File& file, const std::string& path, int64_t layer, int64_t position,
+                   bool counts) {
+  const int32_t *ids = file.at(layer, position), *end = ids + file.chosen();
+  const auto twice =
+      std::adjacent_find(ids, end, [](int32_t a, int32_t b) { return a == b && a >= 0; });
+  const bool is_below = *ids < -1;
+  if (!is_below && (!counts || twice == end)) return;
+  throw_bad_input(
+      fmt::format("{}: routes of layer {}, row {}, position {} have {}", path, file.layers[layer],
+                  position / file.shape[2], position % file.shape[2],
+                  is_below ? fmt::format("the expert {}", *ids)
+                           : fmt::format("the expert {} twice", *twice)),
+      "write the ids of experts, from 0, each once, and -1 where there is none");
+}
+
+File read_file(const std::string& path, int64_t rows, int64_t length,
+               const std::vector<char>& counts) {
   const SafetensorsReader file = SafetensorsReader::open(path);
   const TensorView& tensor = file.view(kRoutes);
   const bool fits =
@@ -90,6 +108,11 @@ File read_file(const std::string& path, int64_t rows, int64_t length) {
   }
   for (auto ids = out.ids.begin(); ids != out.ids.end(); ids += chosen) {
     if (!std::is_sorted(ids, ids + chosen)) std::sort(ids, ids + chosen);
+  }
+  for (int64_t layer = 0; layer < out.layer_count(); ++layer) {
+    for (int64_t position = 0; position < rows * length; ++position) {
+      check_experts(out, path, layer, position, counts[position] != 0);
+    }
   }
   return out;
 }
@@ -227,7 +250,8 @@ std::optional<Routes> read_routes(const std::string& path_a, const std::string& 
                            files[has_a ? 0 : 1]);
     return out;
   }
-  const File a = read_file(files[0], rows, length), b = read_file(files[1], rows, length);
+  const File a = read_file(files[0], rows, length, counts),
+             b = read_file(files[1], rows, length, counts);
   if (a.shape != b.shape || a.layers != b.layers) {
     throw_bad_input(
         fmt::format("routes of {} are [{}] of the layers {}, and those of {} [{}] of the layers {}",

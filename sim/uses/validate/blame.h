@@ -25,8 +25,7 @@ struct Suspicion {
 std::vector<Suspicion> suspicions_of(const std::vector<WrongResult>& evidence);
 
 // One finding for each host or link that it takes to explain all of it, the one that explains most
-// first. `messages_between` has, for two ranks with the smaller first, how many calls moved data
-// directly between them.
+// first.
 std::vector<ValidationFinding> blame(Stage stage, int64_t round,
                                      const std::vector<WrongResult>& evidence, const Hosts& hosts);
 

@@ -34,6 +34,13 @@ std::string value_of(const Facts& facts, const std::string& name) {
   return found == facts.end() ? "" : found->second;
 }
 
+// The clock of a host: that of its rank whose time is known best.
+const ClockOffset& clock_of_host(const std::vector<ClockOffset>& by_rank,
+                                 const std::vector<int64_t>& ranks) {
+  const auto uncertainty = [&](int64_t rank) { return by_rank[rank].uncertainty; };
+  return by_rank[*std::ranges::min_element(ranks, {}, uncertainty)];
+}
+
 }  // namespace
 
 std::vector<OddFact> odd_facts(const std::vector<Facts>& facts) {
@@ -60,12 +67,10 @@ std::vector<OddFact> odd_facts(const std::vector<Facts>& facts) {
 
 std::vector<ValidationFinding> clocks_off(const std::vector<ClockOffset>& by_rank,
                                           const Hosts& hosts, double limit_s) {
-  std::vector<ClockOffset> clocks;  // of each host, by its rank whose time is known best
+  std::vector<ClockOffset> clocks;  // of each host
   std::vector<double> offsets;
   for (int64_t host = 0; host < hosts.count(); ++host) {
-    const std::vector<int64_t> ranks = hosts.ranks_of(host);
-    const auto uncertainty = [&](int64_t rank) { return by_rank[rank].uncertainty; };
-    clocks.push_back(by_rank[*std::ranges::min_element(ranks, {}, uncertainty)]);
+    clocks.push_back(clock_of_host(by_rank, hosts.ranks_of(host)));
     offsets.push_back(clocks.back().seconds);
   }
   std::vector<ValidationFinding> findings;
@@ -113,7 +118,7 @@ nlohmann::json environment_json(const std::vector<Facts>& facts, const Hosts& ho
                           {"facts", facts[static_cast<size_t>(host)]},
                           {"odd", nlohmann::json::array()}};
     if (!by_rank.empty()) {
-      const ClockOffset& clock = by_rank[static_cast<size_t>(ranks.front())];
+      const ClockOffset& clock = clock_of_host(by_rank, ranks);
       one["clock_offset_s"] = clock.seconds;
       one["clock_uncertainty_s"] = clock.uncertainty;
     }
