@@ -27,6 +27,11 @@ std::optional<json> value_in_model(const json& model, const std::string& key) {
   return std::nullopt;
 }
 
+int64_t nodes_of(const CaseSpec& spec) {
+  const int64_t per_node = spec.world.ranks_per_node;
+  return per_node > 0 ? spec.parallel.world_size() / per_node : 1;
+}
+
 // What the way lacks, as "parallel.tensor_parallel_size is 1"; "": nothing.
 std::string lack_of(const Way& way, const CaseSpec& spec) {
   for (const Needed& needed : way) {
@@ -35,10 +40,12 @@ std::string lack_of(const Way& way, const CaseSpec& spec) {
       if (std::ranges::any_of(spec.stages, does)) continue;
       return "no stage of run.stages does " + text_of(needed.value);
     }
-    const auto given = value_of_key(spec, needed.path);
+    // Of nodes the number counts, whichever of the two keys gave it.
+    const std::string path = needed.path == "world.ranks_per_node" ? "world.nodes" : needed.path;
+    const auto given = value_of_key(spec, path);
     const bool is_flag = needed.path.starts_with("model.") && needed.value == true;
     if (!given && is_flag) return needed.path + " is not given";
-    if (given && !needed.holds(*given)) return needed.path + " is " + text_of(*given);
+    if (given && !needed.holds(*given)) return path + " is " + text_of(*given);
   }
   return "";
 }
@@ -109,6 +116,7 @@ std::optional<json> value_of_key(const CaseSpec& spec, const std::string& path) 
   if (path.starts_with("model.")) return value_in_model(spec.model, path.substr(6));
   if (path == "run.sequence_packing.enabled") return spec.batching.kind == BatchingKind::kPacked;
   if (path == "run.dynamic_batching.enabled") return spec.batching.kind == BatchingKind::kDynamic;
+  if (path == "world.nodes") return nodes_of(spec);
   for (const CaseOption& option : case_options()) {
     if (option.path == path && option.get) return option.get(spec, Extent::kAll);
   }
