@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/families.h"
+#include "sim/case/names.h"
 
 namespace shardproof::sim {
 namespace {
@@ -18,7 +19,7 @@ std::string text_of(const json& value) {
 
 // Of a key of the model's config; none where its family decides.
 std::optional<json> value_in_model(const json& model, const std::string& key) {
-  if (key != "family") {
+  if (key != "family" || !model.is_object()) {
     return model.contains(key) ? std::optional<json>(model.at(key)) : std::nullopt;
   }
   for (const Architecture& known : known_architectures()) {
@@ -50,8 +51,24 @@ std::string lack_of(const Way& way, const CaseSpec& spec) {
   return "";
 }
 
+// Of `parallel` a registered workload gets the sizes of the mesh alone.
+bool is_of_models(const std::string& path) {
+  const auto is_size = [&](const auto& axis) {
+    return path == std::string("parallel.") + axis.key;
+  };
+  return path.starts_with("parallel.") && std::ranges::none_of(kTrainingAxes, is_size) &&
+         std::ranges::none_of(kExpertParts, is_size);
+}
+
 // "": the option has what it needs on the mesh of the case, or on one that a stage loads.
 std::string idle_option(const CaseOption& option, const json& value, const CaseSpec& spec) {
+  const auto sentence = [&](const std::string& lack) {
+    return fmt::format("{} is {}, but {}: it has no effect", option.path, text_of(value), lack);
+  };
+  if (!is_model_workload(spec.workload) && is_of_models(option.path)) {
+    return sentence("workload is " + spec.workload);
+  }
+  if (option.needs.empty()) return "";
   std::vector<std::string> lacks;
   const auto look = [&](const CaseSpec& on_mesh) {
     for (const Way& way : option.needs) lacks.push_back(lack_of(way, on_mesh));
@@ -68,8 +85,7 @@ std::string idle_option(const CaseOption& option, const json& value, const CaseS
   const auto other = std::ranges::find_if(
       lacks, [](const std::string& lack) { return !lack.starts_with("workload is "); });
   const bool is_policy = spec.is(ModelWorkload::kPolicy) && other != lacks.end();
-  return fmt::format("{} is {}, but {}: it has no effect", option.path, text_of(value),
-                     is_policy ? *other : lacks.front());
+  return sentence(is_policy ? *other : lacks.front());
 }
 
 // Of records the reader of each says what it does not take. A reference has its needs for draws.
@@ -127,7 +143,6 @@ std::vector<std::string> idle_options(const CaseSpec& spec) {
   std::vector<std::string> idle = spec.idle_keys;
   for (const CaseOption& option : case_options()) {
     if (!option.get || option.only_allows || option.default_value.is_null()) continue;
-    if (option.needs.empty()) continue;
     const json value = option.get(spec, Extent::kAll);
     if (value == option.default_value) continue;
     const std::string text = idle_option(option, value, spec);
@@ -146,9 +161,7 @@ std::vector<std::string> idle_keys(
   std::vector<std::string> idle;
   for (const CaseOption& option : case_options()) {
     const bool is_seen = option.get && !option.default_value.is_null();
-    if (is_seen || option.only_allows || option.needs.empty() || is_read_elsewhere(option.path)) {
-      continue;
-    }
+    if (is_seen || option.only_allows || is_read_elsewhere(option.path)) continue;
     const std::optional<json> value = given(option.path);
     if (!value || *value == option.default_value) continue;
     const std::string text = idle_option(option, *value, spec);

@@ -473,6 +473,20 @@ matrix:
                                        "run.sequence_packing.train_mb_tokens is 64, but workload is logprobs: it has no effect",
                                        f"run.sequence_packing.logprob_mb_tokens is 64, but {packing}"}}, warnings)
 
+    def test_options_that_a_registered_workload_does_not_take_are_warnings(self):
+        warnings = self.warnings("""
+name: idle
+workload: column_parallel_linear
+parallel: {tensor_parallel_size: 2, sequence_parallel: true, data_parallel: fsdp, custom_parallel_plan: {}}
+world: {compute: fixed, compute_cost: {factor: 3}, links: {inter_node: {latency_us: 5}}}
+""")
+        name = "workload is column_parallel_linear: it has no effect"
+        self.assertEqual({"column_parallel_linear": {
+            f"parallel.sequence_parallel is true, but {name}", f"parallel.data_parallel is fsdp, but {name}",
+            f"parallel.custom_parallel_plan is {{}}, but {name}",
+            "world.compute_cost.factor is 3.0, but world.compute is fixed: it has no effect",
+            "world.links.inter_node.latency_us is 5.0, but world.nodes is 1: it has no effect"}}, warnings)
+
     def test_what_is_allowed_and_does_not_occur_is_no_warning(self):
         text = self.run_emulated(ONE + "matrix: {data.uneven: [true, false]}\n", "--out", self.path("run"))
         self.assertNotIn("warning", text)

@@ -7,6 +7,7 @@
 #include "base/elapsed.h"
 #include "base/error.h"
 #include "model/precision.h"
+#include "sim/case/idle_options.h"
 #include "sim/judge/probe/rank_recorder.h"
 #include "sim/uses/proofs/passes.h"
 #include "sim/uses/proofs/run_workload.h"
@@ -51,8 +52,11 @@ class ShardedRun {
     report.call_counts = trace_.counts();
     report.timeline = env_.clock != nullptr ? env_.clock->timeline() : trace_.timeline();
     report.peak_tensor_bytes = memory.peak_bytes();
-    if (env_.rank == 0) report.metrics["parameters"] = holdings();
     report.warnings = notes.warnings;
+    if (env_.rank == 0) {
+      report.metrics["parameters"] = holdings();
+      for (std::string& idle : idle_options(spec_)) report.warnings.push_back(std::move(idle));
+    }
     if (!notes.figures.empty()) report.metrics["figures"] = notes.figures;
     report.seconds = seconds_since(start);
     return report;

@@ -18,6 +18,10 @@ Sentences idle(const std::string& text, const WorldChoice& world = {}) {
   return idle_options(only_case(text, world));
 }
 
+WorldChoice with_layer() {
+  return {.workloads = {{.name = "layer", .about = "", .options = nlohmann::json::object()}}};
+}
+
 // The sentence about each of these settings, which all lack the same.
 Sentences each_idle(const Sentences& settings, const std::string& lack) {
   Sentences all;
@@ -45,4 +49,23 @@ TEST_CASE("Links between nodes have no effect on one node", "[idle]") {
   CHECK(on("nodes: 2, ").empty());
   CHECK(on("ranks_per_node: 2, ").empty());
   CHECK(on("ranks_per_node: 1, ").empty());
+}
+
+TEST_CASE("A registered workload takes nothing of parallel but the mesh", "[idle]") {
+  const std::string mesh =
+      "workload: layer\nparallel: {tensor_parallel_size: 2, "
+      "data_parallel_size: 2, expert_parallel_size: 2";
+  CHECK(idle(mesh + "}\n", with_layer()).empty());
+  CHECK(idle(mesh + ", sequence_parallel: true, data_parallel: fsdp, fsdp: {prefetch: false}, "
+                    "activation_checkpointing: layer, context_layout: contiguous, "
+                    "custom_parallel_plan: {a: Replicate}}\n",
+             with_layer())
+            .size() == 6);
+  CHECK(
+      idle(mesh + ", data_parallel: fsdp}\nworld: {compute: fixed, compute_cost: {factor: 3}}\n",
+           with_layer()) ==
+      Sentences{"parallel.data_parallel is fsdp, but workload is layer: it has no effect",
+                "world.compute_cost.factor is 3.0, but world.compute is fixed: it has no effect"});
+  // A model takes it.
+  CHECK(idle("parallel: {data_parallel_size: 2, data_parallel: fsdp}\n").empty());
 }
