@@ -108,6 +108,22 @@ void add_idle(const FaultSpec& fault, size_t number, std::vector<std::string>& i
   }
 }
 
+// Factors on links that take no time.
+void add_idle(const WorldSpec& world, int64_t nodes, std::vector<std::string>& idle) {
+  const auto is_free = [](const LinkSpec& link) {
+    return link.latency_us == 0 && link.gb_per_s == 0;
+  };
+  if (!is_free(world.in_node) || (nodes > 1 && !is_free(world.inter_node))) return;
+  for (size_t i = 0; i < world.stragglers.size(); ++i) {
+    const json factor = world.stragglers[i].links;
+    if (factor == StragglerSpec{}.links) continue;
+    idle.push_back(
+        fmt::format("world.stragglers[{}].links is {}, but no link of world.links takes "
+                    "time: it has no effect",
+                    i, text_of(factor)));
+  }
+}
+
 // Of families whose first layers have no window, as many as the config says.
 std::string window_of_no_layer(const json& model) {
   constexpr int64_t kUsual = 28;  // of transformers' Qwen2Config
@@ -149,6 +165,7 @@ std::vector<std::string> idle_options(const CaseSpec& spec) {
     if (!text.empty()) idle.push_back(text);
   }
   for (size_t i = 0; i < spec.faults.size(); ++i) add_idle(spec.faults[i], i, idle);
+  add_idle(spec.world, nodes_of(spec), idle);
   if (spec.model.is_object()) {
     const std::string window = window_of_no_layer(spec.model);
     if (!window.empty()) idle.push_back(window);

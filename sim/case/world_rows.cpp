@@ -76,7 +76,8 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
           "world.compute_cost.gflop_per_s",
           "fixed: rate of matrix products, in addition to op_us; 0: no additional time", rate,
           all_of(Needed{"world.compute", "fixed"})),
-      row<&Spec::stragglers>("world.stragglers", "Ranks that are slower than the others"),
+      row<&Spec::stragglers>("world.stragglers",
+                             "Ranks that are slower than the others, or faster, each once"),
       row<&Spec::deadline_s>(
           "world.deadline_s",
           "Seconds that a case may compute without a collective call or an op (in all ten "
@@ -96,12 +97,14 @@ const OptionRows<LinkSpec>& rows_of(const LinkSpec&) {
 const OptionRows<StragglerSpec>& rows_of(const StragglerSpec&) {
   using Spec = StragglerSpec;
   static const OptionRows<StragglerSpec> rows = {
-      row<&Spec::rank>("world.stragglers[].rank", "The slower rank", Range{0, kMaxRanks},
+      row<&Spec::rank>("world.stragglers[].rank", "The slower or faster rank", Range{0, kMaxRanks},
                        Default::kFollows),
       row<&Spec::compute>("world.stragglers[].compute",
                           "Factor on the time of the straggler's computing", Range{0, 1e6}),
       row<&Spec::links>("world.stragglers[].links",
-                        "Factor on the time of every collective with the straggler", Range{0, 1e6}),
+                        "Factor on the time of collectives with the straggler: the greatest of "
+                        "their members counts, 1 of a rank that is not listed",
+                        Range{0, 1e6}),
   };
   return rows;
 }

@@ -17,11 +17,11 @@ struct LinkSpec {
   double loss = 0;        // between nodes, over Gloo only: share of packets that a link loses
 };
 
-// A rank that is slower than the others.
+// A rank that is slower than the others, or faster.
 struct StragglerSpec {
   int64_t rank = 0;
   double compute = 1;  // factor on the time of its computing
-  double links = 1;    // factor on the time of every collective with this rank
+  double links = 1;    // factor on the time of a collective whose other members have no greater one
 };
 
 enum class DeviceKind { kCpu, kCuda };

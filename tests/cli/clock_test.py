@@ -15,6 +15,23 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = None
 
 
+FACTORS = """
+name: t/factors
+workload: train
+model: {vocab_size: 37, hidden_size: 24, intermediate_size: 40, num_attention_heads: 4, num_hidden_layers: 1}
+data: {lengths: [9, 6], sequence_length: 9}
+parallel: {tensor_parallel_size: 2}
+world: {backend: emulated, compute: fixed, links: {in_node: {latency_us: 10, gb_per_s: 1}}}
+matrix:
+  case:
+    - {name: even}
+    - {name: fast, world.stragglers: [{rank: 0, links: 0.5}, {rank: 1, links: 0.25}]}
+    - {name: one_fast, world.stragglers: [{rank: 1, links: 0.25}]}
+    - {name: free, world.stragglers: [{rank: 0, links: 0}, {rank: 1, links: 0}]}
+    - {name: delayed, faults: [{kind: delay, rank: 0, seconds: 0.05, op: all_reduce}]}
+"""
+
+
 def run(scenario, folder):
     return subprocess.run([PROGRAM, "run", str(scenario), "--backend", "emulated", "--out", str(folder)], cwd=ROOT,
                           capture_output=True, text=True, timeout=360)
@@ -96,12 +113,32 @@ class Clock(unittest.TestCase):
             for part in ("total_us", "communication_us", "exposed_us"):
                 self.assertAlmostEqual(of_two[part], own[part], delta=1e-6)
 
+    def test_factors_on_links_and_delays(self):
+        out = self.folder / "factors"
+        done = run(self.write("factors.yaml", FACTORS), out)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        cases = json.loads((out / "results.json").read_text())["cases"]
+        times = {case["name"].split("[")[1].rstrip("]"): case["virtual_time"] for case in cases}
+        even = times["even"]["ranks"][0]["communication_us"]
+        self.assertGreater(even, 10)
+        # The slowest member counts, and a rank without a factor has 1; faults take wall time only.
+        for name, factor in (("fast", 0.5), ("one_fast", 1), ("free", 0), ("delayed", 1)):
+            for rank in times[name]["ranks"]:
+                self.assertAlmostEqual(rank["communication_us"], factor * even, delta=1e-6, msg=name)
+        self.assertEqual(times["delayed"], times["even"])
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
     def test_a_world_that_cannot_be_is_refused_with_its_place(self):
         for line, words in (
                 ("world: {nodes: 3}", "world.nodes is 3, which does not divide 4 ranks"),
                 ("world: {nodes: 2, ranks_per_node: 4}", "2 nodes of 4 ranks do not come to 4 ranks"),
                 ("world: {stragglers: [{rank: 4}]}", "a straggler is rank 4, but the mesh has 4 ranks"),
                 ("world: {stragglers: [{compute: 2}]}", "has no rank"),
+                ("world: {stragglers: [{rank: 1, compute: 2}, {rank: 0}, {rank: 1, links: 3}]}", "rank 1 is a straggler twice"),
                 ("world: {links: {in_node: {latency: 3}}}", "latency_us"),
                 ("world: {compute: fast}", "known are measured, fixed")):
             path = self.folder / "bad.yaml"

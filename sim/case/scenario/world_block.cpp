@@ -1,6 +1,8 @@
 // Checks the nodes, stragglers and faults of a scenario's world against its number of ranks.
 #include <fmt/format.h>
 
+#include <set>
+
 #include "base/count_of.h"
 #include "sim/case/names.h"
 #include "sim/case/scenario/blocks.h"
@@ -33,12 +35,18 @@ int64_t ranks_per_node(const Settings& settings, int64_t world_size) {
 
 void check_stragglers(const Settings& settings, const std::vector<StragglerSpec>& stragglers,
                       int64_t world_size) {
+  std::set<int64_t> named;
   for (const StragglerSpec& straggler : stragglers) {
-    if (straggler.rank < world_size) continue;
-    settings.fail("world.stragglers",
-                  fmt::format("a straggler is rank {}, but the mesh has {}", straggler.rank,
-                              count_of(world_size, "rank")),
-                  "name a rank of the mesh");
+    if (straggler.rank >= world_size) {
+      settings.fail("world.stragglers",
+                    fmt::format("a straggler is rank {}, but the mesh has {}", straggler.rank,
+                                count_of(world_size, "rank")),
+                    "name a rank of the mesh");
+    }
+    if (!named.insert(straggler.rank).second) {
+      settings.fail("world.stragglers", fmt::format("rank {} is a straggler twice", straggler.rank),
+                    "give both of its factors at one place");
+    }
   }
 }
 

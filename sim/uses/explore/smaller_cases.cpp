@@ -66,12 +66,18 @@ Edit edit_of(const std::string& path, const json& value) {
   return {path + ": " + shown, {{path, value}}};
 }
 
-// Faults and stragglers on ranks of a smaller world.
+// Faults and stragglers on ranks of a smaller world, where no rank is a straggler twice.
 void keep_ranks_within(const CaseSettings& settings, int64_t ranks, json& patch) {
-  for (const char* list : {"faults", "world.stragglers"}) {
+  constexpr const char* kStragglers = "world.stragglers";
+  for (const std::string list : {"faults", kStragglers}) {
     if (!settings.contains(list)) continue;
-    json records = settings[list];
-    for (json& record : records) record["rank"] = record["rank"].get<int64_t>() % ranks;
+    std::set<int64_t> named;
+    json records = json::array();
+    for (json record : settings[list]) {
+      record["rank"] = record["rank"].get<int64_t>() % ranks;
+      const bool is_first = named.insert(record["rank"].get<int64_t>()).second;
+      if (is_first || list != kStragglers) records.push_back(std::move(record));
+    }
     if (records != settings[list]) patch[list] = records;
   }
 }

@@ -110,10 +110,11 @@ TransferCost LinkCost::two_levels(Op op, double bytes, double per_node, double n
 
 // The slowest member determines the pace of a collective.
 double LinkCost::slowest(const std::vector<int64_t>& ranks) const {
-  double factor = 1;
-  for (const StragglerSpec& straggler : stragglers_) {
-    const bool member = std::find(ranks.begin(), ranks.end(), straggler.rank) != ranks.end();
-    if (member) factor = std::max(factor, straggler.links);
+  if (stragglers_.empty()) return 1;
+  double factor = 0;
+  for (const int64_t rank : ranks) {
+    const auto found = std::ranges::find(stragglers_, rank, &StragglerSpec::rank);
+    factor = std::max(factor, found == stragglers_.end() ? 1 : found->links);
   }
   return factor;
 }

@@ -51,6 +51,24 @@ TEST_CASE("Links between nodes have no effect on one node", "[idle]") {
   CHECK(on("ranks_per_node: 1, ").empty());
 }
 
+TEST_CASE("A straggler's factor on links has no effect where none takes time", "[idle]") {
+  const auto on = [](const std::string& world) {
+    return idle("parallel: {tensor_parallel_size: 4}\nworld: {" + world +
+                "stragglers: [{rank: 1, compute: 3}, {rank: 2, links: 50}]}\n");
+  };
+  const Sentences links_idle = {
+      "world.stragglers[1].links is 50.0, but no link of world.links takes time: it has no effect"};
+  CHECK(on("") == links_idle);
+  CHECK(on("nodes: 2, ") == links_idle);
+  CHECK(on("links: {in_node: {latency_us: 1}}, ").empty());
+  CHECK(on("links: {in_node: {gb_per_s: 1}}, ").empty());
+  CHECK(on("nodes: 2, links: {inter_node: {latency_us: 1}}, ").empty());
+  CHECK(
+      on("links: {inter_node: {latency_us: 1}}, ") ==
+      Sentences{"world.links.inter_node.latency_us is 1.0, but world.nodes is 1: it has no effect",
+                links_idle.front()});
+}
+
 TEST_CASE("A registered workload takes nothing of parallel but the mesh", "[idle]") {
   const std::string mesh =
       "workload: layer\nparallel: {tensor_parallel_size: 2, "

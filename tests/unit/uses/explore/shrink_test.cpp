@@ -181,13 +181,17 @@ TEST_CASE("an axis goes with the explanation that names it, and from there on th
 }
 
 TEST_CASE("without any axis, faults and stragglers are on the one rank") {
-  const CaseSettings large = {{"parallel.tensor_parallel_size", 2},
-                              {"parallel.data_parallel_size", 2},
-                              {"faults", {{{"kind", "kill"}, {"rank", 3}}}},
-                              {"world.stragglers", {{{"rank", 3}, {"compute", 2.0}}}}};
+  const CaseSettings large = {
+      {"parallel.tensor_parallel_size", 2},
+      {"parallel.data_parallel_size", 2},
+      {"faults", {{{"kind", "kill"}, {"rank", 3}}, {{"kind", "hang"}, {"rank", 1}}}},
+      {"world.stragglers", {{{"rank", 3}, {"compute", 2.0}}, {{"rank", 2}, {"compute", 4.0}}}}};
   const CaseSettings smaller = edited(large, edits_without_axes(large).front());
+  REQUIRE(smaller["faults"].size() == 2);
   CHECK(smaller["faults"][0]["rank"] == 0);
-  CHECK(smaller["world.stragglers"][0]["rank"] == 0);
+  CHECK(smaller["faults"][1]["rank"] == 0);
+  // A rank is a straggler once.
+  CHECK(smaller["world.stragglers"] == json::parse(R"([{"rank": 0, "compute": 2.0}])"));
 }
 
 TEST_CASE("settings that only fail together stay together") {

@@ -95,6 +95,26 @@ TEST_CASE("a rank with slow links slows down its groups and no other", "[clock][
   CHECK(links.collective_us(Op::kBarrier, 0, {1, 2}) == 40);
 }
 
+TEST_CASE("the slowest member of a group counts, and fast ones only without others",
+          "[clock][links]") {
+  sim::WorldSpec world = slow_links();
+  world.stragglers = {{.rank = 0, .links = 0.5},
+                      {.rank = 1, .links = 0.2},
+                      {.rank = 2, .links = 4},
+                      {.rank = 4, .links = 0},
+                      {.rank = 5, .links = 0}};
+  const LinkCost links(world);
+  const auto barrier = [&](const std::vector<int64_t>& ranks) {
+    return links.collective_us(Op::kBarrier, 0, ranks);
+  };
+  CHECK(barrier({0, 1}) == Approx(0.5 * 10).epsilon(1e-12));
+  CHECK(barrier({0, 2}) == Approx(4 * 10).epsilon(1e-12));
+  CHECK(barrier({0, 3}) == Approx(10).epsilon(1e-12));  // rank 3 is not listed
+  CHECK(barrier({1, 4}) == Approx(0.2 * 10).epsilon(1e-12));
+  CHECK(barrier({4, 5}) == 0);
+  CHECK(links.collective_us(Op::kAllReduce, 8000, {0, 1}) == Approx(0.5 * 28).epsilon(1e-12));
+}
+
 TEST_CASE("without links every collective is free", "[clock][links]") {
   const LinkCost links{sim::WorldSpec{}};
   CHECK(links.collective_us(Op::kAllReduce, 1e9, {0, 1, 2}) == 0);
