@@ -28,6 +28,7 @@ workload: train
 model: {num_hidden_layers: 1, hidden_size: 8, num_attention_heads: 2, intermediate_size: 8, vocab_size: 7}
 data: {batch_size: 2, sequence_length: 4}
 parallel.data_parallel_size: 2
+world.compute: fixed
 matrix:
   memory:
     - {name: strict, world.strict: true}
@@ -193,6 +194,10 @@ class Explore(cli_test.CommandTest):
         # The gradients' all_reduce ends before or after what each of two ranks does until it waits.
         self.assertEqual(said, {"strict": "1 schedule explored in 1 run: all that can differ",
                                 "loose": "4 schedules explored in 4 runs: all that can differ"})
+        # Transfers take no time there, so that no time is virtual.
+        self.assertNotIn("virtual", done.stdout)
+        emulated = [case["virtual_time"] for case in self.results("all")["cases"] if case["backend"] == "emulated"]
+        self.assertEqual(emulated, [None, None])
         done = self.run_to_end("run", "all.yaml", "--schedules", "all", "--only", "t/all[loose]", "--time-budget", 0,
                              "--out", "some", status=2)
         self.run_to_end("run", "all.yaml", "--schedules", "some", status=2)
