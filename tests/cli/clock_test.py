@@ -15,6 +15,16 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = None
 
 
+# Links of 10 us whatever the bytes are: a broadcast over three ranks takes two such rounds, an all_reduce of one number four.
+REFIT = """
+name: t/refit
+workload: policy
+model: {vocab_size: 37, hidden_size: 24, intermediate_size: 40, num_attention_heads: 4, num_hidden_layers: 1}
+data: {lengths: [9, 6, 3, 8], sequence_length: 9}
+parallel: {tensor_parallel_size: 2}
+run: {refit: {tensor_parallel_size: 2, budget_bytes: 4000}, stages: [{do: score}, {do: refit}]}
+world: {backend: emulated, compute: fixed, links: {in_node: {latency_us: 10}}}
+"""
 FACTORS = """
 name: t/factors
 workload: train
@@ -112,6 +122,29 @@ class Clock(unittest.TestCase):
         for own, of_two in zip(even["ranks"], wide["ranks"]):
             for part in ("total_us", "communication_us", "exposed_us"):
                 self.assertAlmostEqual(of_two[part], own[part], delta=1e-6)
+
+    def test_a_refit_takes_time_on_the_ranks_that_receive_it(self):
+        out = self.folder / "refit"
+        done = run(self.write("refit.yaml", REFIT), out)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        case = json.loads((out / "results.json").read_text())["cases"][0]
+        events = json.loads((out / "timeline.json").read_text())["traceEvents"]
+        lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        of_ranks = {rank: [event for event in events if lanes.get(event.get("tid")) == f"rank {rank} in refit[0,2,3]"
+                           and event["ph"] == "X"] for rank in (0, 2, 3)}
+        for event in of_ranks[2]:
+            self.assertAlmostEqual(event["dur"], 40 if "all_reduce" in event["name"] else 20, delta=1e-6, msg=event["name"])
+        self.assertEqual(len(of_ranks[2]), case["ranks"][2]["calls"])
+        self.assertGreater(len(of_ranks[2]), 3)
+        # On one clock: a transfer begins and ends at the same time on all of its ranks.
+        for rank in (0, 3):
+            self.assertEqual([(event["name"], event["ts"], event["dur"]) for event in of_ranks[rank]],
+                             [(event["name"], event["ts"], event["dur"]) for event in of_ranks[2]])
+        time = {rank["rank"]: rank for rank in case["virtual_time"]["ranks"]}
+        self.assertEqual(sorted(time), [0, 1, 2, 3])
+        for rank in (2, 3):
+            self.assertAlmostEqual(time[rank]["communication_us"], sum(event["dur"] for event in of_ranks[rank]), delta=1e-6)
+            self.assertGreater(time[rank]["waiting_us"], time[rank]["compute_us"])  # while the others score
 
     def test_factors_on_links_and_delays(self):
         out = self.folder / "factors"

@@ -13,6 +13,7 @@
 #include "sim/case/policy_stages.h"
 #include "sim/judge/probe/rank_recorder.h"
 #include "sim/world/calls/call_trace.h"
+#include "sim/world/clock/rank_clock.h"
 #include "sim/world/rank/case_inputs.h"
 #include "sim/world/rank/refusals.h"
 #include "sim/world/rank/stage_probe.h"
@@ -77,29 +78,36 @@ judge::RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   judged.stages.clear();  // these have the trainer's meshes, to which it does not belong
   judge::RankRecorder recorder(judged, mesh, rank, golden.get(),
                                [&] { return trace.call_count(); });
-  WatchedProbe probe(recorder, env.on_tensor, nullptr);
+  WatchedProbe probe(recorder, env.on_tensor, env.clock);
   const at::Device device(env.device);
   const auto options =
       at::TensorOptions().dtype(dtype_of_precision(name_of(spec.precision))).device(device);
   const auto wanted = wanted_weights(*inputs, mesh, rank, options);
   const auto from = refit_group(spec, env, &trace);
-  int64_t moment = 1;
-  for (int64_t life = 0; life < spec.lives; ++life) {
-    for (const StageSpec& stage : spec.stages) {
-      if (stage.kind == StageKind::kRefit) {
-        for (const HeldTensor& held : wanted) held.piece.zero_();
-        receive_refit(wanted, mesh, rank, *from, device);
-        for (const HeldTensor& held : wanted) {
-          if (!probe.listens(Phase::kStep)) break;
-          probe.observe({.kind = ObservationKind::kRefit,
-                         .name = observed_name(ObservationKind::kRefit, held.key),
-                         .phase = Phase::kStep,
-                         .step = moment,
-                         .tensor = held.piece,
-                         .layout = held.layout});
-        }
+  const auto receive = [&](int64_t moment) {
+    {
+      const ClockPause pause(env.clock);  // the harness clears what the last refit left
+      for (const HeldTensor& held : wanted) held.piece.zero_();
+    }
+    receive_refit(wanted, mesh, rank, *from, device);
+    for (const HeldTensor& held : wanted) {
+      if (!probe.listens(Phase::kStep)) break;
+      probe.observe({.kind = ObservationKind::kRefit,
+                     .name = observed_name(ObservationKind::kRefit, held.key),
+                     .phase = Phase::kStep,
+                     .step = moment,
+                     .tensor = held.piece,
+                     .layout = held.layout});
+    }
+  };
+  {
+    const ClockRun time(env.clock);
+    int64_t moment = 1;
+    for (int64_t life = 0; life < spec.lives; ++life) {
+      for (const StageSpec& stage : spec.stages) {
+        if (stage.kind == StageKind::kRefit) receive(moment);
+        moment += moments_of(stage, spec.data.batch_size);
       }
-      moment += moments_of(stage, spec.data.batch_size);
     }
   }
   judge::RankReport report = recorder.finish();
@@ -107,7 +115,7 @@ judge::RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   to_world_ranks(report, first);
   report.calls = trace.calls();
   report.call_counts = trace.counts();
-  report.timeline = trace.timeline();
+  report.timeline = env.clock != nullptr ? env.clock->timeline() : trace.timeline();
   report.peak_tensor_bytes = memory.peak_bytes();
   report.seconds = seconds_since(start);
   return report;
