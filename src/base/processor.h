@@ -12,7 +12,7 @@ inline bool has_avx2_and_fma() {
 #endif
 }
 
-// Whether it has the parts of AVX-512 that all processors with more than its first one have.
+// Whether it has the parts F, BW, DQ and VL of AVX-512, as servers since Skylake have.
 inline bool has_avx512() {
 #if defined(__x86_64__)
   return has_avx2_and_fma() && __builtin_cpu_supports("avx512f") &&

@@ -1,5 +1,7 @@
 // The loops for processors with AVX-512. Compiled separately with -O3 (CMakeLists.txt).
 
+#include <cmath>
+
 #include "logprob/row_kernels.h"
 
 #if defined(__x86_64__)

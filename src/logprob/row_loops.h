@@ -16,7 +16,7 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 // computed, the next one is fetched.
 constexpr int64_t kStretch = 1024;
 
-// Fetches the place one stretch behind `count` columns; it may lie outside of the row.
+// Fetches the place one stretch after `count` columns; it may lie outside of the row.
 template <class Element>
 inline void fetch_ahead(const Element* columns, int64_t count) {
   constexpr auto kSize = static_cast<int64_t>(sizeof(Element)), kCacheLine = int64_t{64};

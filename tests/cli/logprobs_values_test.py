@@ -112,6 +112,17 @@ class LogprobsValuesTest(cli_test.CommandTest):
         self.both_ways(batch, batch.score(NOISY), most, "the cause is known: likeliest_token", "{0} is higher at",
                        "{0} has the logprob of the likeliest token, and {1} that of the chosen one")
 
+    def test_values_that_fill_in_are_not_those_of_the_likeliest_token(self):
+        """An engine that returns its five best and writes a number for any other token."""
+        batch = Batch(random.Random(f"{SEED} fill"))
+        a = batch.score("float32")
+        for fill in (-20.0, -9999.0):
+            b = [[value if value == 0 or
+                  batch.ids[row][t] in sorted(range(batch.vocab), key=lambda v: -batch.logits[row][t][v])[:5] else fill
+                  for t, value in enumerate(values)] for row, values in enumerate(a)]
+            for pair in ((a, b), (b, a)):
+                self.assertNotIn("likeliest", self.compare(batch, *pair).stdout)
+
     def test_a_penalty_on_tokens_that_stood_before(self):
         """The probabilities of other tokens rise by as much as theirs fall."""
         draw = random.Random(f"{SEED} repeated")
@@ -128,7 +139,7 @@ class LogprobsValuesTest(cli_test.CommandTest):
                         b[row][t] = logprobs_test.log_softmax_of(logits, batch.ids[row][t])
                     before.add(batch.ids[row][t])
             self.both_ways(batch, a, b, "the cause is known: repeated_tokens", "{0} is lower at",
-                           "whose id stands before in their " + ("segment" if packed else "row"), "{0} has a penalty")
+                           "whose id occurs earlier in their " + ("segment" if packed else "row"), "{0} has a penalty")
 
     def test_means_and_sums_so_far(self):
         batch = Batch(random.Random(f"{SEED} sums"), packed=2)

@@ -30,7 +30,8 @@ std::optional<Claim> propose_limit(const Comparison& comparison);
 std::optional<Claim> propose_added(const Comparison& comparison);
 // b = a + c with one c, found as the median of b - a.
 std::optional<Claim> propose_offset(const Comparison& comparison);
-// b = f * a - c with 0 < f < 1 and c > 0, or the reverse: smoothed targets (smoothed.cpp).
+// b = f * a - c with 1/2 < f < 1 and c > 0, or the reverse: smoothed targets (smoothed.cpp). Where
+// only the signs fit, it is listed, and nothing else is claimed of such signs.
 std::optional<Claim> propose_smoothed(const Comparison& comparison);
 // b[t] = a[t + k] with 0 < |k| <= 4, within rows or within segments.
 std::optional<Claim> propose_shift(const Comparison& comparison);

@@ -117,19 +117,21 @@ int64_t Comparison::count_above_noise() const {
 }
 
 std::optional<Claim> judge_prediction(const Comparison& comparison,
-                                      const std::vector<double>& predicted, Claim claim) {
+                                      const std::vector<double>& predicted, Claim claim,
+                                      bool turned) {
   const std::vector<Token>& tokens = comparison.pair.tokens;
   std::vector<double> coded = comparison.differences, remaining(tokens.size(), NAN);
   std::vector<char> classes(tokens.size(), 1);  // 0: predicted
   double left = 0, before = 0, of_b = 0, effect = 0, covered = 0, differing = 0, nearer = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (std::isnan(predicted[i])) continue;
+    const double a = turned ? tokens[i].b : tokens[i].a, b = turned ? tokens[i].a : tokens[i].b;
     classes[i] = 0;
-    coded[i] = remaining[i] = tokens[i].b - predicted[i];
+    coded[i] = remaining[i] = b - predicted[i];
     left += remaining[i] * remaining[i];
     before += comparison.differences[i] * comparison.differences[i];
-    of_b += tokens[i].b * tokens[i].b;
-    effect += std::pow(comparison.size_of(predicted[i] - tokens[i].a, i), 2);
+    of_b += b * b;
+    effect += std::pow(comparison.size_of(predicted[i] - a, i), 2);
     ++covered;
     if (comparison.size_of(comparison.differences[i], i) <= comparison.noise) continue;
     ++differing;

@@ -76,9 +76,10 @@ struct Comparison {
 
 inline constexpr double kMostNoise = 16, kMeanNoise = 2;
 
-// Judges a claim that predicts b (NaN: not this token).
+// Judges a claim that predicts b (NaN: not this token), or a if it is `turned`.
 std::optional<Claim> judge_prediction(const Comparison& comparison,
-                                      const std::vector<double>& predicted, Claim claim);
+                                      const std::vector<double>& predicted, Claim claim,
+                                      bool turned = false);
 // Judges a claim that the tokens `inside` are wrong throughout and the others right (throughout.h).
 std::optional<Claim> judge_place(const Comparison& comparison, const std::vector<char>& inside,
                                  Claim claim);

@@ -187,7 +187,8 @@ void name_sampling(const Direction& direction, double rise, double tolerance, Cl
   const auto top_p = direction.settings().top_p;
   claim.likely = fmt::format(
       "{} renormalizes after top-p or top-k, or its logsumexp lacks a part of the vocabulary, or "
-      "the largest logit stands in its place; compute its logprobs from all logits",
+      "the largest logit stands in its place, or all tokens are likely ones (greedy decoding) and "
+      "its temperature is lower; compute its logprobs from all logits, at one temperature",
       direction.fewer());
   if (!top_p || *top_p == 1) return;
   const double bound = -std::log(*top_p);
@@ -232,7 +233,7 @@ std::optional<Claim> judge_direction(const Direction& direction, double toleranc
         "the logsumexp of {} lacks a part of the vocabulary; sum it over all "
         "tensor ranks",
         direction.fewer());
-  } else if (!follows(direction)) {
+  } else if (!follows(direction) || propose_smoothed(comparison)) {
     return std::nullopt;
   } else {
     name_sampling(direction, rise, tolerance, claim);

@@ -1,5 +1,5 @@
 // Causes by which tokens are scored as others are: the likeliest token in the place of the chosen
-// one, and a penalty on tokens that stood before.
+// one, and a penalty on tokens that occurred before.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,8 @@ constexpr double kFittingShare = 0.98;  // of the signs
 // Seen from the file that may have the likeliest token's logprobs, the higher ones.
 struct Likeliest {
   double right = 0, higher = 0, opposite = 0;  // tokens
-  double squared = 0;                          // of those that are higher
+  double likely = 0;   // of those that are higher, above a probability of 1/2
+  double squared = 0;  // of those that are higher
   // The nats by which the probability of the likeliest token codes which tokens are right, shorter
   // than one share for all does.
   double nats = 0;
@@ -27,7 +28,7 @@ struct Likeliest {
 // Two tokens of one context have a probability of at most 1 together. Tokens that were drawn are
 // the likeliest with its probability, or oftener where they were drawn at a lower temperature.
 Likeliest count_likeliest(const Comparison& comparison, bool of_b, double tolerance) {
-  constexpr double kPowers[] = {1, 0.5, 0.25};
+  constexpr double kPowers[] = {0.5, 0.75, 1, 1.5};
   Likeliest found;
   double nats_of_power[std::size(kPowers)] = {};
   const auto& tokens = comparison.pair.tokens;
@@ -39,8 +40,10 @@ Likeliest count_likeliest(const Comparison& comparison, bool of_b, double tolera
     const bool is_higher = higher > lower && std::exp(higher) + std::exp(lower) <= 1 + allowed;
     found.left.push_back(is_right ? comparison.differences[i] : NAN);
     (is_right ? found.right : is_higher ? found.higher : found.opposite) += 1;
-    if (!is_right && is_higher)
+    if (!is_right && is_higher) {
       found.squared += comparison.differences[i] * comparison.differences[i];
+      found.likely += higher > std::log(kOpen) ? 1 : 0;
+    }
     for (size_t k = 0; k < std::size(kPowers); ++k) {
       const double p = std::clamp(std::exp(kPowers[k] * higher), kOutliers, 1 - kOutliers);
       nats_of_power[k] -= std::log(is_right ? p : 1 - p);
@@ -55,7 +58,8 @@ std::optional<Claim> judge_likeliest(const Comparison& comparison, bool of_b, do
   const Likeliest found = count_likeliest(comparison, of_b, tolerance);
   const double wrong = found.higher + found.opposite;
   if (found.right == 0 || wrong == 0 || found.higher < kFittingShare * wrong) return std::nullopt;
-  if (found.nats < kChanceNats) return std::nullopt;
+  // Values that only fill in for improbable tokens are improbable themselves.
+  if (found.likely == 0 || found.nats < kChanceNats) return std::nullopt;
   const char *here = of_b ? "B" : "A", *there = of_b ? "A" : "B";
   return Claim{
       .cause = "likeliest_token",
@@ -109,14 +113,16 @@ std::optional<Claim> judge_repeated(const Comparison& comparison, const std::vec
   return Claim{
       .cause = "repeated_tokens",
       .text = fmt::format(
-          "{} is lower at {:.0f} of {:.0f} tokens with likely alternatives whose id stands before "
+          "{} is lower at {:.0f} of {:.0f} tokens with likely alternatives whose id occurs earlier "
           "in their {}{}, and {:.0f} of {:.0f} clear differences have that sign there and the "
           "other one elsewhere",
           of_b ? "B" : "A", lower, open, pair.has_segments ? "segment" : "row", among,
           signs.fitting, signs.informative()),
-      .likely = fmt::format("{} has a penalty on tokens that stood before (repetition, presence or "
-                            "frequency penalty); score both files without",
-                            of_b ? "B" : "A"),
+      .likely =
+          fmt::format("{} has a penalty on tokens that occurred before (repetition, presence or "
+                      "frequency penalty): score both files without; or {} sees less of the "
+                      "context, so that tokens which are copied from it are less likely",
+                      of_b ? "B" : "A", of_b ? "B" : "A"),
       .description = std::log(4.0 * std::size(kTolerances)),
       .gained = signs.nats(),
       .share = signs.share()};
@@ -136,25 +142,32 @@ std::optional<Claim> best_of(const Comparison& comparison, double noise, const J
   return best;
 }
 
-}  // namespace
-
-std::optional<Claim> propose_likeliest(const Comparison& comparison) {
-  const auto judge = [&](bool of_b, double tolerance) {
-    return judge_likeliest(comparison, of_b, tolerance);
-  };
+// The same for files of a wider dtype that do not say that they were computed in bfloat16.
+template <class Judge>
+std::optional<Claim> best_of_noises(const Comparison& comparison, const Judge& judge) {
   auto claim = best_of(comparison, comparison.noise, judge);
-  // Files in a wider dtype may not say that they were computed in bfloat16.
   const double coarse = noise_of(kEpsilonOfBfloat16);
   return claim || comparison.noise >= coarse ? claim : best_of(comparison, coarse, judge);
 }
 
+}  // namespace
+
+std::optional<Claim> propose_likeliest(const Comparison& comparison) {
+  return best_of_noises(comparison, [&](bool of_b, double tolerance) {
+    return judge_likeliest(comparison, of_b, tolerance);
+  });
+}
+
 std::optional<Claim> propose_repeated(const Comparison& comparison) {
-  if (!comparison.pair.has_ids) return std::nullopt;
+  const Pair& pair = comparison.pair;
+  if (!pair.has_ids) return std::nullopt;
   std::optional<Claim> best;
+  const bool all_count = std::ranges::find(pair.counts, 0) == pair.counts.end();
   for (const bool counting : {false, true}) {
-    const std::vector<char> repeated = repeated_ids(comparison.pair, counting);
+    if (counting && all_count) continue;
+    const std::vector<char> repeated = repeated_ids(pair, counting);
     const char* among = counting ? ", among the tokens that count" : "";
-    auto claim = best_of(comparison, comparison.noise, [&](bool of_b, double tolerance) {
+    auto claim = best_of_noises(comparison, [&](bool of_b, double tolerance) {
       return judge_repeated(comparison, repeated, among, of_b, tolerance);
     });
     if (claim && (!best || claim->score() > best->score())) best = std::move(claim);

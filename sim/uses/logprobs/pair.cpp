@@ -286,9 +286,4 @@ Pair read_pair(const std::string& path_a, const std::string& path_b) {
   return pair;
 }
 
-Pair turned_pair(Pair pair) {
-  for (Token& token : pair.tokens) std::swap(token.a, token.b);
-  return pair;
-}
-
 }  // namespace shardproof::sim::logprobs

@@ -58,7 +58,4 @@ struct Pair {
 // Throws Error(kBadInput) for files that cannot be compared.
 Pair read_pair(const std::string& path_a, const std::string& path_b);
 
-// A's values as B's and the reverse, in `tokens` alone.
-Pair turned_pair(Pair pair);
-
 }  // namespace shardproof::sim::logprobs

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/quantile.h"
 #include "sim/uses/logprobs/causes.h"
@@ -111,16 +110,16 @@ double top_p_of_offset(const Comparison& comparison, double offset) {
   return fits ? *top_p : 0;
 }
 
-// The sum of A up to each token within rows or segments, or its mean.
-std::vector<double> sums_of_a_so_far(const Comparison& comparison, bool in_segments, bool mean) {
-  const std::vector<Token>& tokens = comparison.pair.tokens;
+// The sum of one file up to each token within rows or segments, or its mean.
+std::vector<double> sums_so_far(const std::vector<Token>& tokens, double Token::*of,
+                                bool in_segments, bool mean) {
   std::vector<double> out;
   double sum = 0, count = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const bool begins = i == 0 || tokens[i].row != tokens[i - 1].row ||
                         (in_segments && tokens[i].segment != tokens[i - 1].segment);
     if (begins) sum = count = 0;
-    sum += tokens[i].a;
+    sum += tokens[i].*of;
     ++count;
     out.push_back(mean ? sum / count : sum);
   }
@@ -251,16 +250,15 @@ std::optional<Claim> propose_mean(const Comparison& comparison) {
 }
 
 std::optional<Claim> propose_cumulative(const Comparison& comparison) {
-  const Pair turned_tokens = turned_pair(comparison.pair);
-  const Comparison turned(turned_tokens);
+  constexpr double kExact = 0.995;  // other means than that so far explain less
   std::optional<Claim> best;
   for (const bool of_b : {true, false}) {
     for (const bool in_segments : {false, true}) {
       if (in_segments && !comparison.pair.has_segments) continue;
       for (const bool mean : {false, true}) {
-        const Comparison& seen = of_b ? comparison : turned;
         auto claim = judge_prediction(
-            seen, sums_of_a_so_far(seen, in_segments, mean),
+            comparison,
+            sums_so_far(comparison.pair.tokens, of_b ? &Token::a : &Token::b, in_segments, mean),
             {.cause = "cumulative",
              .text = fmt::format("{} at each token is the {} of {} up to it within each {}",
                                  of_b ? "B" : "A", mean ? "mean" : "sum", of_b ? "A" : "B",
@@ -268,8 +266,10 @@ std::optional<Claim> propose_cumulative(const Comparison& comparison) {
              .likely = fmt::format("one file has the {} of the sequence so far; save that of each "
                                    "token",
                                    mean ? "mean logprob" : "logprob"),
-             .description = std::log(8)});
-        if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+             .description = std::log(8)},
+            !of_b);
+        if (!claim || (mean && !claim->leaves_noise && claim->share < kExact)) continue;
+        if (!best || claim->score() > best->score()) best = std::move(claim);
       }
     }
   }
@@ -297,23 +297,25 @@ std::optional<Claim> propose_limit(const Comparison& comparison) {
   constexpr size_t kFewest = 4;  // tokens at the limit, and above it
   std::optional<Claim> best;
   for (const bool of_b : {true, false}) {
-    // The limited file is b, which the other one predicts.
-    const Pair turned = of_b ? comparison.pair : turned_pair(comparison.pair);
-    const std::vector<Token>& tokens = turned.tokens;
+    double Token::*const limited = of_b ? &Token::b : &Token::a;
+    double Token::*const other = of_b ? &Token::a : &Token::b;
+    const std::vector<Token>& tokens = comparison.pair.tokens;
     double limit = 0;
-    for (const Token& token : tokens) limit = std::min(limit, token.b);
-    const auto is_at = [&](const Token& token) { return token.b == limit; };
+    for (const Token& token : tokens) limit = std::min(limit, token.*limited);
+    const auto is_at = [&](const Token& token) { return token.*limited == limit; };
     const auto count = static_cast<size_t>(std::count_if(tokens.begin(), tokens.end(), is_at));
     if (count < kFewest || tokens.size() - count < kFewest) continue;
-    const Comparison other(turned);
+    std::vector<double> predicted;
+    for (const Token& token : tokens) predicted.push_back(std::max(token.*other, limit));
     auto claim = judge_prediction(
-        other, map_a(other, [&](double a) { return std::max(a, limit); }),
+        comparison, predicted,
         {.cause = "limit",
          .text = fmt::format("{} is {} where that is above {:.6g}, and {:.6g} at {} tokens",
                              of_b ? "B" : "A", of_b ? "A" : "B", limit, limit, count),
          .likely = "one file limits its logprobs (clamp, nan_to_num, a floor against log(0)); save "
                    "them without",
-         .description = kFreeNumber + std::log(2)});
+         .description = kFreeNumber + std::log(2)},
+        !of_b);
     if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
   }
   return best;
