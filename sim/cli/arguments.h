@@ -5,7 +5,9 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/case/scenario/known_workload.h"
@@ -29,17 +31,18 @@ struct RunArguments : runs::RunSettings {
   int64_t shard = 1, shard_count = 1;   // --shard I/N, I from 1
   std::string rerun_failed;             // folder of an earlier run
   std::vector<std::string> taken_over;  // words of its command that count for this one too
-  std::vector<std::string> names;       // of a resumed run: only these cases; empty: all
-  std::optional<int64_t> shuffle;       // seed of the order
-  std::optional<int64_t> seed;          // replaces every scenario's seed
-  int64_t sample_rows = 0;              // replaces every scenario's, unless 0
-  std::string out;                      // run folder; "": runs/<time>
-  std::string keep;                     // "all", "unexpected" or "", by the number of cases
-  int64_t durations = 0;                // lists this many of the slowest cases at the end
-  bool force = false;                   // `out` may hold files that are not of a run
-  std::string resume;                   // run: folder of an earlier run to go on with; "": none
-  std::string dump;                     // run: file for the one case's own full tensors; "": none
-  std::string label;                    // calls: only those whose label has this text; "": all
+  // Of a resumed run: only these cases, each in its world; empty: all.
+  std::set<std::pair<std::string, Backend>> names;
+  std::optional<int64_t> shuffle;  // seed of the order
+  std::optional<int64_t> seed;     // replaces every scenario's seed
+  int64_t sample_rows = 0;         // replaces every scenario's, unless 0
+  std::string out;                 // run folder; "": runs/<time>
+  std::string keep;                // "all", "unexpected" or "", by the number of cases
+  int64_t durations = 0;           // lists this many of the slowest cases at the end
+  bool force = false;              // `out` may hold files that are not of a run
+  std::string resume;              // run: folder of an earlier run to go on with; "": none
+  std::string dump;                // run: file for the one case's own full tensors; "": none
+  std::string label;               // calls: only those whose label has this text; "": all
   bool no_skips = false;
   bool no_unresolved = false;  // a tensor that cannot be resolved makes the exit status 1
   bool allow_partial = false;  // cases that were not run leave the exit status as it is

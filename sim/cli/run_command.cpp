@@ -58,7 +58,7 @@ RunArguments resumed_arguments(const RunArguments& given, const report::EarlierR
     std::set<std::string> files;
     for (const auto* cases : {&earlier.selected, &earlier.info.skipped}) {
       for (const CaseSpec& spec : *cases) {
-        arguments.names.push_back(spec.name);
+        arguments.names.emplace(spec.name, spec.world.backend);
         files.insert(spec.file);
       }
     }

@@ -135,7 +135,13 @@ std::vector<CaseSpec> under_schedules(std::vector<CaseSpec> cases, const RunArgu
     throw_bad_input("--schedules: no selected case runs in the emulated world",
                     "select one, or leave --schedules out");
   }
-  if (arguments.schedules == runs::kAllSchedules) return cases;
+  const auto is_left_out = [&](const CaseSpec& spec) {
+    return !arguments.names.empty() && !arguments.names.contains({spec.name, spec.world.backend});
+  };
+  if (arguments.schedules == runs::kAllSchedules) {
+    std::erase_if(cases, is_left_out);
+    return cases;
+  }
   const int64_t only = judge::schedule_of_name(arguments.only);
   const bool names_schedule = only > 0 && !cases.empty() && arguments.only != cases.front().name;
   if (names_schedule && arguments.schedules > 0 && only > arguments.schedules) {
@@ -148,7 +154,7 @@ std::vector<CaseSpec> under_schedules(std::vector<CaseSpec> cases, const RunArgu
   std::erase_if(cases, [&](const CaseSpec& spec) {
     const bool is_other =
         only > 0 && spec.world.backend == Backend::kEmulated && spec.name != arguments.only;
-    return is_other || (!arguments.names.empty() && !has(arguments.names, spec.name));
+    return is_other || is_left_out(spec);
   });
   return cases;
 }
@@ -210,17 +216,17 @@ RunArguments as_they_ran(RunArguments arguments) {
     arguments.seed = then.seed;
     take("--seed", std::to_string(*then.seed));
   }
-  if (arguments.schedules != 0 || arguments.relations) return arguments;
-  if (then.relations && arguments.sample_rows == 0) {
+  const bool is_another = arguments.schedules != 0 || arguments.relations;
+  if (!is_another && then.relations && arguments.sample_rows == 0) {
     arguments.relations = true;
     take("--relations", "");
   }
-  if (then.schedules != 0) {
+  if (!is_another && then.schedules != 0) {
     arguments.schedules = then.schedules;
     const bool all = then.schedules == runs::kAllSchedules;
     take("--schedules", all ? "all" : std::to_string(then.schedules));
   }
-  if (arguments.sample_rows == 0 && then.sample_rows > 0) {
+  if (!arguments.relations && arguments.sample_rows == 0 && then.sample_rows > 0) {
     arguments.sample_rows = then.sample_rows;
     take("--sample-rows", std::to_string(then.sample_rows));
   }

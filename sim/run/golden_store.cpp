@@ -60,7 +60,6 @@ std::shared_ptr<GoldenStore::Golden> GoldenStore::from_cache(const std::string& 
   auto golden = std::make_shared<Golden>();
   golden->fd = std::move(*found);
   golden->outcome.ok = true;
-  golden->cached = true;
   return golden;
 }
 

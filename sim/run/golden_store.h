@@ -23,7 +23,6 @@ class GoldenStore {
   struct Golden {
     world::TaskOutcome outcome;
     OwnedFd fd;            // the blob
-    bool cached = false;   // from an earlier run
     bool has_few = false;  // of the members of a lower precision; otherwise it has all
     std::shared_ptr<const PiecesFolder> pieces = nullptr;  // of another layout; `fd` is its index
   };

@@ -97,7 +97,7 @@ class Explore(cli_test.CommandTest):
 
         counts = [int(number) for number in re.findall(r"\d+ (?=match|refused|failed)", last[0])]
         self.assertEqual(counts, [coverage["cases"]["run"], coverage["cases"]["refused_by_ranks"], 0])
-        more = self.run_to_end("fuzz", "--count", 1, "--seed", 2, "--corpus", "found/corpus", "--out", "more", "--coverage")
+        more = self.run_to_end("fuzz", "--count", 3, "--seed", 2, "--corpus", "found/corpus", "--out", "more", "--coverage")
         self.assertRegex(more.stdout, r"\d+ of \d+ kinds of values have run, and \d+ pairs of them\n")
         grown = json.loads((self.folder / "more/coverage.json").read_text())
         self.assertGreaterEqual(grown["pairs"]["run"], coverage["pairs"]["run"])

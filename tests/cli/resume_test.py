@@ -196,6 +196,22 @@ class EndedRun(cli_test.CommandTest):
         text = self.call("run", "--resume", "runs/latest", status=1)
         self.assertIn(f"{CASES} cases: {CASES} match", text)
 
+    def test_failures_that_are_run_again_keep_their_worlds_and_rows(self):
+        one = self.write("both.yaml", "name: t/both\nworkload: train\nparallel: {tensor_parallel_size: 2}\n"
+                                      "expect: {verdict: mismatch}\nmatrix: {seed: [1, 2]}\n")
+        # Those that failed over Gloo alone, by a command that names no world.
+        self.call("run", one, "--backend", "gloo", "--out", self.path("first"), status=1)
+        self.call("run", "--rerun-failed", self.path("first"), "--maxfail", "1", "--jobs", "1", "--out", self.path("again"), status=1)
+        self.assertIn("2 cases: 2 match", self.call("run", "--resume", self.path("again"), status=1))
+        # Under all schedules, with a case beside them that had not failed.
+        self.call("run", one, "--backend", "emulated", "--only", "t/both[seed=1]", "--sample-rows", "1", "--out",
+                  self.path("rows"), status=1)
+        self.call("run", one, "--rerun-failed", self.path("rows"), "--schedules", "all", "--time-budget", "0", "--out",
+                  self.path("all"), status=2)
+        self.assertIn("1 case: 1 match", self.call("run", "--resume", self.path("all"), status=1))
+        elements = {name: self.results(self.path(name))["cases"][0]["rests_on"]["elements"] for name in ("rows", "all")}
+        self.assertEqual(elements["rows"], elements["all"])
+
     def test_schedules_of_a_case_are_compared_with_those_that_had_run(self):
         one = self.write("one.yaml", "name: t/one\nworkload: train\nparallel: {tensor_parallel_size: 2}\n"
                                      "expect: {verdict: mismatch}\n")

@@ -10,6 +10,8 @@ from pathlib import Path
 import cli_test
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
+SMALL = ("workload: train\nmodel: {vocab_size: 40, hidden_size: 24, intermediate_size: 40, num_attention_heads: 4, "
+         "num_hidden_layers: 1}\ndata: {lengths: [6, 4, 5, 3], token_mask_probability: 1.0}\nseed: 11\n")
 PLANTED = re.compile(r"kind: silence, rank: (\d+), step: (\d+), .*?label: ([\w.]+)")
 
 
@@ -61,6 +63,45 @@ class Silence(cli_test.CommandTest):
                     said = self.call("run", self.write("function.yaml", case), "--backend", backend, status=1)
                     self.assertRegex(said, rf"tensor +{re.escape(label)} ")
                     self.assertIn(f"it was not observed on rank {rank} only", said)
+
+    def said_of(self, name, case, status=1):
+        return " ".join(self.call("run", self.write(f"{name}.yaml", case), "--backend", "emulated", status=status).split())
+
+    def test_of_whole_microbatches(self):
+        """No rank observes its second microbatch, but for the logprobs."""
+        hidden = ", ".join(f"{{kind: silence, rank: {rank}, at_call: {at}, label: {label}}}" for rank in (0, 1)
+                           for at, label in ((16, "output"), (20, "grad_input")))
+        case = SMALL + "run: {train_micro_batch_size: 1}\nparallel: {data_parallel_size: 2}\n"
+        self.assertIn("all as expected", self.said_of("whole", case, status=0))
+        self.assertRegex(self.said_of("hidden", case + f"faults: [{hidden}]\n"), "missing .*microbatch")
+
+    def test_of_a_copy_of_the_logprobs(self):
+        case = SMALL + ("run: {train_micro_batch_size: 1}\nparallel: {data_parallel_size: 2, tensor_parallel_size: 2}\n"
+                        "faults: [{kind: silence, rank: 3, label: logprobs, at_call: 1}]\n")
+        self.assertRegex(self.said_of("copy", case), "tensor logprobs .*not observed on rank 3 only")
+
+    def test_where_float16_may_skip_the_step(self):
+        """What a skip leaves out is excused, and no more."""
+        case = (SCENARIOS / "found/part_of_a_sum_overflows.yaml").read_text()
+        case += "\nfaults: [{kind: silence, rank: 1, label: layers.0.input_layernorm.output}]\n"
+        self.assertRegex(self.said_of("skips", case), "tensor model.layers.0.input_layernorm.output .*on rank 1 only")
+
+    def test_of_refits_and_beside_them(self):
+        """Ranks that a policy sends weights have none of its gradients, and those of the mesh no refits."""
+        case = SMALL.replace("train", "policy") + (
+            "parallel: {data_parallel_size: 2}\n"
+            "run: {refit: {tensor_parallel_size: 2}, stages: [{do: score}, {do: train}, {do: refit}]}\nfaults: [FAULTS]\n")
+        for ranks, label, where in (((3,), "refit.model.norm.weight", "not observed on rank 3"),
+                                    ((2, 3), "refit.model.norm.weight", "no rank observed it"),
+                                    ((0, 1), "grad_norm", "no rank observed it"), ((1,), "grad_norm", "not observed on rank 1")):
+            faults = ", ".join(f"{{kind: silence, rank: {rank}, label: {label}}}" for rank in ranks)
+            with self.subTest(label, ranks=ranks):
+                self.assertIn(where, self.said_of("refits", case.replace("FAULTS", faults)))
+
+    def test_a_silence_hides_tensors_and_no_calls(self):
+        self.assertIn("a silence hides tensors, and it has an op or an axis of calls",
+                      self.call("run", self.write("op.yaml", SMALL + "parallel: {data_parallel_size: 2}\nfaults: "
+                                                  "[{kind: silence, rank: 0, op: all_reduce, label: loss}]\n"), status=2))
 
     def test_a_function_of_nothing_proves_nothing(self):
         for case, said in (("workload: mapping\noptions: {shape: [0, 24]}", "no output and no gradient has an element"),

@@ -301,9 +301,18 @@ void check_expected(const Settings& settings, const CaseSpec& spec) {
   }
 }
 
-void check_collectives(const Settings& settings, const json& collectives) {
+// Calls are counted where every value is right.
+void check_collectives(const Settings& settings, const ExpectSpec& expect) {
   const std::string path = "expect.collectives";
+  const json& collectives = expect.collectives;
   if (collectives.is_null()) return;
+  const bool counts_calls =
+      expect.verdict == Verdict::kMatch || expect.kind == name_of(ResultKind::kSchedule);
+  if (!counts_calls) {
+    settings.fail(path,
+                  fmt::format("{} beside a {}, of which no call is counted", path, expect.verdict),
+                  "remove one of both, or expect {verdict: mismatch, kind: schedule}");
+  }
   for (const auto& [axis, counts] : collectives.items()) {
     check_axis(settings, path, axis, path);
     if (!counts.is_object())
@@ -340,7 +349,7 @@ CaseSpec build_case(const Settings& settings, const WorldChoice& world) {
   set_world(settings, spec);
   check_reference(settings, spec);
   if (model) check_init(settings, spec);
-  check_collectives(settings, spec.expect.collectives);
+  check_collectives(settings, spec.expect);
   check_expected(settings, spec);
   spec.idle_keys = idle_keys(spec, [&](const std::string& path) {
     return settings.given(path) ? std::optional<json>(settings.value(path)) : std::nullopt;

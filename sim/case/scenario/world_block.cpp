@@ -66,6 +66,10 @@ void check_faults(const Settings& settings, const CaseSpec& spec, int64_t world_
                                 fault.kind),
                     "set world: {backend: gloo, nodes: 2}");
     }
+    if (fault.kind == FaultKind::kSilence && (!fault.axis.empty() || fault.op != FaultSpec{}.op)) {
+      settings.fail("faults", "a silence hides tensors, and it has an op or an axis of calls",
+                    "leave these out; label names the tensors");
+    }
     if (fault.kind == FaultKind::kStale && fault.at_call == 0) {
       settings.fail("faults", "a stale buffer at the first matching call: none was sent before it",
                     "set at_call to 1 or more");

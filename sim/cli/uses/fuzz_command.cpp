@@ -31,7 +31,9 @@ std::vector<explore::CaseSettings> settings_of_repository(const WorldChoice& wor
     Scenario scenario = parse_scenario(file, world);
     for (size_t i = 0; i < scenario.cases.size(); ++i) {
       const CaseSpec& spec = scenario.cases[i];
-      if (spec.expect.verdict != Verdict::kMatch || !spec.faults.empty() || !spec.skip.empty())
+      const bool is_empty = spec.expect.nothing_counted && !is_model_workload(spec.workload);
+      if (spec.expect.verdict != Verdict::kMatch || !spec.faults.empty() || !spec.skip.empty() ||
+          is_empty)
         continue;
       explore::CaseSettings settings = std::move(scenario.settings[i]);
       for (const char* label : {"name", "tags", "expect.verdict", "expect.collectives", "judged"}) {

@@ -81,8 +81,7 @@ Explanation words_for_absence(const Mesh& mesh, const std::vector<int64_t>& rank
   std::vector<int64_t> all(static_cast<size_t>(mesh.world_size()));
   std::iota(all.begin(), all.end(), 0);
   const bool outside = ranks.back() >= mesh.world_size();  // a policy's refit
-  std::string where =
-      outside ? fmt::format("on ranks {}", fmt::join(ranks, ", ")) : ranks_clause(mesh, ranks, all);
+  std::string where = outside ? "on " + ranks_text(ranks) : ranks_clause(mesh, ranks, all);
   if (!microbatches.empty()) {
     where += fmt::format(" in microbatch{} {}", microbatches.size() == 1 ? "" : "es",
                          fmt::join(microbatches, ", "));

@@ -11,6 +11,11 @@ bool holds(const std::vector<int64_t>& numbers, int64_t number) {
   return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
 }
 
+// Logprobs are compared by step, and observed in each microbatch.
+bool is_seen_in_each(Phase phase, ObservationKind kind) {
+  return is_of_microbatch(phase, kind) || kind == ObservationKind::kLogprobs;
+}
+
 }  // namespace
 
 bool is_of_microbatch(Phase phase, ObservationKind kind) {
@@ -25,15 +30,15 @@ void Census::see(const Observation& observation, const GoldenTensor& golden) {
   if (observation.phase == Phase::kRecompute) return;
   std::vector<int64_t>& seen = seen_[static_cast<size_t>(golden.order)];
   if (!holds(seen, observation.microbatch)) seen.push_back(observation.microbatch);
-  if (is_of_microbatch(golden.phase, golden.kind)) {
-    microbatches_[{golden.step, golden.phase}].insert(observation.microbatch);
+  if (is_seen_in_each(golden.phase, golden.kind)) {
+    microbatches_[golden.step].insert(observation.microbatch);
   }
 }
 
 std::vector<int64_t> Census::microbatches_without(const GoldenTensor& tensor) const {
   std::vector<int64_t> missing;
-  const auto all = microbatches_.find({tensor.step, tensor.phase});
-  if (all == microbatches_.end() || !is_of_microbatch(tensor.phase, tensor.kind)) return missing;
+  const auto all = microbatches_.find(tensor.step);
+  if (all == microbatches_.end() || !is_seen_in_each(tensor.phase, tensor.kind)) return missing;
   const std::vector<int64_t>& seen = seen_[static_cast<size_t>(tensor.order)];
   std::copy_if(all->second.begin(), all->second.end(), std::back_inserter(missing),
                [&](int64_t microbatch) { return !holds(seen, microbatch); });

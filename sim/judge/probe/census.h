@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "observe/probe.h"
@@ -23,7 +22,7 @@ class Census {
   explicit Census(const GoldenRecord& golden);
   void see(const Observation& observation, const GoldenTensor& golden);
   // The golden's tensors that were not seen, and those that were missing in a microbatch in which
-  // the rank observed other tensors of the step and phase.
+  // the rank observed other tensors of the step, forward or backward.
   std::vector<Unobserved> unobserved() const;
 
  private:
@@ -31,7 +30,7 @@ class Census {
 
   const GoldenRecord& golden_;
   std::vector<std::vector<int64_t>> seen_;  // by order of the golden: in which microbatches
-  std::map<std::pair<int64_t, Phase>, std::set<int64_t>> microbatches_;  // of each step and phase
+  std::map<int64_t, std::set<int64_t>> microbatches_;  // of each step
 };
 
 }  // namespace shardproof::sim::judge

@@ -342,6 +342,7 @@ void RankRecorder::check_recompute(const Observation& observation, ResultRow& ro
 // Why this rank may have other tensors in the step than the golden; null: it may not.
 const char* RankRecorder::why_in_doubt(Phase phase, int64_t step) const {
   if (parted_->has_left(phase, step)) return PartedSteps::kReason;
+  if (phase != Phase::kStep) return nullptr;  // a skip begins behind the backward
   const GoldenTensor* skipped = golden_->find(Phase::kStep, step, "metric.skipped");
   return skipped != nullptr && skipped->scatter > 0 ? kMaySkip : nullptr;
 }

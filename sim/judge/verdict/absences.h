@@ -13,6 +13,7 @@ namespace shardproof::sim::judge {
 struct Absence {
   const Unobserved* tensor = nullptr;  // of the first of these ranks
   std::vector<int64_t> ranks = {};
+  bool of_all = false;  // these are all ranks that could hold it
 };
 
 // The golden's tensors that a rank that holds them did not observe, without an excuse: each rank of

@@ -85,6 +85,7 @@ judge::RankReport run_inference_rank(const CaseSpec& spec, const RankEnv& env) {
   const auto wanted = wanted_weights(*inputs, mesh, rank, options);
   const auto from = refit_group(spec, env, &trace);
   const auto receive = [&](int64_t moment) {
+    if (env.on_step) env.on_step(moment);
     {
       const ClockPause pause(env.clock);  // the harness clears what the last refit left
       for (const HeldTensor& held : wanted) held.piece.zero_();

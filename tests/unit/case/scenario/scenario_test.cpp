@@ -93,7 +93,7 @@ run:
   optimizer: {name: torch.optim.SGD, kwargs: {lr: 0.1, momentum: 0.9, weight_decay: 0}}
 world: {backend: gloo, hang_s: 1.5, deadline_s: 30}
 faults: [{kind: kill, rank: 5, label: "o_proj", at_call: 2}]
-expect: {verdict: failed, kind: died, collectives: {tp: {all_reduce: 3}}}
+expect: {verdict: mismatch, kind: schedule, collectives: {tp: {all_reduce: 3}}}
 tags: [a, b]
 )",
                                   {Backend::kGloo, DeviceKind::kCpu});
@@ -123,7 +123,7 @@ tags: [a, b]
   CHECK(spec.world.hang_s == 1.5);
   REQUIRE(spec.faults.size() == 1);
   CHECK(spec.faults[0].label == "o_proj");
-  CHECK(spec.expect.kind == "died");
+  CHECK(spec.expect.kind == "schedule");
   CHECK(spec.expect.collectives["tp"]["all_reduce"] == 3);
   CHECK(spec.tags == std::vector<std::string>{"a", "b"});
 }
@@ -225,6 +225,8 @@ TEST_CASE("Settings that contradict each other are refused where they stand", "[
        {"expect: {collectives: {tq: {all_reduce: 1}}}\n", "unknown axis 'tq'"},
        {"faults: [{kind: drop, axis: 'cp,dp'}]\n", "'cp,dp' is not in the order of the mesh"},
        {"expect: {collectives: {tp: {allreduce: 1}}}\n", "did you mean all_reduce?"},
+       {"expect: {verdict: mismatch, collectives: {tp: {all_reduce: 1}}}\n",
+        "expect.collectives beside a mismatch, of which no call is counted"},
        {"expect: {verdict: mismatch, kind: vallues}\n", "did you mean values?"},
        {"expect: {tensor: loss}\n", "expect.tensor is loss, which no match has"},
        {"expect: {verdict: failed, tensor: loss}\n", "which no failed has"},
