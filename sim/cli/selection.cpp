@@ -251,8 +251,10 @@ Selection select_cases(const RunArguments& given) {
   if (arguments.relations) cases = relations::with_relations(cases);
   require_known_name(arguments.only, cases);
   std::erase_if(cases, [&](const CaseSpec& spec) {
-    return !passes_filters(arguments, spec) ||
-           !(arguments.rerun_failed.empty() ? is_requested(arguments, spec) : has_failed(spec));
+    const bool is_chosen =
+        !arguments.names.empty() ||
+        (arguments.rerun_failed.empty() ? is_requested(arguments, spec) : has_failed(spec));
+    return !passes_filters(arguments, spec) || !is_chosen;
   });
   Selection selection;
   const size_t of_all_shares = cases.size();

@@ -310,7 +310,9 @@ void check_collectives(const Settings& settings, const ExpectSpec& expect) {
       expect.verdict == Verdict::kMatch || expect.kind == name_of(ResultKind::kSchedule);
   if (!counts_calls) {
     settings.fail(path,
-                  fmt::format("{} beside a {}, of which no call is counted", path, expect.verdict),
+                  fmt::format("{} beside a {} of any kind: calls are counted where every value is "
+                              "right",
+                              path, expect.verdict),
                   "remove one of both, or expect {verdict: mismatch, kind: schedule}");
   }
   for (const auto& [axis, counts] : collectives.items()) {

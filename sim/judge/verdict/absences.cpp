@@ -25,6 +25,7 @@ std::map<GoldenPosition, Absence> absences(const std::vector<RankReport>& report
       Absence& absence = missing.excuse ? elsewhere[here] : missed[here][report.holds];
       if (absence.ranks.empty()) absence.tensor = &missing;
       absence.ranks.push_back(report.rank);
+      absence.whole = absence.whole && missing.microbatches.empty();
     }
   }
   const auto refits = counts.find(Holds::kRefits);
@@ -52,6 +53,7 @@ std::map<GoldenPosition, Absence> absences(const std::vector<RankReport>& report
       if (here.ranks.empty()) here.tensor = absence.tensor;
       here.ranks.insert(here.ranks.end(), absence.ranks.begin(), absence.ranks.end());
       here.of_all = !observed;
+      here.whole = here.whole && absence.whole;
     }
   }
   return found;

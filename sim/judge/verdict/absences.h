@@ -13,7 +13,8 @@ namespace shardproof::sim::judge {
 struct Absence {
   const Unobserved* tensor = nullptr;  // of the first of these ranks
   std::vector<int64_t> ranks = {};
-  bool of_all = false;  // these are all ranks that could hold it
+  bool of_all = false;  // these are all ranks of the mesh, or all of the refit
+  bool whole = true;    // each of them lacks it wholly, not in some microbatches alone
 };
 
 // The golden's tensors that a rank that holds them did not observe, without an excuse: each rank of

@@ -292,7 +292,7 @@ class Judge {
     found.worst.rank = absence.ranks.front();
     found.worst.global_shape = missing.global_shape;
     const Mesh& mesh = meshes_.at(missing.step);
-    const bool nobody = absence.of_all && missing.microbatches.empty();
+    const bool nobody = absence.of_all && absence.whole;
     if (!nobody) found.ranks = absence.ranks;
     explain(found,
             nobody ? kUnobserved : words_for_absence(mesh, absence.ranks, missing.microbatches));

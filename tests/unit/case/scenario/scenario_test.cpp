@@ -226,7 +226,7 @@ TEST_CASE("Settings that contradict each other are refused where they stand", "[
        {"faults: [{kind: drop, axis: 'cp,dp'}]\n", "'cp,dp' is not in the order of the mesh"},
        {"expect: {collectives: {tp: {allreduce: 1}}}\n", "did you mean all_reduce?"},
        {"expect: {verdict: mismatch, collectives: {tp: {all_reduce: 1}}}\n",
-        "expect.collectives beside a mismatch, of which no call is counted"},
+        "expect.collectives beside a mismatch of any kind: calls are counted where"},
        {"expect: {verdict: mismatch, kind: vallues}\n", "did you mean values?"},
        {"expect: {tensor: loss}\n", "expect.tensor is loss, which no match has"},
        {"expect: {verdict: failed, tensor: loss}\n", "which no failed has"},
