@@ -1,11 +1,11 @@
 // doctor: lists what is installed and which worlds can run here, with reasons.
 #include <fmt/format.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include <iostream>
 #include <thread>
 
+#include "base/physical_memory.h"
 #include "comm/cuda_device.h"
 #include "parallel/tp/cuda_kernels_file.h"
 #include "sim/case/names.h"
@@ -22,10 +22,8 @@ namespace {
 std::string machine_line() {
   struct utsname name {};
   ::uname(&name);
-  const double bytes = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-                       static_cast<double>(::sysconf(_SC_PAGE_SIZE));
   return fmt::format("machine    {} {}, {} cores, {:.1f} GiB\n", name.sysname, name.release,
-                     std::thread::hardware_concurrency(), bytes / (1 << 30));
+                     std::thread::hardware_concurrency(), physical_memory_gib());
 }
 
 std::string world_line(const std::string& backend, const std::string& device) {

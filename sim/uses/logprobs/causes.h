@@ -33,6 +33,8 @@ std::optional<Claim> propose_offset(const Comparison& comparison);
 // b = f * a - c with 1/2 < f < 1 and c > 0, or the reverse: smoothed targets (smoothed.cpp). Where
 // only the signs fit, it is listed, and nothing else is claimed of such signs.
 std::optional<Claim> propose_smoothed(const Comparison& comparison);
+// Whether the signs fit, so that propose_smoothed() claims or lists it.
+bool falls_as_smoothed(const Comparison& comparison);
 // b[t] = a[t + k] with 0 < |k| <= 4, within rows or within segments.
 std::optional<Claim> propose_shift(const Comparison& comparison);
 // Rows of b are other rows of a.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/description_length.h"
@@ -44,6 +45,11 @@ struct Claim {
 
 // Whether it explains enough, and chance would not.
 bool may_be_claimed(const Claim& claim);
+
+// Keeps the claim with the higher score, of equal ones the first.
+inline void keep_better(std::optional<Claim>& best, std::optional<Claim> claim) {
+  if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+}
 
 // The size of noise of a dtype with this eps, relative to a weight. A sum of K products that is
 // rounded in a half precision alone has 1 rounding, one that is summed in the dtype itself about

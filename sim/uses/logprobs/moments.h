@@ -1,4 +1,4 @@
-// Variances and the covariance of two series of numbers.
+// Means, variances and the covariance of two series of numbers.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 namespace shardproof::sim::logprobs {
 
 struct Moments {
-  double variance_x = 0, variance_y = 0, covariance = 0;
+  double mean_x = 0, mean_y = 0, variance_x = 0, variance_y = 0, covariance = 0;
 
   // 0 where one of both does not vary.
   double correlation() const {
@@ -22,7 +22,7 @@ inline Moments moments_of(const std::vector<double>& x, const std::vector<double
   Moments moments;
   if (x.empty()) return moments;
   const auto n = static_cast<double>(x.size());
-  double mean_x = 0, mean_y = 0;
+  double &mean_x = moments.mean_x, &mean_y = moments.mean_y;
   for (size_t i = 0; i < x.size(); ++i) {
     mean_x += x[i] / n;
     mean_y += y[i] / n;

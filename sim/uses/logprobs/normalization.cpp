@@ -233,7 +233,7 @@ std::optional<Claim> judge_direction(const Direction& direction, double toleranc
         "the logsumexp of {} lacks a part of the vocabulary; sum it over all "
         "tensor ranks",
         direction.fewer());
-  } else if (!follows(direction) || propose_smoothed(comparison)) {
+  } else if (!follows(direction) || falls_as_smoothed(comparison)) {
     return std::nullopt;
   } else {
     name_sampling(direction, rise, tolerance, claim);
@@ -244,14 +244,9 @@ std::optional<Claim> judge_direction(const Direction& direction, double toleranc
 }  // namespace
 
 std::optional<Claim> propose_normalization(const Comparison& comparison) {
-  std::optional<Claim> best;
-  for (const bool b_has_fewer : {true, false}) {
-    for (const double share : kTolerances) {
-      auto claim = judge_direction({comparison, b_has_fewer}, share * comparison.noise);
-      if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
-    }
-  }
-  return best;
+  return best_of(comparison.noise, [&](bool b_has_fewer, double tolerance) {
+    return judge_direction({comparison, b_has_fewer}, tolerance);
+  });
 }
 
 }  // namespace shardproof::sim::logprobs

@@ -128,26 +128,12 @@ std::optional<Claim> judge_repeated(const Comparison& comparison, const std::vec
       .share = signs.share()};
 }
 
-// The best of judge(whether B is the file that is changed, tolerance).
-template <class Judge>
-std::optional<Claim> best_of(const Comparison& comparison, double noise, const Judge& judge) {
-  std::optional<Claim> best;
-  for (const bool of_b : {true, false}) {
-    for (const double share : kTolerances) {
-      auto claim = judge(of_b, share * noise);
-      if (!claim || !may_be_claimed(*claim)) continue;
-      if (!best || claim->score() > best->score()) best = std::move(claim);
-    }
-  }
-  return best;
-}
-
-// The same for files of a wider dtype that do not say that they were computed in bfloat16.
+// best_of(), also for files of a wider dtype that do not say that they were computed in bfloat16.
 template <class Judge>
 std::optional<Claim> best_of_noises(const Comparison& comparison, const Judge& judge) {
-  auto claim = best_of(comparison, comparison.noise, judge);
+  auto claim = best_of(comparison.noise, judge);
   const double coarse = noise_of(kEpsilonOfBfloat16);
-  return claim || comparison.noise >= coarse ? claim : best_of(comparison, coarse, judge);
+  return claim || comparison.noise >= coarse ? claim : best_of(coarse, judge);
 }
 
 }  // namespace
@@ -170,7 +156,7 @@ std::optional<Claim> propose_repeated(const Comparison& comparison) {
     auto claim = best_of_noises(comparison, [&](bool of_b, double tolerance) {
       return judge_repeated(comparison, repeated, among, of_b, tolerance);
     });
-    if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+    keep_better(best, std::move(claim));
   }
   return best;
 }

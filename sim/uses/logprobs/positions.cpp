@@ -331,7 +331,7 @@ std::optional<Claim> propose_late_positions(const Comparison& comparison) {
     if (begin <= 2 || begin == before) continue;  // propose_attention_scores()
     before = begin;
     auto claim = judge_late(comparison, begin, of_logarithms);
-    if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+    keep_better(best, std::move(claim));
   }
   return best;
 }

@@ -31,6 +31,19 @@ struct Signs {
 
 // Tolerances as shares of the noise of the dtype: the noise of two files is often below it.
 inline constexpr double kTolerances[] = {0.125, 0.25, 0.5, 1};
+// The best of judge(whether B is the file that is changed, tolerance).
+template <class Judge>
+std::optional<Claim> best_of(double noise, const Judge& judge) {
+  std::optional<Claim> best;
+  for (const bool of_b : {true, false}) {
+    for (const double share : kTolerances) {
+      auto claim = judge(of_b, share * noise);
+      if (claim && may_be_claimed(*claim)) keep_better(best, std::move(claim));
+    }
+  }
+  return best;
+}
+
 // Differences of fewer tolerances are not evidence.
 inline constexpr double kClear = 3;
 

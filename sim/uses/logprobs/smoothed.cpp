@@ -31,17 +31,14 @@ std::optional<Line> falling_line(const Comparison& comparison, bool of_b) {
   const std::vector<Token>& tokens = comparison.pair.tokens;
   Line line{.of_b = of_b};
   std::vector<double> x, y;
-  double sum_x = 0, sum_y = 0;
   for (const Token& token : tokens) {
     x.push_back(token.*line.other());
     y.push_back(token.*line.smoothed());
-    sum_x += x.back();
-    sum_y += y.back();
   }
   const Moments moments = moments_of(x, y);
   if (moments.variance_x == 0) return std::nullopt;
   line.slope = moments.covariance / moments.variance_x;
-  line.drop = (line.slope * sum_x - sum_y) / static_cast<double>(tokens.size());
+  line.drop = line.slope * moments.mean_x - moments.mean_y;
   if (line.slope < kFlattest || line.slope > kSteepest) return std::nullopt;
   if (line.drop <= kMostNoise * comparison.noise) return std::nullopt;
   double certain = 0, dropped = 0, falling = 0;
@@ -56,11 +53,19 @@ std::optional<Line> falling_line(const Comparison& comparison, bool of_b) {
   return line;
 }
 
+std::optional<Line> falling_line(const Comparison& comparison) {
+  const std::optional<Line> line = falling_line(comparison, true);
+  return line ? line : falling_line(comparison, false);
+}
+
 }  // namespace
 
+bool falls_as_smoothed(const Comparison& comparison) {
+  return falling_line(comparison).has_value();
+}
+
 std::optional<Claim> propose_smoothed(const Comparison& comparison) {
-  std::optional<Line> line = falling_line(comparison, true);
-  if (!line) line = falling_line(comparison, false);
+  const std::optional<Line> line = falling_line(comparison);
   if (!line) return std::nullopt;
   std::vector<double> predicted;
   for (const Token& token : comparison.pair.tokens) {
@@ -68,12 +73,12 @@ std::optional<Claim> propose_smoothed(const Comparison& comparison) {
   }
   const char *smoothed = line->of_b ? "B" : "A", *other = line->of_b ? "A" : "B";
   const std::string text = fmt::format(
-      "{} is about {:.3g} times {} - {:.3g}, and lower at tokens of a probability near "
-      "1 too",
+      "{} is about {:.3g} times {} - {:.3g}, and lower at tokens of a probability "
+      "near 1 too",
       smoothed, line->slope, other, line->drop);
   const std::string likely = fmt::format(
-      "{} has the loss of smoothed targets, with label smoothing of about {:.2g}; save "
-      "the logprob of the token itself",
+      "{} has the loss of smoothed targets, with label smoothing of about {:.2g}; save the "
+      "logprob of the token itself",
       smoothed, 1 - line->slope);
   auto claim = judge_prediction(comparison, predicted,
                                 {.cause = "smoothed",

@@ -81,7 +81,7 @@ std::optional<Claim> propose_targets(const Comparison& comparison) {
         .share = found.squared / comparison.squared,
         .leaves_noise = comparison.is_noise(found.left)};
     if (!claim.leaves_noise || !may_be_claimed(claim)) continue;
-    if (!best || claim.score() > best->score()) best = std::move(claim);
+    keep_better(best, std::move(claim));
   }
   return best;
 }

@@ -177,7 +177,7 @@ std::optional<Claim> propose_log_base(const Comparison& comparison) {
                                factor, of_b ? "B" : "A", base),
            .likely = fmt::format("log{} was called in place of log", base),
            .description = std::log(4)});
-      if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+      keep_better(best, std::move(claim));
     }
   }
   return best;
@@ -243,7 +243,7 @@ std::optional<Claim> propose_mean(const Comparison& comparison) {
                                of_b ? "A" : "B", name),
            .likely = "a mean over the row was taken of each logprob; save the logprobs themselves",
            .description = std::log(6)});
-      if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+      keep_better(best, std::move(claim));
     }
   }
   return best;
@@ -269,7 +269,7 @@ std::optional<Claim> propose_cumulative(const Comparison& comparison) {
              .description = std::log(8)},
             !of_b);
         if (!claim || (mean && !claim->leaves_noise && claim->share < kExact)) continue;
-        if (!best || claim->score() > best->score()) best = std::move(claim);
+        keep_better(best, std::move(claim));
       }
     }
   }
@@ -288,7 +288,7 @@ std::optional<Claim> propose_probability(const Comparison& comparison) {
                           .text = fmt::format("{} is exp({})", of_b ? "B" : "A", of_b ? "A" : "B"),
                           .likely = "one file has probabilities; save their logarithms",
                           .description = std::log(2)});
-    if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+    keep_better(best, std::move(claim));
   }
   return best;
 }
@@ -316,7 +316,7 @@ std::optional<Claim> propose_limit(const Comparison& comparison) {
                    "them without",
          .description = kFreeNumber + std::log(2)},
         !of_b);
-    if (claim && (!best || claim->score() > best->score())) best = std::move(claim);
+    keep_better(best, std::move(claim));
   }
   return best;
 }

@@ -3,11 +3,11 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/physical_memory.h"
 #include "base/seed.h"
 #include "sim/uses/proofs/workload.h"
 
@@ -16,20 +16,17 @@ namespace {
 
 // Throws for sizes below 0, and where one input alone would fill half of this machine's memory.
 const std::vector<int64_t>& checked_shape(const std::vector<int64_t>& shape) {
-  constexpr double kBytes = 8, kGiB = double{1 << 30};
-  const double memory =
-      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
-  double bytes = kBytes;
+  double gib = 8.0 / (1 << 30);  // of one number
   for (const int64_t size : shape) {
-    bytes *= static_cast<double>(size);
+    gib *= static_cast<double>(size);
     if (size >= 0) continue;
     throw_bad_input(fmt::format("the options give an input the shape [{}]", fmt::join(shape, ",")),
                     "give sizes of 0 or more");
   }
-  if (bytes > memory / 2) {
+  if (const double memory = physical_memory_gib(); gib > memory / 2) {
     throw_bad_input(fmt::format("the options give an input the shape [{}], which takes {:.1f} GiB, "
                                 "and this machine has {:.1f}",
-                                fmt::join(shape, ","), bytes / kGiB, memory / kGiB),
+                                fmt::join(shape, ","), gib, memory),
                     "give smaller sizes");
   }
   return shape;

@@ -29,11 +29,8 @@ constexpr double kWeightStd = 0.5;
 const std::vector<int64_t> kShape = {24, 5};
 
 std::string axis_of(const Options& options) {
-  const std::string axis = options["axis"];
-  if (axis != "tp" && axis != "cp" && axis != "ulysses") {
-    throw_bad_input(fmt::format("option axis is '{}'", axis), "known are tp, cp, ulysses");
-  }
-  return axis;
+  require_one_of(options, "axis", {"tp", "cp", "ulysses"});
+  return options["axis"];
 }
 
 int64_t rank_count(const Options& options) {

@@ -9,7 +9,6 @@
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <torch/headeronly/version.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -22,6 +21,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/physical_memory.h"
 #include "base/quantile.h"
 
 namespace shardproof::sim::validate {
@@ -170,9 +170,7 @@ void add_processor(Facts& facts) {
     break;
   }
   facts["cores"] = std::to_string(std::thread::hardware_concurrency());
-  const double bytes = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-                       static_cast<double>(::sysconf(_SC_PAGE_SIZE));
-  facts["memory_gib"] = fmt::format("{:.0f}", std::round(bytes / (1 << 30)));
+  facts["memory_gib"] = fmt::format("{:.0f}", std::round(physical_memory_gib()));
 }
 
 void add_limit(Facts& facts, const std::string& name, decltype(RLIMIT_NOFILE) which) {
