@@ -10,6 +10,7 @@
 #include "sim/case/reference.h"
 #include "sim/report/escape.h"
 #include "sim/report/run_folder.h"
+#include "sim/report/summary.h"
 #include "sim/report/virtual_time.h"
 
 namespace shardproof::sim::report {

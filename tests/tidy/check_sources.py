@@ -36,6 +36,11 @@ MAY_NAME = {("src/model/config.h", "llama"), ("sim/case/model_keys.cpp", "llama"
 # The kind of an observation says what it shows (src/observe/observation_kind.h), not the begin of its name.
 KINDS = "src/observe/observation_kind.h"
 KIND_PREFIX = re.compile(r'\{ObservationKind::\w+, "([\w.]+)"\}')
+# A function that a head declares; one that code calls, of no library; one that code declares itself, or a lambda or parameter.
+FUNCTION = re.compile(r"[\w>&*\]]\s+[&*]*(?!decltype)([a-z]\w*)\s*\([^;{]*\)\s*(?:const|noexcept)?\s*\Z", re.DOTALL)
+CALLED = re.compile(r"(?<![\w.>:])(?:(?:shardproof|sim|judge|world|report|run|cli|[a-z]+_[a-z]+)::)*([a-z]\w+)\s*\(")
+DECLARED = re.compile(r"(?!(?:return|else|throw|case|and|or|not)\b)(?:\b\w+|[&*>])\s+[&*]*(?:\w+::)?([a-z]\w+)\s*[({=;,)]")
+ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)\)?", re.DOTALL)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 
 
@@ -147,21 +152,27 @@ def code_of(text):
     return re.sub(literal, lambda found: '""' if found.group()[0] in "\"R'" else "", text, flags=re.DOTALL)
 
 
-def types_in(text):
-    """Yields (namespace, type) of each type that a file defines in a named namespace, not in a class or function."""
+def heads_in(text):
+    """Yields (namespace, head, end) of each definition or declaration in a named namespace, not in a class or function."""
     inside = []  # of each open brace the namespace; None: something else
     code, start = code_of(text), 0
     for found in re.finditer(r"[{};]", code):
         head, start = code[start:found.start()], found.end()
-        named = all(inside) and TYPE.search(head)
         if found.group() == "}":
             inside = inside[:-1]
             continue
-        if named and (found.group() == "{" or named.group(2)):
-            yield "::".join(inside), named.group(1) or named.group(2)
+        if all(inside):
+            yield "::".join(inside), head, found.group()
         if found.group() == "{":
             space = NAMESPACE.search(head)
             inside.append(space.group(1) or None if space else None)
+
+
+def types_in(text):
+    for space, head, end in heads_in(text):
+        named = TYPE.search(head)
+        if named and (end == "{" or named.group(2)):
+            yield space, named.group(1) or named.group(2)
 
 
 def check_types(root):
@@ -174,6 +185,36 @@ def check_types(root):
     for (space, name), paths in sorted(places.items()):
         if len(set(paths)) > 1:
             yield sorted(set(paths))[1], f"{space}::{name} is defined in {sorted(set(paths))[0]} too; rename one"
+
+
+def check_reached(root):
+    """Yields (path, sentence) for each call of a function whose header the file does not reach: it compiles in a unity
+    build alone, beside a file that includes the header."""
+    texts = {path: (root / path).read_text(encoding="utf-8") for path in source_files(root)
+             if path.startswith(("src/", "sim/", "golden/"))}
+    code = {path: ATTRIBUTE.sub("", code_of(text)) for path, text in texts.items()}
+    included = {path: {resolve(root, path, header) for _, header, quoted in includes(text.splitlines()) if quoted} - {None}
+                for path, text in texts.items()}
+    homes = {}
+    for path, text in texts.items():
+        for _, head, _ in heads_in(text) if path.endswith(".h") else ():
+            declared = FUNCTION.search(head)
+            if declared and not TYPE.search(head):
+                homes.setdefault(declared.group(1), set()).add(path)
+    for path in texts:
+        if not path.endswith(".cpp"):  # templates of a header may leave it to those who use them
+            continue
+        reached, left = {path}, [path]
+        while left:
+            new = included.get(left.pop(), set()) - reached
+            reached |= new
+            left += new
+        own = set(DECLARED.findall(code[path]))
+        for name in sorted(set(CALLED.findall(code[path])) & homes.keys() - own):
+            seen = any(re.search(rf"\b{name}\b", code.get(header, "")) for header in reached - {path})
+            known = folder_of(path) and any(may_include(folder_of(path), home) for home in homes[name])
+            if known and not seen:
+                yield path, f"{name}() is declared in {min(homes[name])}, which this file does not include"
 
 
 def namespace_of(path):
@@ -257,7 +298,7 @@ def check_kinds(root):
 def violations(root):
     found = [f"{path}:{line}: {what}" for path in source_files(root) for line, what in check_file(root, path)]
     found += [f"{path}:{line}: {what}" for path, line, what in [*check_families(root), *check_kinds(root)]]
-    found += [f"{path}:1: {what}" for path, what in check_types(root)]
+    found += [f"{path}:1: {what}" for path, what in [*check_types(root), *check_reached(root)]]
     return found + [f"include_table.py: {what} {why}" for what, why in check_table(root)]
 
 

@@ -10,7 +10,8 @@ import check_sources
 import include_table
 
 GOOD = {
-    "src/mesh/layout.h": "// Cuts.\n#pragma once\n#include <string>\nnamespace shardproof {\nstruct Cut {};\n}\n",
+    "src/mesh/layout.h": "// Cuts.\n#pragma once\n#include <string>\nnamespace shardproof {\nstruct Cut {};\n"
+                         "int number_of_cuts(int dim);\n}\n",
     "src/mesh/mesh.h": "// Axes.\n#pragma once\n#include \"mesh/layout.h\"\nnamespace shardproof {\n"
                        "namespace {\nstruct Cut {};\n}\nclass Mesh {\n  struct Cut { int dim; };\n};\n}\n",
     "src/comm/communicator.h": "// Calls.\n#pragma once\n#include <ATen/core/Tensor.h>\n",
@@ -66,6 +67,8 @@ WRONG = [
      "this folder's is shardproof::sim::explore"),
     ("sim/case/a.cpp", A_CPP + 'bool b = family == "rows_moe";\n', "the family rows_moe is known by its name"),
     ("sim/run/a.cpp", A_CPP + 'bool b = name.starts_with("grad." + layer);\n', "ask its kind"),
+    ("src/mesh/a.cpp", A_CPP + "int all() { return number_of_cuts(3); }\n",
+     "number_of_cuts() is declared in src/mesh/layout.h, which"),
     ("src/mesh/a.cpp", A_CPP * 401, "401 lines"),
     ("src/mesh/a.cpp", "#include <string>\n", "concept"),
     ("src/mesh/b.cpp", "", "concept"),
@@ -88,6 +91,8 @@ class EveryRuleFindsItsViolation(unittest.TestCase):
 
     def test_what_keeps_the_rules_is_no_violation(self):
         for text in ("// " + "\u2500" * 97 + "\n", A_CPP * 400, A_CPP + 'if (path == "world.backend") fail();\n',
+                     A_CPP + '#include "mesh/mesh.h"\nint all() { return number_of_cuts(3); }\n',
+                     A_CPP + "int all(int number_of_cuts) { return std::number_of_cuts(3) + it.number_of_cuts(); }\n",
                      A_CPP + "const auto found = Reader::open(file).metadata();\nfor (const auto& row : *rows) {\n"):
             self.assertEqual(found_in({"src/mesh/a.cpp": text}), [])
 

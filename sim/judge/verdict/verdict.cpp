@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "sim/case/names.h"
 #include "sim/judge/diff/addends.h"
 #include "sim/judge/explain/diagnose.h"
 #include "sim/judge/explain/wording.h"
