@@ -3,11 +3,14 @@
 
 #include <string>
 
+#include "base/owned_fd.h"
+
 namespace shardproof {
 
 class TemporaryFolder {
  public:
-  // Named `prefix` and six more characters; std::system_error where it cannot be made.
+  // Named `prefix` and six more characters; std::system_error where it cannot be made. First the
+  // folders of this prefix go that this user's killed processes left: their lock is free.
   explicit TemporaryFolder(std::string prefix);
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
@@ -16,6 +19,7 @@ class TemporaryFolder {
 
  private:
   std::string path_;
+  OwnedFd lock_;  // of the folder, held by this process and its forked children
 };
 
 }  // namespace shardproof

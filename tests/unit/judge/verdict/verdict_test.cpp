@@ -56,6 +56,18 @@ TEST_CASE("causes come before what they cause", "[verdict]") {
   }
 }
 
+TEST_CASE("ranks that were ended show no failure that a scenario expects", "[verdict]") {
+  for (const std::string kind : {"aborted", "threw"}) {
+    CaseSpec spec = spec_of(1, 2);
+    spec.expect.verdict = Verdict::kFailed;
+    const std::vector<RankEnding> endings{ended(0, kind, "not run"), ended(1, kind, "not run")};
+    CAPTURE(kind);
+    CHECK(judge::judge(spec, endings).as_expected == (kind == "threw"));
+    spec.expect.kind = kind;
+    CHECK(judge::judge(spec, endings).as_expected);
+  }
+}
+
 TEST_CASE("the message names the ranks once per different message", "[verdict]") {
   const CaseResult result = judge::judge(
       spec_of(1, 3), {ended(0, "threw", "bad size", "all_reduce x"), ended(1, "threw", "other"),
