@@ -2,9 +2,9 @@
 #include "sim/case/case_spec.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 
 #include "base/error.h"
@@ -18,14 +18,14 @@ using nlohmann::json;
 
 namespace {
 
-// "path:bytes:modification time in ns" of a file; "path:absent" when it does not exist.
+// "path:bytes:inode:times" of a file; "path:absent" when it does not exist. A copy may keep the
+// time of the last write, but nobody sets that of the last change.
 std::string file_identity(const std::filesystem::path& path) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path, error);
-  if (error) return path.string() + ":absent";
-  const auto modified = std::filesystem::last_write_time(path, error).time_since_epoch();
-  const auto modified_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(modified).count();
-  return fmt::format("{}:{}:{}", path.string(), bytes, modified_ns);
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) != 0) return path.string() + ":absent";
+  const auto time = [](const timespec& at) { return fmt::format("{}.{}", at.tv_sec, at.tv_nsec); };
+  return fmt::format("{}:{}:{}:{}:{}", path.string(), facts.st_size, facts.st_ino,
+                     time(facts.st_mtim), time(facts.st_ctim));
 }
 
 // Identities of the files that hold the weights of a folder; none where no model is there, which

@@ -41,11 +41,12 @@ judge::CaseResult with_witness(judge::CaseResult result,
   }
   const judge::CaseResult& witness = judged->result;
   if (witness.verdict == Verdict::kMatch) {
+    const std::string unresolved = judge::unresolved_text(witness.account, witness.spec.precision);
     std::cout << fmt::format(
         "expected.safetensors agrees with the golden: {} tensors, at most {:.3g}% of "
-        "an allowance used\n{}",
-        witness.tensors_compared, 100 * witness.worst_ratio,
-        judge::partial_line(*judged, "expected.safetensors", true));
+        "an allowance used{}{}\n{}",
+        witness.tensors_compared, 100 * witness.worst_ratio, unresolved.empty() ? "" : "; ",
+        unresolved, judge::partial_line(*judged, "expected.safetensors", true));
     return result;
   }
   std::cout

@@ -148,6 +148,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   run.info.program = program;
   run.info.compact =
       arguments.keep.empty() ? run.cases().size() > kFewCases : arguments.keep == "unexpected";
+  run.info.no_unresolved = arguments.no_unresolved;
   std::unique_ptr<report::RunFiles> files;
   if (earlier) {
     run.info.started = earlier->run.info.started;

@@ -109,10 +109,15 @@ std::set<std::pair<std::string, Backend>> failed_cases(RunArguments& arguments) 
     files.insert(spec.file);
     schedules = std::max(schedules, judge::schedule_of_name(spec.name));
   }
-  if (failed.empty() && earlier.not_run > 0) {
+  const auto not_run = static_cast<int64_t>(earlier.not_run);
+  if (failed.empty() && not_run > 0) {
     throw_bad_input(fmt::format("no case of {} failed, and {} did not run", arguments.rerun_failed,
-                                count_of(static_cast<int64_t>(earlier.not_run), "case")),
+                                count_of(not_run, "case")),
                     "run them with --resume");
+  }
+  if (not_run > 0) {
+    std::cerr << fmt::format("{} of {} did not run, and will not now (--resume runs the rest)\n",
+                             count_of(not_run, "case"), arguments.rerun_failed);
   }
   if (failed.empty()) {
     throw_bad_input(fmt::format("every case of {} ended as expected", arguments.rerun_failed),
@@ -125,6 +130,24 @@ std::set<std::pair<std::string, Backend>> failed_cases(RunArguments& arguments) 
                     fmt::format("add --schedules {}", schedules));
   }
   return failed;
+}
+
+// A case that failed and is there no more may fail under another name. Of files that the command
+// names, those of others are left out on purpose.
+void require_all_there(const std::set<std::pair<std::string, Backend>>& failed,
+                       const RunArguments& arguments, bool all_files,
+                       const std::vector<CaseSpec>& cases) {
+  std::set<std::string> names, gone;
+  for (const CaseSpec& spec : cases) names.insert(spec.name);
+  for (const auto& [name, backend] : failed) {
+    if (!names.contains(name)) gone.insert(name);
+  }
+  if (gone.empty() || !all_files) return;
+  throw_bad_input(
+      fmt::format("{} that failed in {} {} there no more: {}",
+                  count_of(static_cast<int64_t>(gone.size()), "case"), arguments.rerun_failed,
+                  gone.size() == 1 ? "is" : "are", fmt::join(gone, ", ")),
+      "run their scenarios without --rerun-failed, or name the files of the others");
 }
 
 // Each emulated case under all schedules; of --only, or of a resumed run, those that it names.
@@ -250,6 +273,7 @@ Selection select_cases(const RunArguments& given) {
                         .workloads = arguments.workloads});
   if (arguments.relations) cases = relations::with_relations(cases);
   require_known_name(arguments.only, cases);
+  require_all_there(failed, arguments, given.paths.empty(), cases);
   std::erase_if(cases, [&](const CaseSpec& spec) {
     const bool is_chosen =
         !arguments.names.empty() ||

@@ -27,7 +27,12 @@ bool is_failure(const judge::CaseResult& result) {
          result.verdict == Verdict::kRefused;
 }
 
-std::string outcome_element(const judge::CaseResult& result, const std::string& text) {
+std::string outcome_element(const judge::CaseResult& result, const std::string& text,
+                            const std::string& unresolved) {
+  if (result.as_expected && !unresolved.empty()) {
+    return fmt::format("      <failure type=\"unresolved\" message=\"{}\"/>\n",
+                       xml_text(unresolved));
+  }
   if (result.as_expected) return "";
   const std::string kind = name_of(result.kind);
   const std::string type = name_of(result.verdict) + (kind.empty() ? "" : "." + kind);
@@ -114,7 +119,9 @@ void add_part(std::vector<Suite>& suites, const std::string& part) {
 std::string junit_part(const judge::CaseResult& result, const RunInfo& info) {
   const std::string name =
       info.recorded.empty() ? name_with_backend(result.spec) : result.spec.name;
-  std::string inside = link_element(name) + outcome_element(result, info.recorded);
+  const std::string unresolved = judge::unresolved_text(result.account, result.spec.precision);
+  const std::string demanded = info.no_unresolved ? unresolved : "";
+  std::string inside = link_element(name) + outcome_element(result, info.recorded, demanded);
   if (!result.as_expected && !result.replay.empty()) {
     inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
   }
@@ -123,13 +130,12 @@ std::string junit_part(const judge::CaseResult& result, const RunInfo& info) {
     note += fmt::format("{}no gradient was judged", note.empty() ? "" : "\n");
   }
   if (!note.empty()) inside += fmt::format("      <system-out>{}</system-out>\n", xml_text(note));
-  const std::string unresolved = judge::unresolved_text(result.account, result.spec.precision);
   if (!unresolved.empty()) {
     inside += fmt::format("      <system-err>{}</system-err>\n", xml_text(unresolved));
   }
   const bool is_skipped = result.as_expected && is_unjudged(result);
   if (is_skipped) inside += "      <skipped message=\"not judged: the case has judged: false\"/>\n";
-  const bool failed = !result.as_expected && is_failure(result);
+  const bool failed = result.as_expected ? !demanded.empty() : is_failure(result);
   return nlohmann::json{{"file", valid_utf8(result.spec.file)},
                         {"failed", failed},
                         {"in_error", !result.as_expected && !failed},

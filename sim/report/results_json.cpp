@@ -222,11 +222,25 @@ Json totals_json(const std::vector<judge::CaseResult>& results, const RunInfo& i
   return totals;
 }
 
+// [I, N] of --shard I/N among the words of a command, or null.
+Json shard_json(const std::vector<std::string>& words) {
+  const std::string option = "--shard";
+  for (size_t i = 0; i < words.size(); ++i) {
+    std::string value;
+    if (words[i] == option && i + 1 < words.size()) value = words[i + 1];
+    if (words[i].starts_with(option + "=")) value = words[i].substr(option.size() + 1);
+    int64_t share = 0, of = 0;
+    if (std::sscanf(value.c_str(), "%ld/%ld", &share, &of) == 2) return Json::array({share, of});
+  }
+  return nullptr;
+}
+
 Json run_json(const RunInfo& info) {
   Json environment = Json::object();
   for (const auto& [key, value] : info.environment) environment[key] = valid_utf8(value);
   return {{"command", valid_utf8(info.command)},
           {"arguments", texts(info.arguments)},
+          {"shard", shard_json(info.arguments)},
           {"directory", valid_utf8(info.directory)},
           {"version", valid_utf8(info.version)},
           {"program", info.program},

@@ -225,7 +225,9 @@ RunFiles::RunFiles(const std::string& folder)
 
 void RunFiles::drop_results() {
   std::error_code error;
-  fs::remove(fs::path(folder_) / "results.json", error);
+  for (const char* name : {"results.json", "report.html"}) {
+    fs::remove(fs::path(folder_) / name, error);
+  }
 }
 
 void RunFiles::add(size_t index, const judge::CaseResult& result, const RunInfo& info) {

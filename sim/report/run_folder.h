@@ -37,6 +37,7 @@ struct RunInfo {
   std::string recorded = {};
   // Whether cases that ended as expected are kept without rows of tensors, timelines and logs.
   bool compact = false;
+  bool no_unresolved = false;  // a tensor that could not be judged fails its case
   int exit_status = 0;  // negative: the run was ended before it had one
   std::map<std::string, std::string>
       environment;  // what matters for a replay: host, cpu, torch, ...

@@ -76,15 +76,19 @@ int64_t unresolved_tensors(const std::vector<judge::CaseResult>& results) {
   return tensors;
 }
 
-std::string unresolved_line(const std::vector<judge::CaseResult>& results) {
-  int64_t cases = 0;
-  const int64_t tensors = unresolved_tensors(results);
-  for (const judge::CaseResult& result : results) cases += !result.account.unresolved.empty();
+// "21 tensors in 1 case could not be judged in this precision", or "".
+std::string unresolved_counts(const std::vector<judge::CaseResult>& results) {
+  const auto cases = std::ranges::count_if(
+      results, [](const auto& result) { return !result.account.unresolved.empty(); });
   if (cases == 0) return "";
-  return fmt::format(
-      "  unresolved {} in {} could not be judged in this precision (--no-unresolved makes "
-      "that exit status 1)\n",
-      count_of(tensors, "tensor"), count_of(cases, "case"));
+  return fmt::format("{} in {} could not be judged in this precision",
+                     count_of(unresolved_tensors(results), "tensor"), count_of(cases, "case"));
+}
+
+std::string unresolved_line(const std::vector<judge::CaseResult>& results) {
+  const std::string counts = unresolved_counts(results);
+  if (counts.empty()) return "";
+  return fmt::format("  unresolved {} (--no-unresolved makes that exit status 1)\n", counts);
 }
 
 // What matches do not claim, with how many cases each is said of.
@@ -361,6 +365,8 @@ std::string job_section(const SummaryParts& parts) {
   const size_t count = parts.results.size();
   std::string counts = totals_text(parts, false);
   if (parts.exit_status > 0 && findings.empty()) counts += "; exit status " + status_text(parts);
+  const std::string unresolved = unresolved_counts(parts.results);
+  if (!unresolved.empty()) counts += "; unresolved " + unresolved;
   for (const auto& [limit, cases] : limits_of_matches(parts.results)) {
     counts += fmt::format("; match {}: {}", limit, count_of(cases, "case"));
   }

@@ -35,6 +35,26 @@ std::map<std::string, const GoldenTensor*> known_names(const GoldenRecord& golde
   return known;
 }
 
+// The step that an overflow made the golden skip, of a name that the file gives one of its
+// gradients or their norm; 0 of any other name.
+int64_t skipped_step_of(const std::string& name, const GoldenRecord& golden, int64_t steps) {
+  using enum ObservationKind;
+  const auto is_of = [&](ObservationKind kind, const std::string& observed, int64_t step) {
+    const auto names = expected_names_of(kind, observed, step, steps);
+    return std::ranges::find(names, name) != names.end();
+  };
+  for (const GoldenTensor& skipped : golden.tensors()) {
+    if (skipped.kind != kSkipped || *skipped.value.data<double>() == 0) continue;
+    if (is_of(kGradNorm, "grad_norm", skipped.step)) return skipped.step;
+    for (const GoldenTensor& tensor : golden.tensors()) {
+      const std::string parameter = tensor.name.substr(tensor.name.find('.') + 1);
+      const bool is_parameter = tensor.kind == kParameter;
+      if (is_parameter && is_of(kGradient, "grad." + parameter, skipped.step)) return skipped.step;
+    }
+  }
+  return 0;
+}
+
 [[noreturn]] void bad_file(const std::string& path, const std::string& what,
                            const std::string& fix) {
   throw_bad_input(path + ": " + what, fix);
@@ -128,6 +148,13 @@ RankReport compare_file(const SafetensorsFile& file, const CaseSpec& spec,
     if (place == known.end()) {
       std::vector<std::string> names;
       for (const auto& [known_name, tensor] : known) names.push_back(known_name);
+      if (const int64_t step = skipped_step_of(name, golden, spec.steps)) {
+        bad_file(file.path(),
+                 fmt::format("the golden has no '{}': at the loss scale of its first steps float16 "
+                             "overflows, and step {} was skipped",
+                             name, step),
+                 "compare it in another --precision, or leave gradients and grad_norm out of it");
+      }
       const std::string near = nearest_name(name, names);
       bad_file(file.path(), "the golden has nothing called '" + name + "'",
                "known are logprobs, loss, grad_norm, grad.<parameter>, step<k>.loss, ..." +

@@ -120,10 +120,11 @@ void NodeNetwork::look() {
   for (size_t node = 0; node + 1 < links_.size(); ++node) {
     names.push_back(port_of(static_cast<int64_t>(node)));
   }
-  Look look{.at = now, .ports = by_name(links_.back().states(), names), .waits = {}};
+  Look look{.at = now, .ports = by_name(links_.back().states(), names), .waits = {}, .packets = {}};
   for (size_t node = 0; node < names.size(); ++node) {
     const LinkState own = by_name(links_[node].states(), {kLinkOfNode}).front();
-    const bool on_the_way = relay_ && relay_->waiting(static_cast<int64_t>(node)) > 0;
+    if (relay_) look.packets.push_back(relay_->counts(static_cast<int64_t>(node)));
+    const bool on_the_way = relay_ && look.packets.back().waiting > 0;
     look.waits.push_back(own.waiting_bytes + look.ports[node].waiting_bytes > 0 || on_the_way);
   }
   looks_.push_back(std::move(look));
@@ -135,11 +136,17 @@ std::vector<NodeNetwork::Trouble> NodeNetwork::troubles() {
   look();
   const Look &first = looks_.front(), &last = looks_.back();
   const double seconds = std::chrono::duration<double>(last.at - first.at).count();
-  std::vector<Trouble> down, slow;
+  std::vector<Trouble> down, slow, lossy;
   for (size_t at = 0; at < last.ports.size(); ++at) {
     const auto node = static_cast<int64_t>(at);
     const std::string link = fmt::format("the link of node {} ({})", node, address_of(node));
     if (!last.ports[at].up) down.push_back({node, link + " is down"});
+    if (!last.packets.empty() && last.packets[at].ends_in_loss) {
+      const int64_t taken = last.packets[at].taken - first.packets[at].taken;
+      const int64_t lost = last.packets[at].lost - first.packets[at].lost;
+      lossy.push_back({node, fmt::format("{} loses packets: {} of {} in {:.1f} s, and the last",
+                                         link, lost, taken, seconds)});
+    }
     const auto waited = std::count_if(looks_.begin(), looks_.end(),
                                       [at](const Look& look) { return look.waits[at]; });
     if (2 * waited <= static_cast<int64_t>(looks_.size())) continue;
@@ -147,7 +154,8 @@ std::vector<NodeNetwork::Trouble> NodeNetwork::troubles() {
     slow.push_back({node, fmt::format("{} is slow: {} passed in {:.1f} s, and more waited", link,
                                       amount(passed), seconds)});
   }
-  return down.empty() ? slow : down;
+  if (!down.empty()) return down;
+  return slow.empty() ? lossy : slow;
 }
 
 std::string why_no_nodes(const CaseSpec& spec) {

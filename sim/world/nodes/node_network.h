@@ -56,8 +56,9 @@ class NodeNetwork {
  private:
   struct Look {
     std::chrono::steady_clock::time_point at;
-    std::vector<LinkState> ports;  // by node
-    std::vector<bool> waits;       // whether bytes wait at one of the link's ends
+    std::vector<LinkState> ports;        // by node
+    std::vector<bool> waits;             // whether bytes wait at one of the link's ends
+    std::vector<Relay::Counts> packets;  // none where the links are cables
   };
   void relay(int64_t nodes, const NodeLinks& links);
 

@@ -34,6 +34,8 @@ struct Way {
   bool to_switch;
   int from, to;
   uint64_t number = 0;  // of the next packet
+  int64_t lost = 0;
+  bool last_is_lost = false;
   std::deque<std::pair<steady_clock::time_point, std::string>> packets = {};
 
   void take(const RelaySettings::Link& link, std::string& buffer) {
@@ -41,7 +43,11 @@ struct Way {
       const ssize_t got = ::read(from, buffer.data(), buffer.size());
       if (got <= 0) return;
       std::string packet = buffer.substr(0, static_cast<size_t>(got));
-      if (is_ipv4(packet) && is_lost(node, to_switch, number++, link.loss)) continue;
+      if (is_ipv4(packet)) {
+        last_is_lost = is_lost(node, to_switch, number++, link.loss);
+        lost += last_is_lost;
+        if (last_is_lost) continue;
+      }
       if (packets.size() >= kMostWaiting) continue;
       packets.emplace_back(steady_clock::now() + nanoseconds(link.delay_ns), std::move(packet));
     }
@@ -79,7 +85,7 @@ bool is_lost(int64_t node, bool to_switch, uint64_t number, double loss) {
 Relay::Relay(std::vector<Ends> ends, const RelaySettings& settings)
     : ends_(std::move(ends)),
       settings_(settings),
-      waiting_(new std::atomic<int64_t>[ends_.size()] {}),
+      counts_(new Shared[ends_.size()]{}),
       stop_(::eventfd(0, EFD_CLOEXEC)),
       thread_([this] { carry(); }) {}
 
@@ -89,7 +95,10 @@ Relay::~Relay() {
   thread_.join();
 }
 
-int64_t Relay::waiting(int64_t node) const { return waiting_[static_cast<size_t>(node)]; }
+Relay::Counts Relay::counts(int64_t node) const {
+  const Shared& shared = counts_[static_cast<size_t>(node)];
+  return {shared.waiting, shared.taken, shared.lost, shared.ends_in_loss};
+}
 
 void Relay::carry() {
   std::vector<Way> ways;
@@ -120,9 +129,13 @@ void Relay::carry() {
     const auto now = steady_clock::now();
     for (size_t i = 0; i < ways.size(); ++i) {
       ways[i].give(now);
-      if (i % 2 == 1) {
-        waiting_[i / 2] = static_cast<int64_t>(ways[i - 1].packets.size() + ways[i].packets.size());
-      }
+      if (i % 2 == 0) continue;
+      const Way &up = ways[i - 1], &down = ways[i];
+      Shared& shared = counts_[i / 2];
+      shared.waiting = static_cast<int64_t>(up.packets.size() + down.packets.size());
+      shared.taken = static_cast<int64_t>(up.number + down.number);
+      shared.lost = up.lost + down.lost;
+      shared.ends_in_loss = up.last_is_lost || down.last_is_lost;
     }
   }
 }

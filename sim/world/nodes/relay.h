@@ -50,14 +50,25 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  int64_t waiting(int64_t node) const;  // packets of its link that are not yet due
+  // Of a link, both directions together. A connection waits while the last packet of one is lost.
+  struct Counts {
+    int64_t waiting = 0;        // packets that are not yet due
+    int64_t taken = 0;          // packets of IPv4, since the link was made
+    int64_t lost = 0;           // of those
+    bool ends_in_loss = false;  // the last of a direction was lost
+  };
+  Counts counts(int64_t node) const;
 
  private:
+  struct Shared {
+    std::atomic<int64_t> waiting, taken, lost;
+    std::atomic<bool> ends_in_loss;
+  };
   void carry();
 
   std::vector<Ends> ends_;
   const RelaySettings& settings_;
-  std::unique_ptr<std::atomic<int64_t>[]> waiting_;
+  std::unique_ptr<Shared[]> counts_;  // by node
   OwnedFd stop_;
   std::thread thread_;
 };

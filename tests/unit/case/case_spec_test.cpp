@@ -1,6 +1,7 @@
 #include "sim/case/case_spec.h"
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <string>
 
 #include "sim/case/reference.h"
@@ -27,6 +28,19 @@ data: {lengths: [1, 2]}
   CHECK(back.parallel.custom_plan["model.norm"] == "replicate");
   CHECK(back.faults.at(0).rank == 2);
   CHECK_THROWS(case_spec_from_json(json::object()));
+}
+
+TEST_CASE("A copy that keeps the time of the last write is another file", "[scenario]") {
+  const ScratchFolder folder;
+  folder.write("model.safetensors", "one");
+  CaseSpec spec = only_case("seed: 3\n");
+  spec.weights_folder = folder.path();
+  const std::filesystem::path weights = folder.path() + "/model.safetensors";
+  const auto written = std::filesystem::last_write_time(weights);
+  const std::string key = golden_key(spec);
+  folder.write("model.safetensors", "two");
+  std::filesystem::last_write_time(weights, written);
+  CHECK(golden_key(spec) != key);
 }
 
 TEST_CASE("Weights and batch files count by size and time of change", "[scenario]") {

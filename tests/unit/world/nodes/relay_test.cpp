@@ -66,7 +66,8 @@ class Link {
   }
   std::string at_switch(int patience_ms = kLong_ms) const { return received(switch_, patience_ms); }
   std::string at_node(int patience_ms = kLong_ms) const { return received(node_, patience_ms); }
-  int64_t waiting() const { return relay_->waiting(0); }
+  Relay::Counts counts() const { return relay_->counts(0); }
+  int64_t waiting() const { return counts().waiting; }
 
  private:
   static void pair(OwnedFd& ours, OwnedFd& theirs) {
@@ -114,9 +115,15 @@ TEST_CASE("a link that loses all loses those of IPv4 alone", "[relay]") {
   link.send(packet(1));
   link.send(packet(2, /*is_ipv4=*/false));
   CHECK(link.at_switch() == packet(2, false));
+  while (link.counts().taken < 1) std::this_thread::sleep_for(milliseconds(1));
+  CHECK(link.counts().lost == 1);
+  CHECK(link.counts().ends_in_loss);
   link.set(0, 0);
   link.send(packet(3));
   CHECK(link.at_switch() == packet(3));
+  while (link.counts().taken < 2) std::this_thread::sleep_for(milliseconds(1));
+  CHECK(link.counts().lost == 1);
+  CHECK_FALSE(link.counts().ends_in_loss);
 }
 
 TEST_CASE("the share of lost packets is that of the link, the same packets in every run",
