@@ -122,6 +122,20 @@ class Grounds(JudgedTest):
                   "likely    rank 1 recorded a part of the parameter and no such state of it, rank 0 did: the optimizer there "
                   "does not hold it, or its states were lost")
 
+    def test_one_rank_that_stepped_less_or_more_often(self):
+        late = recorded(DP, times(2, "scalar", "loss"))
+        late.add(1, "scalar", "loss", [1.25], (), microbatch=1)
+        self.says(self.judged_pair(recorded(), late).stdout, "tensor    loss",
+                  "rank 1 recorded it 2 times in this step and rank 0 once: an optimizer did not step there")
+        more = recorded(DP)
+        more.box(1, "param", "head.weight", start("head.weight"), PARAMETERS["head.weight"][0], step=2)
+        self.says(self.judged_pair(recorded(), more).stdout, "rank 1 recorded 2 steps, and the run has 1")
+
+    def test_a_parameter_that_is_frozen_in_the_golden(self):
+        frozen = recorded((), replaced("param", "head.weight", lambda values, run, rank, name: start(name)))
+        frozen = frozen.without(lambda line: line["kind"] in ("grad", "opt") and "head" in line["name"])
+        self.says(self.judged_pair(frozen, recorded(DP)).stdout, "param.head.weight", "it is frozen there")
+
     def test_gradients_that_are_all_zero(self):
         def zeros(but=None):
             return lambda run, rank, kind, name, values: [0.0] * len(values) if kind == "grad" and name != but else None

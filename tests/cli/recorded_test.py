@@ -837,7 +837,9 @@ class RecordedRunTest(JudgedTest):
     def test_values_of_single_microbatches_are_no_reference(self):
         self.golden = recorded()
         self.golden.add(0, "scalar", "loss", [1.5], (), microbatch=1)
-        self.expect(recorded(TP), 0, "MATCH", "single microbatches: loss")
+        line = "MATCH, 1 of 17 not judged", "unresolved loss of step 1: the reference's pieces do not make it whole"
+        self.expect(recorded(TP), 0, *line, "single microbatches: loss")
+        self.expect(recorded(TP), 1, *line, words=["--no-unresolved"])
 
     def test_runs_that_are_not_whole(self):
         def broken(change):

@@ -155,6 +155,21 @@ std::string copies_without_gradient(const RecordedRun& run, const judge::Diverge
       fmt::join(wrong, ", "), fmt::join(have, ", "));
 }
 
+// Of a parameter of which this run has gradients and the reference none, in any step.
+std::string trained_here_alone(const RecordedRun& run, const Reference& reference,
+                               const judge::Divergence& found) {
+  const std::string parameter = parameter_of(found.worst.kind, found.tensor);
+  const auto is_its_gradient = [&](const auto& one) {
+    return one.kind == ObservationKind::kGradient && parameter_of(one.kind, one.name) == parameter;
+  };
+  if (!std::ranges::any_of(run.pieces, is_its_gradient) ||
+      std::ranges::any_of(reference.record.tensors(), is_its_gradient)) {
+    return "";
+  }
+  return "this run trains it, and the reference has no gradient of it in any step: it is frozen "
+         "there";
+}
+
 // Whether the rank of the finding had the same values a step before.
 bool keeps_value(const RecordedRun& run, const judge::Divergence& found) {
   std::optional<std::vector<double>> now, then;
@@ -219,9 +234,16 @@ std::map<int64_t, int64_t> last_steps(const RecordedRun& run) {
 std::string ranks_without_step(const RecordedRun& run, int64_t step,
                                const std::vector<int64_t>& wrong) {
   std::map<int64_t, int64_t> last = last_steps(run);
-  std::vector<int64_t> without;
+  std::vector<int64_t> without, more;
   for (const auto& [rank, made] : last) {
     if (made < step) without.push_back(rank);
+    if (made > run.steps) more.push_back(rank);
+  }
+  if (!more.empty() && more.size() < last.size()) {
+    return fmt::format(
+        "{} recorded {} steps, and the run has {}: the optimizer steps more often "
+        "there than on other ranks",
+        ranks_text(more), last[more.front()], run.steps);
   }
   if (without.empty() || without.size() == last.size()) return "";
   const auto is_wrong = [&](int64_t rank) { return std::ranges::count(wrong, rank) > 0; };
@@ -233,6 +255,8 @@ std::string ranks_without_step(const RecordedRun& run, int64_t step,
 std::string absent_gradients(const RecordedRun& run, const Reference& reference,
                              const judge::Divergence& found) {
   if (found.worst.kind == ObservationKind::kParameter) {
+    const std::string alone = trained_here_alone(run, reference, found);
+    if (!alone.empty()) return alone;
     const std::string gradient = copies_without_gradient(run, found);
     return gradient.empty() ? copies_without_state(run, found) : gradient;
   }

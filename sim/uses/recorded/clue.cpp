@@ -89,6 +89,25 @@ std::string unequal_copies(const RecordedRun& run, const judge::Divergence& foun
   return "";
 }
 
+// Of a scalar that some ranks gave for more microbatches of the step than others: a step of these
+// took values of the next in.
+std::string unequal_microbatches(const RecordedRun& run, const judge::Divergence& found) {
+  std::map<int64_t, int64_t> counts;  // by rank
+  for (const RecordedPiece& piece : run.pieces) {
+    const bool same = piece.name == found.tensor && piece.step == found.step;
+    counts[piece.rank] += same && piece.global_shape.empty();
+  }
+  std::erase_if(counts, [](const auto& one) { return one.second == 0; });
+  const auto fewest = std::ranges::min_element(counts, {}, [](auto& one) { return one.second; });
+  const auto most = std::ranges::max_element(counts, {}, [](auto& one) { return one.second; });
+  if (counts.empty() || fewest->second == most->second) return "";
+  return fmt::format(
+      "rank {} recorded it {} times in this step and rank {} {}: an optimizer did "
+      "not step there where it does on others, or a microbatch is missing",
+      most->first, most->second, fewest->first,
+      fewest->second == 1 ? "once" : fmt::format("{} times", fewest->second));
+}
+
 // The one factor of a gradient on all ranks in a step; unset when it has none.
 std::optional<double> factor_in_step(const RecordedRun& run, const Reference& reference,
                                      const std::string& tensor, int64_t step) {
@@ -317,7 +336,8 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     return;
   }
   const bool is_scalar = found.phase == Phase::kForward && worst.global_shape.empty();
-  std::string clue = is_scalar ? unequal_copies(run, found) : "";
+  std::string clue = is_scalar ? unequal_microbatches(run, found) : "";
+  if (clue.empty() && is_scalar) clue = unequal_copies(run, found);
   const bool is_no_cause = found.likely.empty();
   if (clue.empty() && is_no_cause) {
     const std::vector<Gradient> gradients = gradients_of(run, reference, found.step);

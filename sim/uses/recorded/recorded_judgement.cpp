@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -21,6 +20,7 @@
 #include "sim/uses/recorded/gradients.h"
 #include "sim/uses/recorded/hashes.h"
 #include "sim/uses/recorded/layers.h"
+#include "sim/uses/recorded/note.h"
 #include "sim/uses/recorded/piece_judge.h"
 #include "sim/uses/recorded/placement.h"
 #include "sim/uses/recorded/reference.h"
@@ -151,9 +151,27 @@ bool judged_anything(const RecordedRun& run, const judge::CaseResult& result) {
   return false;
 }
 
-void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
+// What both runs are demanded to have, and the reference has in no form to compare with.
+void leave_open(const RecordedRun& run, const Reference& golden, judge::Account& account) {
+  for (const auto& [name, left_out] : golden.left_out) {
+    if (left_out.kind != ObservationKind::kLoss && left_out.kind != ObservationKind::kLogprobs) {
+      continue;
+    }
+    for (const int64_t step : left_out.steps) {
+      const bool here = std::ranges::any_of(run.pieces, [&](const RecordedPiece& piece) {
+        return piece.step == step && piece.name == name;
+      });
+      if (!here) continue;
+      ++account.all_tensors;
+      account.unresolved.push_back({.tensor = name, .step = step, .reason = kNotWhole});
+    }
+  }
+}
+
+void set_verdict(const RecordedRun& run, const Reference& golden, judge::CaseResult& result) {
   if (result.divergence) explain_start(run, *result.divergence);
   judge::conclude(result);
+  leave_open(run, golden, result.account);
   judge::Grounds& grounds = result.account.grounds;
   grounds.trains = run.steps > 0 && !run.settings.empty();
   std::string nothing;  // why a match would show nothing
@@ -184,97 +202,6 @@ void set_verdict(const RecordedRun& run, judge::CaseResult& result) {
 }
 
 using Name = std::tuple<int64_t, Phase, std::string>;  // with its step
-
-// Names of one kind of omission: "not compared, because ..: a, b and 5 more".
-std::string omission(const char* why, const std::set<std::string>& names) {
-  constexpr size_t kListed = 6;
-  if (names.empty()) return "";
-  const size_t shown = std::min(kListed, names.size());
-  std::string text = fmt::format("not compared, {}: {}", why,
-                                 fmt::join(names.begin(), std::next(names.begin(), shown), ", "));
-  return names.size() > shown ? text + fmt::format(" and {} more", names.size() - shown) : text;
-}
-
-// The tensors of a run, by name, with the steps in which it has them.
-using Recorded = std::map<std::string, std::set<std::pair<Phase, int64_t>>>;
-
-// What `some` has and `other` lacks: "loss", or "loss of steps 2, 3" where it has it in others.
-std::set<std::string> lacked(const Recorded& some, const Recorded& other,
-                             const std::function<bool(const std::string&)>& is_known) {
-  std::set<std::string> found;
-  for (const auto& [name, places] : some) {
-    if (is_known(name)) continue;
-    const auto there = other.find(name);
-    if (there == other.end()) {
-      found.insert(name);
-      continue;
-    }
-    std::set<int64_t> steps;
-    for (const auto& place : places) {
-      if (!there->second.contains(place)) steps.insert(place.second);
-    }
-    if (steps.empty()) continue;
-    found.insert(
-        fmt::format("{} of step{} {}", name, steps.size() > 1 ? "s" : "", fmt::join(steps, ", ")));
-  }
-  return found;
-}
-
-// "act.m of step 1 (16 of 32 elements)", for each tensor of which the ranks have a part together.
-std::set<std::string> parts_of(const RecordedRun& run, const Reference& golden) {
-  using Part = std::tuple<int64_t, int64_t, std::vector<int64_t>, std::vector<int64_t>>;
-  std::map<Name, std::map<Part, int64_t>> held;
-  for (const RecordedPiece& piece : run.pieces) {
-    const Place& place = piece.place;
-    held[{piece.step, piece.phase, piece.name}]
-        [{place.begin, place.end, place.offset, piece.shape}] = piece.values.numel();
-  }
-  std::set<std::string> found;
-  for (const GoldenTensor& tensor : golden.record.tensors()) {
-    const auto parts = held.find({tensor.step, tensor.phase, tensor.name});
-    if (parts == held.end()) continue;
-    int64_t elements = 0;
-    for (const auto& [part, count] : parts->second) elements += count;
-    if (elements >= tensor.value.numel()) continue;
-    found.insert(fmt::format("{} of step {} ({} of {})", tensor.name, tensor.step, elements,
-                             count_of(tensor.value.numel(), "element")));
-  }
-  return found;
-}
-
-std::string note_of(const RecordedRun& run, const Reference& golden) {
-  Recorded here, there;
-  for (const RecordedPiece& piece : run.pieces) {
-    here[piece.name].insert({piece.phase, piece.step});
-  }
-  for (const GoldenTensor& tensor : golden.record.tensors()) {
-    there[tensor.name].insert({tensor.phase, tensor.step});
-  }
-  const std::set<std::string> extras =
-      lacked(here, there, [&](const std::string& name) { return golden.left_out.contains(name); });
-  const std::set<std::string> lacking = lacked(there, here, [&](const std::string& name) {
-    return run.not_compared.contains(name) || name == "lr";
-  });
-  std::string note;
-  if (run.from_step > 0) {
-    note = fmt::format(
-        "this run resumed after step {0} of the golden, so that its step 1 is step "
-        "{1} there",
-        run.from_step, run.from_step + 1);
-  }
-  for (const std::string& line :
-       {omission("because nothing says which part of it a rank holds (layouts= of record does)",
-                 run.not_compared),
-        omission(
-            "because the reference's pieces do not make it whole, or are of single microbatches",
-            golden.left_out),
-        omission("because only this run recorded it", extras),
-        omission("because only the reference recorded it", lacking),
-        omission("because the ranks recorded a part of it", parts_of(run, golden))}) {
-    if (!line.empty()) note += (note.empty() ? "" : "; ") + line;
-  }
-  return note;
-}
 
 Name name_of(const judge::ResultRow& row) { return {row.step, row.phase, row.name}; }
 
@@ -360,7 +287,7 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
   if (hashes.divergence && comes_before(*hashes.divergence, result.divergence)) {
     result.divergence = std::move(hashes.divergence);
   }
-  set_verdict(run, result);
+  set_verdict(run, golden, result);
   if (result.verdict == Verdict::kMatch) {
     result.message = settings_that_nothing_judged(run, golden, result.reports);
     result.as_expected = result.message.empty();

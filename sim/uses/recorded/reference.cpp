@@ -347,7 +347,9 @@ Reference make_reference(const RecordedRun& run, Precision judged) {
                     "a rank did not record its piece; record the run again");
     }
     if (!whole) {
-      out.left_out.insert(first.name);
+      Reference::LeftOut& left_out = out.left_out[first.name];
+      left_out.kind = first.kind;
+      left_out.steps.insert(first.step);
       continue;
     }
     tensors.push_back(

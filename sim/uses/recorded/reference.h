@@ -23,7 +23,12 @@ struct Reference {
   std::map<std::string, std::string> settings = {};  // RecordedRun::settings
   double max_norm = 0;                               // of RecordedRun::optimizer
   std::map<std::string, MatrixRule> matrices = {};   // RecordedRun::matrices
-  std::set<std::string> left_out;  // names of forward tensors that its pieces do not make whole
+  // Forward tensors that its pieces do not make whole, or are of single microbatches.
+  struct LeftOut {
+    ObservationKind kind = {};
+    std::set<int64_t> steps = {};
+  };
+  std::map<std::string, LeftOut> left_out = {};
   // The run's repeats in the precision of the judged run. From them the record has its scatters.
   int64_t repeats = 0;
 
