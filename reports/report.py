@@ -116,6 +116,30 @@ def limits_of_matches(cases):
                "outside of them is not seen.")
 
 
+def shares_text(run):
+    """"shares 1, 2 of 3 of the cases", of runs with --shard that are not all of its shares."""
+    texts = []
+    for shares, numbers in run_data.shares_of(run).items():
+        if len(numbers) < shares:
+            texts.append(f"share{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))} of {shares} of the cases")
+    return "; ".join(texts)
+
+
+def status_text(results):
+    """Of a run without unexpected cases: ", but the run's exit status is 1: .."; empty with 0."""
+    status = results["run"].get("exit_status", 0)
+    if status == 0:
+        return ""
+    unresolved = sum(bool(case.get("unresolved")) for case in results["cases"])
+    why = ""
+    if status == 1 and unresolved:
+        why = f": {unresolved} of {len(results['cases'])} cases left tensors unresolved"
+    elif status == 2 and results["skipped"] and all(case["verdict"] != "bad_input" for case in results["cases"]):
+        many = len(results["skipped"])
+        why = f": {many} case{' was' if many == 1 else 's were'} skipped"
+    return f", but the run's exit status is {status}{why}"
+
+
 def summary_of(results):
     totals = run_data.totals_of(results)
     tiles = [(verdict, totals[verdict]) for verdict in run_data.SHOWN if totals[verdict]]
@@ -129,10 +153,15 @@ def summary_of(results):
     elif not cases:
         headline = "No case was run"
     elif unexpected == 0:
-        headline = "Every case ended as expected"
+        headline = "Every case ended as expected" + status_text(results)
     else:
         headline = f"{unexpected} of {cases} cases did not end as expected"
-    good = unexpected == 0 and not not_run and cases > 0 and not run_data.differences(results)
+    shares = shares_text(results["run"])
+    if shares:
+        headline += f" ({shares})"
+    lacks_shares = bool(shares) and "shards" in results["run"]  # one share alone has a page of its own
+    good = (unexpected == 0 and not not_run and cases > 0 and not lacks_shares and
+            results["run"].get("exit_status", 0) == 0 and not run_data.differences(results))
     return {"tiles": tiles, "headline": headline, "good": good, "limits": list(limits_of_matches(results["cases"]))}
 
 

@@ -69,6 +69,11 @@ def stretch(value):
         integer(part) and -1 <= part <= MOST_POSITIONS for part in value)
 
 
+def shard(value):
+    """[i, n] of `--shard i/n`."""
+    return isinstance(value, list) and len(value) == 2 and all(map(integer, value)) and 1 <= value[0] <= value[1]
+
+
 def axes(value):
     """An axis of a mesh, several as one ("dp+cp"), or a block of those ("dp%2")."""
     return text(value) and re.fullmatch(r"[^%/]+((%|//)\d+)?", value) is not None
@@ -95,7 +100,7 @@ class Object:
 
 KINDS = {text: "a text", flag: "true or false", integer: "an integer", count: "a count", real: "a number",
          size: f"a size from 1 to {MOST_RANKS}", share: "a number or null", verdict: "a verdict", axes: "an axis",
-         stretch: "[sample, first position, count]"}
+         stretch: "[sample, first position, count]", shard: "[share, number of shares]"}
 ROW = Object({"rank": count, "bad_count": count, "count": count, "microbatch": count, "worst_ratio": real,
               "worst_global_index": [integer], "golden_value": real, "actual_value": real, "allowance": real,
               "global_shape": [count], "local_shape": [count], "layout": text, "problem": text, "partial": flag,
@@ -126,7 +131,7 @@ CASE = Object({
     "ranks": [RANK], "tensors": [TENSOR], "virtual_time": VIRTUAL_TIME, "divergence": DIVERGENCE})
 LEFT_OUT = Object({"name!": text, "file": text, "backend": text, "reason": text})
 RUN = Object({"command": text, "version": text, "started": text, "seconds": real, "interrupted": flag,
-              "exit_status": integer, "environment": Map(text)})
+              "exit_status": integer, "shard": shard, "environment": Map(text)})
 RESULTS = Object({"format!": text, "totals!": Map(integer), "skipped!": [LEFT_OUT], "not_run": [LEFT_OUT],
                   "cases!": [CASE], "run!": RUN})
 
@@ -249,11 +254,20 @@ def merged(runs):
     run = {"command": texts(of, "command"), "version": texts(of, "version"),
            "environment": {name: texts(environments, name) for name in dict.fromkeys(itertools.chain(*environments))},
            "started": min(run.get("started", "") for run in of), "seconds": max(number(run.get("seconds", 0)) for run in of),
-           "interrupted": any(run.get("interrupted") for run in of)}
+           "interrupted": any(run.get("interrupted") for run in of),
+           "shards": [run["shard"] for run in of if "shard" in run]}
     if all("exit_status" in run for run in of):
         run["exit_status"] = min(runs.values(), key=_place_of_status)["run"]["exit_status"]
     results = {"format": FORMAT, "run": run, "skipped": left_out("skipped"), "not_run": left_out("not_run"), "cases": cases}
     return results | {"totals": totals_of(results)}
+
+
+def shares_of(run):
+    """{n: the numbers of its shares} of the cases of a run with --shard i/n, or of several as one."""
+    found = {}
+    for share_number, shares in run.get("shards", [run["shard"]] if "shard" in run else []):
+        found.setdefault(shares, set()).add(share_number)
+    return {shares: sorted(numbers) for shares, numbers in sorted(found.items())}
 
 
 def shown_verdict(case):

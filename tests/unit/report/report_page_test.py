@@ -116,6 +116,22 @@ class SeveralRuns(SaidTest):
         self.assertEqual([status_of((2, bad, left_out), (status, [], [])) for status in (0, 3, 4)], [2, 2, 2])
         self.assertEqual([status_of((2, [], left_out), (status, [], [])) for status in (0, 3, 4)], [2, 3, 4])
 
+    def test_shares_that_are_missing_are_said(self):
+        cases = [case for case in self.whole["cases"] if case["as_expected"]]
+        def summary(*shards):
+            return report.summary_of(run_data.merged({number: self.whole | {
+                "run": {"exit_status": 0} | ({"shard": shard} if shard else {}), "cases": cases[number:number + 1]}
+                for number, shard in enumerate(shards)}))
+        all_right = "Every case ended as expected"
+        for shards, headline, good in (
+                (([1, 3], [2, 3]), f"{all_right} (shares 1, 2 of 3 of the cases)", False),
+                (([3, 3], [3, 3]), f"{all_right} (share 3 of 3 of the cases)", False),
+                (([1, 2], [1, 3]), f"{all_right} (share 1 of 2 of the cases; share 1 of 3 of the cases)", False),
+                (([1, 2], None), f"{all_right} (share 1 of 2 of the cases)", False),
+                (([2, 2], [1, 2]), all_right, True), ((None, None), all_right, True)):
+            said = summary(*shards)
+            self.assertEqual((said["headline"], said["good"]), (headline, good), shards)
+
     def test_a_case_of_two_runs_is_refused(self):
         self.write(1, self.whole["cases"][:1])
         self.expect(self.call(), 2,
@@ -281,10 +297,38 @@ class OddRuns(SaidTest):
         run = {**example_run.example_results()["run"], "interrupted": True}
         self.assertIn("Interrupted", self.page(run=run, cases=[]).text)
 
-    def test_a_run_in_which_all_was_as_expected(self):
+    def as_expected(self, run, **changes):
+        """A run without unexpected cases."""
         cases = [case for case in example_run.example_cases() if case["as_expected"]][-2:]
-        self.says(self.page(cases=cases, totals={"cases": len(cases), "unexpected": 0}).text, "Every case ended as expected",
-                  absent=["Not as expected", "of each tensor"])
+        results = example_run.example_results() | {"cases": cases} | changes
+        results["run"] = results["run"] | {"exit_status": 0} | run
+        return results | {"totals": run_data.totals_of(results)}
+
+    def test_a_run_in_which_all_was_as_expected(self):
+        results = self.as_expected({})
+        self.says(Page(drawn(results)).text, "Every case ended as expected",
+                  absent=["Not as expected", "of each tensor", "but the run's exit status"])
+        self.assertTrue(report.summary_of(results)["good"])
+
+    def test_another_exit_status_of_such_a_run_is_said(self):
+        cases = self.as_expected({})["cases"]
+        unresolved = [cases[0] | {"unresolved": [{"tensor": "grad.a"}]}, cases[1]]
+        for status, changes, why in ((1, {"cases": unresolved}, ": 1 of 2 cases left tensors unresolved"),
+                                     (2, {}, ": 1 case was skipped"), (2, {"skipped": []}, ""), (3, {}, "")):
+            results = self.as_expected({"exit_status": status}, **changes)
+            summary = report.summary_of(results)
+            self.assertEqual(summary["headline"],
+                             f"Every case ended as expected, but the run's exit status is {status}{why}")
+            self.assertFalse(summary["good"])
+            self.says(Page(drawn(results)).text, summary["headline"])
+
+    def test_a_share_of_the_cases_is_said(self):
+        for shard, more in (([1, 3], " (share 1 of 3 of the cases)"), ([1, 1], ""), (None, "")):
+            results = self.as_expected({"shard": shard})
+            self.says(Page(drawn(results)).text, "Every case ended as expected" + more,
+                      absent=[] if more else ["of the cases)"])
+        with self.assertRaisesRegex(run_data.BadRun, r"run.shard is \[4, 3\], which is not \[share, number of shares\]"):
+            drawn(self.as_expected({"shard": [4, 3]}))
 
     def test_a_match_on_some_rows_is_not_shown_as_one_on_all(self):
         cases = [case for case in example_run.example_cases() if case["as_expected"]][-2:]
