@@ -224,6 +224,7 @@ class Nodes(machines.FolderTest):
                 ({"faults": "{kind: slow, rank: 1, gb_per_s: 0}"}, "gb_per_s"),
                 ({"faults": "{kind: cut, rank: 1, heal_s: -1}"}, "heal_s"),
                 ({"faults": "{kind: lose, rank: 1, loss: 1.5}"}, "loss"),
+                ({"faults": "{kind: lose, rank: 1, loss: 0}"}, "the fault lose has loss 0, which changes nothing"),
                 ({"world": "links: {inter_node: {loss: 0.7}}"}, "loss"),
                 ({"faults": "{kind: cut, rank: 1, label: nowhere}"}, "never acted"),
                 ({"world": "links: {inter_node: {gb_per_s: fast}}"}, "gb_per_s")]:
@@ -232,6 +233,7 @@ class Nodes(machines.FolderTest):
             self.assertIn(said, text)
         no_link = "the fault cut changes the link of a node, and this world has none"
         for old, new, said in [("backend: gloo, ", "", no_link), ("nodes: 2, ", "", no_link),
+                               ("nodes: 2", "nodes: 1", "no packet of the only node crosses it; set world.nodes"),
                                ("nodes: 2", "nodes: 3", "world.nodes is 3, which does not divide 4 ranks"),
                                ("nodes: 2", "nodes: 0", "nodes")]:
             path = self.scenario(faults=cut)

@@ -50,6 +50,18 @@ void check_stragglers(const Settings& settings, const std::vector<StragglerSpec>
   }
 }
 
+// A fault of strength 0 would change nothing, and the case would look as if it bore the fault.
+void check_strength(const Settings& settings, const FaultSpec& fault) {
+  const bool waits = fault.kind == FaultKind::kDelay || fault.kind == FaultKind::kLag;
+  const bool loses = fault.kind == FaultKind::kLose;
+  if ((waits && fault.seconds == 0) || (loses && fault.loss == 0)) {
+    const char* key = waits ? "seconds" : "loss";
+    settings.fail("faults",
+                  fmt::format("the fault {} has {} 0, which changes nothing", fault.kind, key),
+                  fmt::format("set {} above 0, or leave it out", key));
+  }
+}
+
 void check_faults(const Settings& settings, const CaseSpec& spec, int64_t world_size) {
   for (const FaultSpec& fault : spec.faults) {
     if (fault.rank >= world_size) {
@@ -66,6 +78,14 @@ void check_faults(const Settings& settings, const CaseSpec& spec, int64_t world_
                                 fault.kind),
                     "set world: {backend: gloo, nodes: 2}");
     }
+    if (is_of_link(fault.kind) && spec.world.ranks_per_node == world_size) {
+      settings.fail("faults",
+                    fmt::format("the fault {} changes the link of a node, and no packet of the "
+                                "only node crosses it",
+                                fault.kind),
+                    "set world.nodes to 2 or more");
+    }
+    check_strength(settings, fault);
     if (fault.kind == FaultKind::kSilence && (!fault.axis.empty() || fault.op != FaultSpec{}.op)) {
       settings.fail("faults", "a silence hides tensors, and it has an op or an axis of calls",
                     "leave these out; label names the tensors");

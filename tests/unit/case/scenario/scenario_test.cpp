@@ -239,6 +239,25 @@ TEST_CASE("Settings that contradict each other are refused where they stand", "[
   }
 }
 
+TEST_CASE("Faults that would change nothing are refused", "[scenario]") {
+  const auto in_nodes = [](const std::string& nodes, const std::string& fault) {
+    return "parallel: {tensor_parallel_size: 4}\nworld: {backend: gloo, " + nodes +
+           "}\nfaults: [{kind: " + fault + "}]\n";
+  };
+  const std::string alone = "no packet of the only node crosses it; set world.nodes to 2 or more";
+  check_refused({{"faults: [{kind: delay, seconds: 0}]\n",
+                  "the fault delay has seconds 0, which changes nothing; set seconds above 0"},
+                 {in_nodes("nodes: 2", "lag, seconds: 0"), "the fault lag has seconds 0"},
+                 {in_nodes("nodes: 2", "lose, loss: 0"), "the fault lose has loss 0"},
+                 {in_nodes("nodes: 1", "cut"), alone},
+                 {in_nodes("nodes: 1", "slow"), alone},
+                 {in_nodes("ranks_per_node: 4", "lag"), alone}});
+  for (const char* fits : {"lose, seconds: 0", "lag, loss: 0", "cut", "slow, loss: 0"}) {
+    CHECK(refusal_of(in_nodes("ranks_per_node: 2", fits)) == "accepted");
+  }
+  CHECK(refusal_of("faults: [{kind: drop, seconds: 0}]\n") == "accepted");
+}
+
 TEST_CASE("Axes of a fault are named as in calls too", "[scenario]") {
   for (const char* axis : {"dp+cp", "'dp,cp'", "refit", "world"}) {
     CHECK_NOTHROW(only_case(std::string("faults: [{kind: drop, axis: ") + axis + "}]\n"));
