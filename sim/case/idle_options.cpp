@@ -60,6 +60,13 @@ bool is_of_models(const std::string& path) {
          std::ranges::none_of(kExpertParts, is_size);
 }
 
+// Whether the scenario is for one backend only, in whose world the option has no effect.
+bool is_of_other_worlds(const CaseOption& option, const CaseSpec& spec) {
+  const std::string backend = name_of(spec.world.backend);
+  return spec.backends == std::vector{backend} && !option.backends.empty() &&
+         std::ranges::find(option.backends, backend) == option.backends.end();
+}
+
 // "": the option has what it needs on the mesh of the case, or on one that a stage loads.
 std::string idle_option(const CaseOption& option, const json& value, const CaseSpec& spec) {
   const auto sentence = [&](const std::string& lack) {
@@ -67,6 +74,9 @@ std::string idle_option(const CaseOption& option, const json& value, const CaseS
   };
   if (!is_model_workload(spec.workload) && is_of_models(option.path)) {
     return sentence("workload is " + spec.workload);
+  }
+  if (is_of_other_worlds(option, spec)) {
+    return sentence(std::string("world.backend is ") + name_of(spec.world.backend));
   }
   if (option.needs.empty()) return "";
   std::vector<std::string> lacks;

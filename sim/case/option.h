@@ -81,6 +81,7 @@ struct Option {
   Golden golden = Golden::kDepends;
   Flag flag = {};
   std::vector<Way> needs = {};  // the ways in which it can have an effect; none: it always has one
+  std::vector<std::string> backends = {};  // the worlds in which it has an effect; none: all
   bool only_allows = false;     // it allows what need not occur: not to use it is not a mistake
   std::string not_drawn = {};   // why `fuzz` draws no values of it; "": it does
   std::string not_paired = {};  // why its values need not be combined with those of others; ""

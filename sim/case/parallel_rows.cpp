@@ -172,7 +172,7 @@ const OptionRows<ParallelSpec>& rows_of(const ParallelSpec&) {
       row<&Spec::grad_norm_counts>("run.grad_norm.counts",
                                    "each_of_tp: a parameter that tp copies counts once per rank, "
                                    "so that the norm is too large",
-                                   ShortName{"counts"}, trains(),
+                                   ShortName{"counts"}, with(tp(), trains()),
                                    NotDrawn{"each_of_tp is wrong on purpose"}),
       row<&Spec::inference_tp>(
           "run.refit.tensor_parallel_size",

@@ -26,6 +26,9 @@ struct OfBool {  // the choices for false and true
 struct Needs {  // one of the ways, for the option to have an effect
   std::vector<Way> ways;
 };
+struct Backends {  // in whose worlds the option has an effect
+  std::vector<std::string> names;
+};
 struct NotDrawn {  // nor paired
   const char* reason;
 };
@@ -49,6 +52,7 @@ inline void add_to(Option& option, OfBool names) {
   option.of_bool = {names.when_false, names.when_true};
 }
 inline void add_to(Option& option, const Needs& needs) { option.needs = needs.ways; }
+inline void add_to(Option& option, const Backends& of) { option.backends = of.names; }
 inline void add_to(Option& option, NotDrawn why) {
   option.not_drawn = option.not_paired = why.reason;
 }

@@ -13,6 +13,7 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
   constexpr Range factor{0, 1e6}, ranks{1, kMaxRanks};
   const Needs nodes =
       any_of(Needed{"world.nodes", nullptr}, Needed{"world.ranks_per_node", nullptr});
+  const Backends emulated{{name_of(Backend::kEmulated)}}, gloo{{name_of(Backend::kGloo)}};
   static const OptionRows<WorldSpec> rows = {
       row<&Spec::backend>("", "How the ranks run and communicate",
                           Flag{"--backend", kCheck, kNever}),
@@ -24,12 +25,12 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
                          seconds, NotDrawn{"a small one fails on purpose"}),
       row<&Spec::strict>(
           "world.strict",
-          "Emulated: poison and watch the buffers of asynchronous calls until wait()"),
+          "Emulated: poison and watch the buffers of asynchronous calls until wait()", emulated),
       row<&Spec::schedule>(
           "world.schedule",
           "Emulated: seed that draws which rank runs next and when each call takes effect, one "
           "rank at a time; 0: as the threads come",
-          Range{0, 1e9}),
+          Range{0, 1e9}, emulated),
       row<&Spec::digests>(
           "world.digests",
           "Hash and compare the data that each call sent and delivered; always on with faults"),
@@ -44,10 +45,11 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
       member<&Spec::inter_node>(),
       row<&Spec::in_node, &LinkSpec::latency_us>(
           "world.links.in_node.latency_us", "Virtual clock: latency of a message within a node",
-          microseconds),
+          microseconds, emulated),
       row<&Spec::in_node, &LinkSpec::gb_per_s>(
           "world.links.in_node.gb_per_s",
-          "Rate of each rank within its node, in one direction; 0: bytes take no time", rate),
+          "Rate of each rank within its node, in one direction; 0: bytes take no time", rate,
+          emulated),
       row<&Spec::inter_node, &LinkSpec::latency_us>(
           "world.links.inter_node.latency_us",
           "Latency of a message between nodes, on the virtual clock or over Gloo", microseconds,
@@ -63,21 +65,23 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
       row<&Spec::inter_node, &LinkSpec::loss>(
           "world.links.inter_node.loss",
           "Over Gloo: share of the packets that each node's link loses, in each direction",
-          Range{0, 0.5}, nodes),
+          Range{0, 0.5}, nodes, gloo),
       row<&Spec::compute>("world.compute",
                           "Virtual clock: computing takes the thread's CPU time, or fixed costs "
-                          "that are equal in every run"),
+                          "that are equal in every run",
+                          emulated),
       row<&Spec::compute_factor>("world.compute_cost.factor",
                                  "measured: virtual seconds per CPU second", factor,
-                                 all_of(Needed{"world.compute", "measured"})),
+                                 all_of(Needed{"world.compute", "measured"}), emulated),
       row<&Spec::op_us>("world.compute_cost.op_us", "fixed: time of every op", microseconds,
-                        all_of(Needed{"world.compute", "fixed"})),
+                        all_of(Needed{"world.compute", "fixed"}), emulated),
       row<&Spec::gflop_per_s>(
           "world.compute_cost.gflop_per_s",
           "fixed: rate of matrix products, in addition to op_us; 0: no additional time", rate,
-          all_of(Needed{"world.compute", "fixed"})),
+          all_of(Needed{"world.compute", "fixed"}), emulated),
       row<&Spec::stragglers>("world.stragglers",
-                             "Ranks that are slower than the others, or faster, each once"),
+                             "Ranks that are slower than the others, or faster, each once",
+                             emulated),
       row<&Spec::deadline_s>(
           "world.deadline_s",
           "Seconds that a case may compute without a collective call or an op (in all ten "

@@ -69,6 +69,39 @@ TEST_CASE("A straggler's factor on links has no effect where none takes time", "
                 links_idle.front()});
 }
 
+TEST_CASE("Keys of another world have no effect where a scenario has one backend", "[idle]") {
+  const auto on = [](Backend backend, const std::string& only, const std::string& keys) {
+    return idle("parallel: {tensor_parallel_size: 4}\nworld: {backend: " + only + ", nodes: 2, " +
+                    keys + "}\n",
+                {.backend = backend});
+  };
+  const std::string of_emulated =
+      "strict: false, schedule: 5, compute: fixed, compute_cost: {op_us: 3}, "
+      "links: {in_node: {latency_us: 5, gb_per_s: 2}}, stragglers: [{rank: 1, compute: 5}]";
+  const Sentences of_gloo =
+      each_idle({"world.strict is false", "world.schedule is 5",
+                 "world.links.in_node.latency_us is 5.0", "world.links.in_node.gb_per_s is 2.0",
+                 "world.compute is fixed", "world.compute_cost.op_us is 3.0",
+                 R"(world.stragglers is [{"compute":5.0,"links":1.0,"rank":1}])"},
+                "world.backend is gloo");
+  CHECK(on(Backend::kGloo, "gloo", of_emulated) == of_gloo);
+  CHECK(on(Backend::kEmulated, "emulated", of_emulated).empty());
+  CHECK(on(Backend::kGloo, "[gloo, emulated]", of_emulated).empty());
+  const std::string loss = "links: {inter_node: {loss: 0.3, latency_us: 5, gb_per_s: 2}}";
+  CHECK(on(Backend::kEmulated, "emulated", loss) ==
+        Sentences{"world.links.inter_node.loss is 0.3, but world.backend is emulated: it has no "
+                  "effect"});
+  CHECK(on(Backend::kGloo, "gloo", loss).empty());
+  CHECK(on(Backend::kEmulated, "[gloo, emulated]", loss).empty());
+}
+
+TEST_CASE("Parameters that tp copies count once without tp", "[idle]") {
+  const std::string counts = "run: {grad_norm: {counts: each_of_tp}}\n";
+  CHECK(idle(counts) ==
+        each_idle({"run.grad_norm.counts is each_of_tp"}, "parallel.tensor_parallel_size is 1"));
+  CHECK(idle("parallel: {tensor_parallel_size: 2}\n" + counts).empty());
+}
+
 TEST_CASE("A registered workload takes nothing of parallel but the mesh", "[idle]") {
   const std::string mesh =
       "workload: layer\nparallel: {tensor_parallel_size: 2, "
