@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/families.h"
 #include "sim/case/names.h"
@@ -33,22 +34,28 @@ int64_t nodes_of(const CaseSpec& spec) {
   return per_node > 0 ? spec.parallel.world_size() / per_node : 1;
 }
 
-// What the way lacks, as "parallel.tensor_parallel_size is 1"; "": nothing.
-std::string lack_of(const Way& way, const CaseSpec& spec) {
-  for (const Needed& needed : way) {
+struct Lack {
+  size_t met = 0;         // settings of the way that are as it needs them, up to what is lacking
+  std::string text = {};  // "": nothing
+};
+
+// What the way lacks first, as "parallel.tensor_parallel_size is 1".
+Lack lack_of(const Way& way, const CaseSpec& spec) {
+  for (size_t met = 0; met < way.size(); ++met) {
+    const Needed& needed = way[met];
     if (needed.path == "run.stages[].do") {
       const auto does = [&](const StageSpec& stage) { return needed.holds(name_of(stage.kind)); };
       if (std::ranges::any_of(spec.stages, does)) continue;
-      return "no stage of run.stages does " + text_of(needed.value);
+      return {met, "no stage of run.stages does " + text_of(needed.value)};
     }
     // Of nodes the number counts, whichever of the two keys gave it.
     const std::string path = needed.path == "world.ranks_per_node" ? "world.nodes" : needed.path;
     const auto given = value_of_key(spec, path);
     const bool is_flag = needed.path.starts_with("model.") && needed.value == true;
-    if (!given && is_flag) return needed.path + " is not given";
-    if (given && !needed.holds(*given)) return path + " is " + text_of(*given);
+    if (!given && is_flag) return {met, needed.path + " is not given"};
+    if (given && !needed.holds(*given)) return {met, path + " is " + text_of(*given)};
   }
-  return "";
+  return {way.size()};
 }
 
 // Of `parallel` a registered workload gets the sizes of the mesh alone.
@@ -79,7 +86,7 @@ std::string idle_option(const CaseOption& option, const json& value, const CaseS
     return sentence(std::string("world.backend is ") + name_of(spec.world.backend));
   }
   if (option.needs.empty()) return "";
-  std::vector<std::string> lacks;
+  std::vector<Lack> lacks;
   const auto look = [&](const CaseSpec& on_mesh) {
     for (const Way& way : option.needs) lacks.push_back(lack_of(way, on_mesh));
   };
@@ -90,12 +97,14 @@ std::string idle_option(const CaseOption& option, const json& value, const CaseS
     on_mesh.parallel = stage.parallel;
     look(on_mesh);
   }
-  if (std::ranges::find(lacks, "") != lacks.end()) return "";
-  // Of a policy the stages say more than the other workloads that could take the option.
-  const auto other = std::ranges::find_if(
-      lacks, [](const std::string& lack) { return !lack.starts_with("workload is "); });
-  const bool is_policy = spec.is(ModelWorkload::kPolicy) && other != lacks.end();
-  return sentence(is_policy ? *other : lacks.front());
+  if (std::ranges::find(lacks, "", &Lack::text) != lacks.end()) return "";
+  // The way that needs the least besides. Of a policy the stages say more than the other workloads
+  // that could take the option.
+  const auto nearness = [&](const Lack& lack) {
+    const bool is_other = spec.is(ModelWorkload::kPolicy) && lack.text.starts_with("workload is ");
+    return std::pair{!is_other, lack.met};
+  };
+  return sentence(std::ranges::max_element(lacks, {}, nearness)->text);
 }
 
 // Of records the reader of each says what it does not take. A reference has its needs for draws.

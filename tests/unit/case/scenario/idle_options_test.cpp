@@ -95,6 +95,25 @@ TEST_CASE("Keys of another world have no effect where a scenario has one backend
   CHECK(on(Backend::kEmulated, "[gloo, emulated]", loss).empty());
 }
 
+TEST_CASE("Of several ways to an effect the nearest says what is lacking", "[idle]") {
+  const auto group_on = [](const std::string& pp) {
+    return idle("parallel: {pipeline_parallel_size: 2, pp: {group: 48, " + pp +
+                "}}\nmodel: {num_hidden_layers: 4}\n");
+  };
+  const Sentences one_chunk = each_idle({"parallel.pp.group is 48"}, "parallel.pp.chunks is 1");
+  CHECK(group_on("schedule: zb1p") == one_chunk);
+  CHECK(group_on("schedule: zb1p, chunks: 2").empty());
+  CHECK(group_on("schedule: gpipe") ==
+        each_idle({"parallel.pp.group is 48"}, "parallel.pp.schedule is gpipe"));
+  // The stage is there, and its mesh lacks tp.
+  CHECK(idle("workload: policy\nparallel: {tp: {async_grad: true}}\n"
+             "run: {stages: [{do: train}]}\n") ==
+        each_idle({"parallel.tp.async_grad is true"}, "parallel.tensor_parallel_size is 1"));
+  CHECK(idle("workload: policy\nparallel: {tp: {async_grad: true}}\n"
+             "run: {stages: [{do: score}]}\n") ==
+        each_idle({"parallel.tp.async_grad is true"}, "no stage of run.stages does train"));
+}
+
 TEST_CASE("Parameters that tp copies count once without tp", "[idle]") {
   const std::string counts = "run: {grad_norm: {counts: each_of_tp}}\n";
   CHECK(idle(counts) ==
