@@ -74,7 +74,7 @@ PlainModel::PlainModel(const sim::CaseSpec& spec, const CaseData& data, const Ru
   parameters_ = model_.parameters();
   for (const ParameterPtr& parameter : parameters_) {
     masters_.push_back(master_of(*parameter));
-    if (!sim::has_stages(spec) || !spec.stages.empty()) continue;  // a policy's ranks may load
+    if (!sim::has_initial(spec)) continue;
     observe(ObservationKind::kInitial, observed_name(ObservationKind::kInitial, parameter->name),
             Phase::kStep, /*step=*/0, masters_.back());
   }

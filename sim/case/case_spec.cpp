@@ -74,6 +74,8 @@ bool has_stages(const CaseSpec& spec) {
                      [](const StageSpec& stage) { return stage.parallel.pp > 1; });
 }
 
+bool has_initial(const CaseSpec& spec) { return has_stages(spec) && spec.stages.empty(); }
+
 std::string golden_key(const CaseSpec& spec) {
   json key = value_of(spec, Extent::kGolden);
   key["weights"] = weights_identity(spec.weights_folder);

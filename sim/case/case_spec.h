@@ -266,5 +266,8 @@ CaseSpec case_spec_from_json(const nlohmann::json& json);
 std::string golden_key(const CaseSpec& spec);
 // Whether the model lies in stages of a pipeline, in some stage of a policy at least.
 bool has_stages(const CaseSpec& spec);
+// Whether one device's golden has the weights before the first step, "initial.<parameter>": of a
+// model in stages, but not of a policy, whose ranks may load others.
+bool has_initial(const CaseSpec& spec);
 
 }  // namespace shardproof::sim

@@ -80,6 +80,22 @@ class Silence(cli_test.CommandTest):
                         "faults: [{kind: silence, rank: 3, label: logprobs, at_call: 1}]\n")
         self.assertRegex(self.said_of("copy", case), "tensor logprobs .*not observed on rank 3 only")
 
+    def test_of_the_weights_that_a_pipeline_begins_with(self):
+        """Its golden names them; that of a policy and a layout that takes the golden's place do not."""
+        case = SMALL.replace("num_hidden_layers: 1}", "num_hidden_layers: 2}") + (
+            "parallel: {pipeline_parallel_size: 2, data_parallel_size: 2}\nfaults: [FAULTS]\n")
+        def with_silence(of, *ranks):
+            return of.replace("FAULTS", ", ".join(f"{{kind: silence, rank: {rank}, label: initial.model.embed_tokens}}"
+                                                  for rank in ranks))
+        for ranks, where in (((1,), "not observed on rank 1 only"), ((0, 1), "no rank observed it")):
+            with self.subTest(ranks=ranks):
+                self.assertRegex(self.said_of("initial", with_silence(case, *ranks)),
+                                 f"tensor initial.model.embed_tokens.weight .*{where}")
+        policy = case.replace("train", "policy", 1) + "run: {stages: [{do: train}]}\n"
+        for name, other in (("policy", policy), ("reference", case + "reference: {mesh: {tp: 2}}\n")):
+            with self.subTest(name):
+                self.assertIn("observed no tensor of the golden", self.said_of(name, with_silence(other, 1), status=2))
+
     def test_where_float16_may_skip_the_step(self):
         """What a skip leaves out is excused, and no more."""
         case = (SCENARIOS / "found/part_of_a_sum_overflows.yaml").read_text()

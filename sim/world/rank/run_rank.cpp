@@ -86,9 +86,10 @@ RankEnding run_rank(const RankMain& main, const CaseSpec& spec, RankEnv env,
     env.on_tokens = [&](const at::Tensor& token_map) { injection.on_tokens(token_map); };
     env.on_tensor = [&, inner = std::move(env.on_tensor)](const Observation& observation) {
       if (observation.token_map.defined()) injection.on_tokens(observation.token_map);
-      // No golden names the first two: they prove the optimizer. Nothing would miss any of these.
-      const bool is_proof = observation.kind == ObservationKind::kInitial ||
-                            observation.kind == ObservationKind::kFed;
+      // What no golden names proves the optimizer. Nothing would miss it, nor what is left out.
+      const bool is_named = has_initial(spec) && !spec.reference.is_set();
+      const bool is_proof = observation.kind == ObservationKind::kFed ||
+                            (observation.kind == ObservationKind::kInitial && !is_named);
       const bool is_left_out =
           !spec.record_activations && judge::is_of_microbatch(observation.phase, observation.kind);
       const bool is_missed = !is_proof && !is_left_out;
