@@ -245,7 +245,9 @@ void refuse_in_stages(const CaseSpec& spec, const ParallelSpec& parallel) {
     refuse(fmt::format("the pooled balancing loss depends on the routes of all layers, which the "
                        "{} ranks of pp do not have",
                        parallel.pp),
-           "set run.experts.balance.coefficient, whose form is per_layer");
+           spec.side_losses.balance >= 0
+               ? "set run.experts.balance.form: per_layer"
+               : "set run.experts.balance.coefficient, whose form is per_layer");
   }
   const Pipeline pipeline = pipeline_of(parallel_options(parallel).pipeline, parallel.mesh());
   if (parallel.deferred_wgrad > 0 && pipeline.splits_backward()) {
