@@ -22,6 +22,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", folder) for folder in ("hostile", "support")]
 import case_maker  # noqa: E402
+import loaded  # noqa: E402
 import processes  # noqa: E402
 from said import TextTest  # noqa: E402
 
@@ -161,8 +162,8 @@ class CommandTest(TextTest):
         return pathlib.Path(self.path(*parts)).read_text(encoding="utf-8")
 
     def call(self, *words, status=0):
-        done = subprocess.run([PROGRAM, *words], cwd=self.scratch, env=self.environment, timeout=LIMIT_S,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = loaded.run([PROGRAM, *words], cwd=self.scratch, env=self.environment, timeout=LIMIT_S,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         text = done.stdout.decode(errors="replace")
         self.assertEqual(status, done.returncode, f"{shlex.join(words)} said:\n{text}")
         return text
@@ -175,7 +176,7 @@ class CommandTest(TextTest):
         """A finished run; `options` of subprocess.run go before these."""
         own = {"cwd": self.scratch, "env": self.environment, "timeout": LIMIT_S, "text": True,
                "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.run([PROGRAM, *map(str, words)], check=False, **own | options)
+        return loaded.run([PROGRAM, *map(str, words)], check=False, **own | options)
 
     def run_to_end(self, *words, status=0, **options):
         """A finished run, which must end with `status`; None: with any."""

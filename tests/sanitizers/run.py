@@ -117,7 +117,7 @@ def run_one(preset, name, build, scratch):
     folder = os.path.join(scratch, re.sub(r"\W", "_", name))
     os.makedirs(folder)
     # A cache of its own: goldens are computed here, by this program.
-    environment = {**os.environ, "XDG_CACHE_HOME": os.path.join(folder, "cache"),
+    environment = {**os.environ, "SHARDPROOF_LOADS": "each", "XDG_CACHE_HOME": os.path.join(folder, "cache"),
                    **options(preset, os.path.join(folder, "found"))}
     try:
         done = subprocess.run(command_of(name, build, os.path.join(folder, "run")), cwd=ROOT, env=environment,
