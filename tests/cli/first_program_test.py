@@ -4,13 +4,15 @@ usage: first_program_test.py shardproof-first shardproof-bin"""
 
 import json
 import re
-import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+import loaded  # noqa: E402
+
 FIRST, WHOLE = "build/release/shardproof-first", "build/release/shardproof-bin"
 
 # Of a case's result what no clock and no machine decides.
@@ -25,7 +27,7 @@ class FirstProgram(unittest.TestCase):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="first.")))
 
     def call(self, program, *words):
-        done = subprocess.run([program, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=600)
+        done = loaded.run([program, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=600)
         return done.returncode, done.stdout, done.stderr
 
     def assert_answers_alike(self, *words, status=0):

@@ -12,8 +12,10 @@ import tempfile
 import time
 import unittest
 
-import case_maker
-import hostile_cases
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+import case_maker  # noqa: E402
+import hostile_cases  # noqa: E402
+import loaded  # noqa: E402
 
 LIMIT_S = 240  # a hang, not a wall-time test: these end in well under a second
 PROGRAM = "build/dev/shardproof-bin"
@@ -36,9 +38,8 @@ class Outcome:
                  for word in self.command()]
         environment = dict(os.environ, HOME=scratch, XDG_CACHE_HOME=os.path.join(scratch, "cache"))
         try:
-            done = subprocess.run([PROGRAM, *words], cwd=scratch, env=environment, timeout=LIMIT_S,
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT)
+            done = loaded.run([PROGRAM, *words], cwd=scratch, env=environment, timeout=LIMIT_S,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             self.status, self.text = done.returncode, done.stdout.decode(errors="replace")
         except subprocess.TimeoutExpired as hang:
             self.status, self.text = "hung", (hang.stdout or b"").decode(errors="replace")
