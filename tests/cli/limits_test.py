@@ -60,7 +60,8 @@ class Limited(cli_test.CommandTest):
                 os.setgid(NOBODY)
                 os.setuid(NOBODY)
 
-        done = self.run_program(*words, preexec_fn=limit)
+        before_loading = as_nobody or any(kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA) for kind, _ in limits)
+        done = self.run_program(*words, **{"preexec_fn": limit} if before_loading else {"limits": limits})
         text = " ".join((done.stdout + done.stderr).split())
         self.assertNotIn("a fault in shardproof", text)
         self.assertNotRegex(text, r"c10::|\.so|frame #|std::")

@@ -2,13 +2,14 @@
 //
 // Preloaded into a program, this waits where its libraries are loaded and their constructors have run, before its own and
 // before main, and forks it for each call. With -DCLIENT it is the program that makes one such call: it hands its words,
-// its environment, its folder and its files 0 to 2 over, and ends as that fork ends.
+// its environment, its folder, its limits, its cores and its files 0 to 2 over, and ends as that fork ends.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -29,6 +30,8 @@ extern char** environ;
 struct Head {
   uint32_t arguments, variables, bytes;
   mode_t mask;
+  struct rlimit limits[RLIM_NLIMITS];
+  cpu_set_t cores;
 };
 
 static struct sockaddr_un address_of(const char* path) {
@@ -67,6 +70,8 @@ int main(int argc, char** argv) {
   if (!folder || connect(server, (const struct sockaddr*)&address, sizeof address) != 0) return kFailed;
   head.bytes = (uint32_t)all_texts(NULL, folder, argv, &head);
   head.mask = umask(0);
+  for (int i = 0; i < RLIM_NLIMITS; ++i) getrlimit(i, &head.limits[i]);
+  sched_getaffinity(0, sizeof head.cores, &head.cores);
   char* texts = malloc(head.bytes);
   all_texts(texts, folder, argv, &head);
   union {
@@ -131,6 +136,8 @@ static struct Call become(int client, const struct Head* head, const int* files)
   close_range(3, ~0U, 0);
   if (chdir(text) != 0) _exit(kFailed);
   umask(head->mask);
+  for (int i = 0; i < RLIM_NLIMITS; ++i) setrlimit(i, &head->limits[i]);
+  sched_setaffinity(0, sizeof head->cores, &head->cores);
   text += strlen(text) + 1;
   struct Call call = {(int)head->arguments, cut(&text, head->arguments)};
   environ = cut(&text, head->variables);

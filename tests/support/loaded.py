@@ -6,6 +6,7 @@ as ever. A test that sends it a signal, reads its /proc or sets its limits start
 import atexit
 import functools
 import os
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -20,9 +21,11 @@ LIMIT_S = 60
 LOCK = threading.Lock()
 
 
-def run(words, env=None, **options):
-    """subprocess.run of a program and its words."""
+def run(words, env=None, limits=(), **options):
+    """subprocess.run of a program and its words, under limits (kind, value)."""
     start = {"args": words, "env": env} if options.get("preexec_fn") else call(words, env)
+    if limits:
+        options["preexec_fn"] = lambda: [resource.setrlimit(kind, (value, value)) for kind, value in limits]
     return subprocess.run(**start, **options)
 
 
