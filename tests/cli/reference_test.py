@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
+import loaded  # noqa: E402
 from processes import descendants  # noqa: E402
 
 PROGRAM = ROOT / "build/dev/shardproof-bin"
@@ -51,13 +52,12 @@ class Program(unittest.TestCase):
         path.write_text(text)
 
         def limit():
-            if data_bytes:
-                resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+            resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
 
-        return subprocess.Popen(
-            [PROGRAM, "run", path, "--no-cache", "--out", self.folder / "out", *flags], text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=limit, cwd=ROOT,
-            env=dict(os.environ, TMPDIR=str(self.pieces)))
+        words = [PROGRAM, "run", path, "--no-cache", "--out", self.folder / "out", *flags]
+        env = dict(os.environ, TMPDIR=str(self.pieces))
+        call = {"args": words, "env": env, "preexec_fn": limit} if data_bytes else loaded.call(words, env)
+        return subprocess.Popen(**call, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT)
 
     def run_text(self, text, *flags, status=0, data_bytes=None):
         process = self.start(text, *flags, data_bytes=data_bytes)

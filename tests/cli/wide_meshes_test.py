@@ -15,6 +15,9 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+import loaded  # noqa: E402
+
 PROGRAM, BACKEND, SHARES = ROOT / "build/dev/shardproof-bin", "emulated", 1
 
 
@@ -51,8 +54,8 @@ class WideMeshes(unittest.TestCase):
         self.assertEqual(sorted(set(re.findall(r"golden/hf/(\w+)", text))), folders)
         for folder in folders:
             with self.subTest(case=folder):
-                done = subprocess.run([PROGRAM, "check", f"golden/hf/{folder}", "--mesh", "dp=2"], cwd=ROOT, text=True,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                done = loaded.run([PROGRAM, "check", f"golden/hf/{folder}", "--mesh", "dp=2"], cwd=ROOT, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
                 self.assertEqual(done.returncode, 0, done.stdout)
                 self.assertIn("expected.safetensors agrees with the golden", done.stdout)
 
