@@ -24,9 +24,11 @@ import tempfile
 import threading
 import time
 
-from drawn_inputs import KINDS, Draw
-from good_inputs import Good, environment
-from stated_inputs import STATED
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+import loaded  # noqa: E402
+from drawn_inputs import KINDS, Draw  # noqa: E402
+from good_inputs import Good, environment  # noqa: E402
+from stated_inputs import STATED  # noqa: E402
 
 LONGEST_LINE = 1500
 WRONG_PLURAL = re.compile(r"(?<![\w.,/:=-])1 (?:numbers|files|ranks|tensors|cases|rows|tokens|samples|steps|axes|values|"
@@ -75,8 +77,10 @@ def run_it(draw):
     with open("/dev/full" if draw.stdout == "full" else "/dev/null", "wb") as sink:
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if draw.stdout == "pipe" else \
             {"stdout": sink, "stderr": subprocess.PIPE}
-        process = subprocess.Popen([draw.good.program, *draw.words], cwd=draw.folder, env=variables,
-                                   stdin=subprocess.DEVNULL, preexec_fn=prepare, **streams)
+        words = [draw.good.program, *draw.words]
+        call = {"args": words, "env": variables, "preexec_fn": prepare} if draw.limits or draw.stdout == "closed" else \
+            loaded.call(words, variables)
+        process = subprocess.Popen(**call, cwd=draw.folder, stdin=subprocess.DEVNULL, **streams)
     with process:
         said, is_ended = read_all(process.stdout or process.stderr, draw.limit_s)
         if not is_ended:

@@ -7,8 +7,9 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "..", "cli")]
+sys.path[:0] = [HERE, *(os.path.join(HERE, "..", folder) for folder in ("cli", "support"))]
 import case_maker  # noqa: E402
+import loaded  # noqa: E402
 import logprobs_test  # noqa: E402
 import recorded_test  # noqa: E402
 
@@ -105,8 +106,8 @@ class Good:
         self.logprobs()
 
     def call(self, *words):
-        subprocess.run([self.program, *words], cwd=self.folder, env=environment(self.folder), check=True,
-                       timeout=LIMIT_S, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        loaded.run([self.program, *words], cwd=self.folder, env=environment(self.folder), check=True,
+                   timeout=LIMIT_S, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def end_early(self):
         write(os.path.join(self.folder, "ended.yaml"), ENDED)
