@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+import loaded  # noqa: E402
+
 SKIPPED = 77
 HEADERS = "import sysconfig, os; open(os.path.join(sysconfig.get_paths()['include'], 'Python.h'))"
 
@@ -25,7 +28,8 @@ def environment(program):
                                    stdout=subprocess.PIPE, check=True).stdout.strip()
         found["LD_LIBRARY_PATH"] = ":".join(filter(None, [stand_ins, found.get("LD_LIBRARY_PATH")]))
     if program:
-        found["SHARDPROOF_PROGRAM"] = str(Path(program).resolve())
+        call = loaded.call([str(Path(program).resolve())], found)
+        found = dict(call["env"], SHARDPROOF_PROGRAM=call.get("executable", call["args"][0]))
     return found
 
 
