@@ -261,8 +261,8 @@ SideLossOptions side_losses_of(const CaseSpec& spec);
 nlohmann::json to_json(const CaseSpec& spec);
 CaseSpec case_spec_from_json(const nlohmann::json& json);
 // The inputs of the golden in canonical form: equal texts mean equal goldens. The mesh, the world,
-// expectations and names are not inputs. Weights and batch files count by path, size and
-// modification time.
+// expectations and names are not inputs. Weights and batch files count by path, size, inode and the
+// times of the last write and change.
 std::string golden_key(const CaseSpec& spec);
 // Whether the model lies in stages of a pipeline, in some stage of a policy at least.
 bool has_stages(const CaseSpec& spec);
