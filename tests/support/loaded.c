@@ -1,8 +1,9 @@
 // Loads a program once and starts it many times: what stands behind loaded.py.
 //
-// Preloaded into a program, this waits where its libraries are loaded and their constructors have run, before its own and
-// before main, and forks it for each call. With -DCLIENT it is the program that makes one such call: it hands its words,
-// its environment, its folder, its limits, its cores and its files 0 to 2 over, and ends as that fork ends.
+// Preloaded into a program, this waits where its libraries are loaded and their constructors have
+// run, before its own and before main, and forks it for each call. With -DCLIENT it is the program
+// that makes one such call: it hands its words, its environment, its folder, its limits, its cores
+// and its files 0 to 2 over, and ends as that fork ends.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -67,7 +68,8 @@ int main(int argc, char** argv) {
   const int server = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   char* folder = getcwd(NULL, 0);
   struct Head head;
-  if (!folder || connect(server, (const struct sockaddr*)&address, sizeof address) != 0) return kFailed;
+  if (!folder || connect(server, (const struct sockaddr*)&address, sizeof address) != 0)
+    return kFailed;
   head.bytes = (uint32_t)all_texts(NULL, folder, argv, &head);
   head.mask = umask(0);
   for (int i = 0; i < RLIM_NLIMITS; ++i) getrlimit(i, &head.limits[i]);
@@ -79,9 +81,11 @@ int main(int argc, char** argv) {
     char bytes[CMSG_SPACE(3 * sizeof(int))];
   } control = {0};
   struct iovec part = {&head, sizeof head};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
   struct cmsghdr* rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET, rights->cmsg_type = SCM_RIGHTS, rights->cmsg_len = CMSG_LEN(3 * sizeof(int));
+  rights->cmsg_level = SOL_SOCKET, rights->cmsg_type = SCM_RIGHTS,
+  rights->cmsg_len = CMSG_LEN(3 * sizeof(int));
   memcpy(CMSG_DATA(rights), (int[]){0, 1, 2}, 3 * sizeof(int));
   if (sendmsg(server, &message, 0) != sizeof head) return kFailed;
   for (size_t sent = 0; sent < head.bytes;) {
@@ -116,8 +120,10 @@ static int receive(int client, struct Head* head, int* files) {
     char bytes[CMSG_SPACE(3 * sizeof(int))];
   } control;
   struct iovec part = {head, sizeof *head};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-  if (recvmsg(client, &message, MSG_CMSG_CLOEXEC) != sizeof *head || !CMSG_FIRSTHDR(&message)) return 0;
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+  if (recvmsg(client, &message, MSG_CMSG_CLOEXEC) != sizeof *head || !CMSG_FIRSTHDR(&message))
+    return 0;
   memcpy(files, CMSG_DATA(CMSG_FIRSTHDR(&message)), 3 * sizeof(int));
   return 1;
 }
@@ -152,7 +158,8 @@ static struct Call serve(int server) {
     if (poll(ends, 2 * (nfds_t)calls + 1, -1) < 0 && errno != EINTR) _exit(kFailed);
     for (int i = calls - 1; i >= 0; --i) {
       struct pollfd *process = &ends[2 * i + 1], *client = &ends[2 * i + 2];
-      if (client->revents) kill(pids[i], SIGKILL), client->fd = ~client->fd;  // its caller has killed it
+      if (client->revents)
+        kill(pids[i], SIGKILL), client->fd = ~client->fd;  // its caller has killed it
       if (!process->revents) continue;
       int status = 0;
       waitpid(pids[i], &status, 0);
@@ -174,14 +181,15 @@ static struct Call serve(int server) {
     const pid_t pid = fork();
     if (pid == 0) return become(client, &head, files);
     for (int i = 0; i < 3; ++i) close(files[i]);
-    ends[2 * calls + 1] = (struct pollfd){.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+    ends[2 * calls + 1] =
+        (struct pollfd){.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
     ends[2 * calls + 2] = (struct pollfd){.fd = client, .events = POLLRDHUP};
     pids[calls++] = pid;
   }
 }
 
-int __libc_start_main(Main* main, int argc, char** argv, void (*init)(void), void (*fini)(void), void (*rtld_fini)(void),
-                      void* stack_end) {
+int __libc_start_main(Main* main, int argc, char** argv, void (*init)(void), void (*fini)(void),
+                      void (*rtld_fini)(void), void* stack_end) {
   Start* start = (Start*)dlsym(RTLD_NEXT, "__libc_start_main");
   const char* path = getenv("LOADED_AT");
   if (path) {
@@ -189,8 +197,8 @@ int __libc_start_main(Main* main, int argc, char** argv, void (*init)(void), voi
     struct sockaddr_un address = address_of(path);
     strcat(address.sun_path, "~");  // until it listens
     const int server = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (bind(server, (const struct sockaddr*)&address, sizeof address) != 0 || listen(server, kCalls) != 0 ||
-        rename(address.sun_path, path) != 0)
+    if (bind(server, (const struct sockaddr*)&address, sizeof address) != 0 ||
+        listen(server, kCalls) != 0 || rename(address.sun_path, path) != 0)
       _exit(kFailed);
     const struct Call call = serve(server);
     argc = call.argc, argv = call.argv;

@@ -1,7 +1,9 @@
-"""Starts a program that has loaded its libraries once for all starts, which with LibTorch takes longer than most commands do.
+"""Starts a program that has loaded its libraries once for all starts, as LibTorch loads slowly.
 
-Each start is a fork at the place where a new process comes to with all libraries loaded: all code of the program runs
-as ever. A test that sends it a signal, reads its /proc or sets its limits starts the program itself."""
+Each start is a fork at the place where a new process has loaded all libraries, and all code of the
+program runs as ever. A test that sends it a signal or reads its /proc, or whose limits count while
+it loads, starts the program itself. SHARDPROOF_LOADS=each is a process of its own for each call, as
+the sanitizers need it."""
 
 import atexit
 import functools
@@ -16,7 +18,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_suffix(".c")
 # Variables that may count before the fork.
-OF_LOADING = ("LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "TORCH_", "PYTORCH_")
+OF_LOADING = ("LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "TORCH_",
+              "PYTORCH_")
 LIMIT_S = 60
 LOCK = threading.Lock()
 
@@ -24,8 +27,13 @@ LOCK = threading.Lock()
 def run(words, env=None, limits=(), **options):
     """subprocess.run of a program and its words, under limits (kind, value)."""
     start = {"args": words, "env": env} if options.get("preexec_fn") else call(words, env)
+
+    def limit():
+        for kind, value in limits:
+            resource.setrlimit(kind, (value, value))
+
     if limits:
-        options["preexec_fn"] = lambda: [resource.setrlimit(kind, (value, value)) for kind, value in limits]
+        options["preexec_fn"] = limit
     return subprocess.run(**start, **options)
 
 
@@ -49,22 +57,23 @@ def folder_of_programs():
     made = tempfile.TemporaryDirectory(prefix="loaded.")
     atexit.register(made.cleanup)
     compiler = shutil.which("gcc")
-    for arguments in (["-DCLIENT", "-o", "client"], ["-shared", "-fPIC", "-o", "loaded.so"]):
-        if not compiler or subprocess.run([compiler, SOURCE, *arguments, "-ldl"], cwd=made.name, check=False).returncode:
+    for words in (["-DCLIENT", "-o", "client"], ["-shared", "-fPIC", "-o", "loaded.so"]):
+        if not compiler or subprocess.run([compiler, SOURCE, *words, "-ldl"], cwd=made.name,
+                                          check=False).returncode:
             return None
     return made.name
 
 
 @functools.cache
 def server(program, variables):
-    """(client, its address) of a process that waits for calls; (None, None) where the program cannot be loaded so, and where
-    SHARDPROOF_LOADS=each asks for a process of its own for each call, as the sanitizers need it."""
+    """(client, its address) of a process that waits for calls; (None, None) where there is none."""
     folder = folder_of_programs()
     if folder is None or os.environ.get("SHARDPROOF_LOADS") == "each":
         return None, None
     address = f"{folder}/{os.path.basename(program)}.{server.cache_info().misses}"
-    waits = subprocess.Popen([program], env=dict(variables, LOADED_AT=address, LD_PRELOAD=f"{folder}/loaded.so"),
-                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    env = dict(variables, LOADED_AT=address, LD_PRELOAD=f"{folder}/loaded.so")
+    waits = subprocess.Popen([program], env=env, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     atexit.register(lambda: (waits.kill(), waits.wait()))
     end = time.monotonic() + LIMIT_S
     while not os.path.exists(address):
