@@ -17,9 +17,7 @@ def run(main, arguments, cwd, environment, limit_s=500, forget=()):
     """What `python -B -m` would give: the finished run of a module whose main(arguments) is called in a process of its own. The
     modules to forget are imported again there."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        process = multiprocessing.get_context("fork").Process(target=call, args=(
-            main, arguments, cwd, environment, (out, errors), forget))
-        process.start()
+        process = start(main, arguments, cwd, environment, (out, errors), forget)
         process.join(limit_s)
         if process.exitcode is None:
             process.kill()
@@ -28,6 +26,13 @@ def run(main, arguments, cwd, environment, limit_s=500, forget=()):
         out.seek(0)
         errors.seek(0)
         return subprocess.CompletedProcess(arguments, process.exitcode, out.read(), errors.read())
+
+
+def start(*of_call):
+    """The process of such a run, which writes to two files that are given."""
+    process = multiprocessing.get_context("fork").Process(target=call, args=of_call)
+    process.start()
+    return process
 
 
 def call(main, arguments, cwd, environment, files, forget):

@@ -55,6 +55,11 @@ def heeds_interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def heeding_pytest(words):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return pytest.main(words)
+
+
 def run(folder, *options, **environment):
     """The exit status of a pytest that has ended, and its report before its errors."""
     return ended_in_fork(folder, *places(folder), *options, **environment)
@@ -332,8 +337,11 @@ class SessionTest(SaidTest):
 
     def hanging(self):
         """A pytest of which both ranks hang."""
-        process = start(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_hangs", f"--shardproof-timeout={4 * LIMIT}")
-        self.addCleanup(process.stdout.close)
+        options = arguments(*places(self.folder), str(HERE / "plugin_cases.py"), "-k", "test_hangs",
+                            f"--shardproof-timeout={4 * LIMIT}")
+        with open(os.devnull, "w") as nothing:
+            process = in_fork.start(heeding_pytest, options, self.folder, environment_of(self.folder), (nothing, nothing),
+                                    ("shardproof.pytest_plugin",))
         self.addCleanup(process.kill)
         self.assertTrue(wait_for(lambda: len(started(self.folder)) == 4, LIMIT), "the ranks have not started")
         return process
@@ -354,14 +362,15 @@ class SessionTest(SaidTest):
 
     def test_an_interrupt_ends_all_at_once(self):
         process = self.hanging()
-        process.send_signal(signal.SIGINT)
-        self.expect(ended(process, LIMIT), 2)  # well before the ranks' own time-out
+        os.kill(process.pid, signal.SIGINT)
+        process.join(LIMIT)
+        self.assertEqual(process.exitcode, 2)  # well before the ranks' own time-out
         self.assertEqual(left(self.folder), [])
 
     def test_no_process_outlives_a_pytest_that_is_killed(self):
         process = self.hanging()
         process.kill()
-        process.wait()
+        process.join()
         self.assertTrue(wait_for(lambda: not left(self.folder), LIMIT))
 
 
