@@ -47,6 +47,18 @@ std::vector<Backend> wanted_backends(const RunArguments& arguments) {
   return backends;
 }
 
+// A text as it is; numbers and others by value, so that 1 is 1.0.
+bool is_value(const CaseOption& option, const CaseSpec& spec, const std::string& text) {
+  if (option.path == "world.backend") return text == name_of(spec.world.backend);
+  const std::optional<nlohmann::json> found = value_of_key(spec, option.path);
+  if (!found) return false;
+  if (found->is_string()) return *found == text;
+  const auto value = nlohmann::json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  // The null of a number, run.max_grad_norm, is its 0.
+  return *found ==
+         (value.is_null() && option.nullable && found->is_number() ? nlohmann::json(0) : value);
+}
+
 // "precision=float64", "tensor_parallel_size=2", "parallel.tensor_parallel_size=2", "tp=2".
 bool has_value(const CaseSpec& spec, const std::string& filter) {
   const size_t equals = filter.find('=');
@@ -59,9 +71,7 @@ bool has_value(const CaseSpec& spec, const std::string& filter) {
     const bool is_short = !option.path.starts_with("reference.");
     const bool is_key =
         key == option.path || (is_short && (key == last || key == option.short_name));
-    if (!is_key) return false;
-    const std::optional<nlohmann::json> found = value_of_key(spec, option.path);
-    return found && (found->is_string() ? *found == value : found->dump() == value);
+    return is_key && is_value(option, spec, value);
   });
 }
 

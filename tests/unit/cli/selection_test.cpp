@@ -70,6 +70,37 @@ TEST_CASE("A folder's scenarios in the order of their names; slow ones when aske
   CHECK(names_with([](RunArguments& run) { run.filters = {"alp"}; }).empty());
 }
 
+TEST_CASE("A filter compares values, however they are written", "[cli]") {
+  ScratchFolder folder;
+  folder.write("a.yaml",
+               "name: t/a\nmatrix:\n  case:\n    - {name: one, run.max_grad_norm: 1.0}\n"
+               "    - {name: none, run.max_grad_norm: null}\n"
+               "    - {name: half, run.max_grad_norm: 0.5, data.lengths: [5, 6]}\n");
+  const auto chosen = [&](const std::string& filter) {
+    RunArguments run;
+    run.paths = {folder.path()};
+    run.backends = {"emulated"};
+    run.filters = {filter};
+    std::vector<std::string> names;
+    for (const CaseSpec& spec : select_cases(run).cases) names.push_back(spec.name);
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  for (const char* text : {"1", "1.0", "1e0"})
+    CHECK(chosen(std::string("max_grad_norm=") + text) == Names{"t/a[one]"});
+  for (const char* text : {"null", "0", "0.0"})
+    CHECK(chosen(std::string("run.max_grad_norm=") + text) == Names{"t/a[none]"});
+  CHECK(chosen("max_grad_norm=5e-1") == Names{"t/a[half]"});
+  CHECK(chosen("lengths=[5,6]") == Names{"t/a[half]"});
+  CHECK(chosen("lengths=[5, 6]") == Names{"t/a[half]"});
+  CHECK(chosen("world.backend=emulated").size() == 3);
+  CHECK(chosen("precision=float64").size() == 3);
+  CHECK(chosen("sequence_parallel=false").size() == 3);
+  for (const char* nothing :
+       {"world.backend=gloo", "max_grad_norm=2", "max_grad_norm=", "seed=null"})
+    CHECK(chosen(nothing).empty());
+}
+
 TEST_CASE("Shards are disjoint and together everything", "[cli]") {
   const Scenarios scenarios;
   std::vector<std::string> together;
