@@ -208,7 +208,7 @@ const Command kCommands[] = {
        add_selection(app, a.run);
        app.add_flag("--keys", a.run.keys, "The keys of a scenario file, with types and defaults");
      }},
-    {"lint", "Check scenario files, without running them: all errors with line and column",
+    {"lint", "Check scenario files, without running them: their errors with line and column",
      [](CLI::App& app, Arguments& a) {
        app.add_option("scenarios", a.run.paths,
                       "Scenario files, and folders of them (default: scenarios/)");
