@@ -78,6 +78,10 @@ CaseSpec make_check_case(const CheckArguments& arguments) {
   CaseSpec spec = read_case_folder(arguments.case_path);
   set_mesh(arguments, spec.parallel);
   set_flags(arguments, spec);
+  if (!arguments.flag("--seed").empty()) {  // it draws roundings and the rows of --sample-rows
+    spec.idle_keys.push_back(fmt::format(
+        "seed is {}, but weights and batch are the folder's: it has no effect on them", spec.seed));
+  }
   if (!arguments.custom_plan.empty()) {
     spec.parallel.custom_plan = read_json_object(arguments.custom_plan);
   }

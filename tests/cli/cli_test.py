@@ -411,6 +411,9 @@ matrix: {workload: [train, logprobs], parallel.data_parallel: [replicate, fsdp]}
                 said = f"warning  rank 0: parallel.replicate_size is 2, but parallel.data_parallel is {kind}: it has no effect"
                 self.assertEqual(text.count("warning"), kind != "hybrid", text)
                 self.assertEqual(text.count(said), kind != "hybrid", text)
+        text = self.call("check", self.case, "--mesh", "dp=2", "--seed", "7")
+        self.assertIn("warning  rank 0: seed is 7, but weights and batch are the folder's: it has no effect on them", text)
+        self.assertEqual(text.count("warning"), 1, text)
 
     def test_windows_of_no_layer_are_a_warning(self):
         text = self.run_emulated(ONE.replace("model: {", "model: {family: qwen3, ") + """
