@@ -38,7 +38,7 @@ struct RunInfo {
   // Whether cases that ended as expected are kept without rows of tensors, timelines and logs.
   bool compact = false;
   bool no_unresolved = false;  // a tensor that could not be judged fails its case
-  int exit_status = 0;  // negative: the run was ended before it had one
+  int exit_status = 0;         // negative: the run was ended before it had one
   std::map<std::string, std::string>
       environment;  // what matters for a replay: host, cpu, torch, ...
   // Cases that the scenario or this machine skips; the reason of each is its spec.skip.

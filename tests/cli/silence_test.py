@@ -87,7 +87,7 @@ class Silence(cli_test.CommandTest):
         def with_silence(of, *ranks):
             return of.replace("FAULTS", ", ".join(f"{{kind: silence, rank: {rank}, label: initial.model.embed_tokens}}"
                                                   for rank in ranks))
-        for ranks, where in (((1,), "not observed on rank 1 only"), ((0, 1), "no rank observed it")):
+        for ranks, where in (((1,), "not observed on rank 1 only"), ((0, 1), "do not hold every element of it")):
             with self.subTest(ranks=ranks):
                 self.assertRegex(self.said_of("initial", with_silence(case, *ranks)),
                                  f"tensor initial.model.embed_tokens.weight .*{where}")
