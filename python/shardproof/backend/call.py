@@ -13,6 +13,7 @@ MOST_LISTED, MOST_TEXT = 8, 495
 FOLDERS = tuple(f"{folder}/" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1],
                                             sysconfig.get_paths()["stdlib"]))
 INSTALLED = ("site-packages/", "dist-packages/")  # the packages of the user lie below the standard library's folder
+IN_PLACE, IN_PARTS = ("all_reduce", "broadcast", "reduce"), ("scatter", "reduce_scatter")
 REDUCE_OPS = ("sum", "avg", "product", "min", "max", "bit_and", "bit_or", "bit_xor", "premul_sum")
 
 
@@ -25,6 +26,8 @@ class Call:
     key: str | None = None  # what must be equal on all members besides op and reduce op; the tensors
     sends: list = field(default_factory=list)    # all_to_all: what goes to each member
     expects: list = field(default_factory=list)  # and what comes from each
+    strides: str = ""    # " with strides [1, 4]", where they count
+    odd_strides: str = ""  # "[4, 4] float32 with strides [8, 2]": of a tensor of which Gloo makes wrong values
     site: str = ""
     sequence: int = 0
 
@@ -33,12 +36,12 @@ class Call:
 
     def text(self) -> str:
         site = f" at {self.site}" if self.site else " from C++"
-        return self.op_text() + (f" {self.tensors}" if self.tensors else "") + site
+        return self.op_text() + (f" {self.tensors}" if self.tensors else "") + self.strides + site
 
     def record(self, rank: int) -> dict:
         """What the other members are told."""
         text = self.text()
-        return {"rank": rank, "key": f"{self.op_text()}|{self.tensors if self.key is None else self.key}",
+        return {"rank": rank, "key": f"{self.op_text()}|{self.tensors if self.key is None else self.key}{self.strides}",
                 "text": text if len(text) <= MOST_TEXT else text[:MOST_TEXT - 3] + "...",
                 "sends": self.sends, "expects": self.expects}
 
@@ -74,6 +77,44 @@ def tensors_text(tensors) -> str:
         words += [f"{end - start} x"] * (end - start > 1) + [list_text(first.shape)]
         start = end
     return " ".join([*words, dtype]) if words else ""
+
+
+def strides_of(tensor, copied: bool) -> list[int]:
+    """Those of dims of size 1 mean nothing. `copied`: of a copy without gaps."""
+    shape = tensor.shape
+    strides = [shape[dim + 1:].numel() for dim in range(len(shape))] if copied else tensor.stride()
+    return [1 if size == 1 else stride for size, stride in zip(shape, strides)]
+
+
+def is_dense(tensor) -> bool:
+    """Whether the elements lie in memory without gaps and without overlap, in any order of the dims."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def note_strides(call: Call, sent, received) -> None:
+    """Notes what strides mean to Gloo, as csrc/strides.h does."""
+    if call.op not in (*IN_PLACE, *IN_PARTS, "all_to_all_single"):
+        return
+    read = [*(sent if call.op != "all_to_all_single" else ()), *(received if call.op not in IN_PLACE else ())]
+    first = None
+    for index, tensor in enumerate(read):
+        if tensor.layout != torch.strided:
+            continue
+        copied = call.op == "reduce_scatter" and index < len(sent)  # gaps go by that
+        dense = tensor.is_contiguous() or is_dense(tensor)
+        strides = strides_of(tensor, copied and not dense)
+        first = strides if first is None else first
+        text = f" with strides {list_text(strides)}"
+        if not (copied or dense) or strides != first or (call.op == "all_to_all_single" and not tensor.is_contiguous()):
+            call.odd_strides = tensors_text([tensor]) + text
+            return
+        if dense and not tensor.is_contiguous():
+            call.strides = text
 
 
 def reduce_text(op) -> str:

@@ -16,9 +16,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from .call import Call, by_key, call_site, list_text, message_key, names, reduce_text, tensors_text
+from .call import Call, by_key, call_site, list_text, message_key, names, note_strides, reduce_text, tensors_text
 
 SAME_CALLS = "make every member enter the same calls in the same order"
+ODD_STRIDES = (", of which Gloo takes the elements as they lie in memory: the result would be wrong; make the call on "
+               "tensor.contiguous() and copy the result back")
 POLL_SECONDS = (0.0002, 0.005)    # from the first look into the store to later ones
 FINDING_SECONDS = 2.0             # after which a rank that waits believes another one's finding
 
@@ -133,6 +135,7 @@ class CheckedGroup(dist.ProcessGroup):
         for device, (kind, backend) in inner.items():
             for group in (self, self._inner):
                 group._register_backend(torch.device(device), kind, backend)
+        self._gloo = {device for device, (kind, _) in inner.items() if kind == dist.ProcessGroup.BackendType.GLOO}
         self._next = 0
         self._counts: dict = {}
         self._lane = Lane()
@@ -195,12 +198,14 @@ class CheckedGroup(dist.ProcessGroup):
     def scatter(self, outputs, inputs, opts):
         call = self._call("scatter", outputs, opts)
         call.direction = f" from rank {self._ranks[opts.rootRank]}"
+        self._note_strides(call, [part for one in inputs for part in one], outputs)
         return self._make(call, outputs, lambda: self._inner.scatter(outputs, inputs, opts))
 
     def reduce_scatter(self, outputs, inputs, opts=c10d.ReduceScatterOptions()):
         sent = [part for one in inputs for part in one]
-        return self._make(self._call("reduce_scatter", sent, opts), outputs,
-                          lambda: self._inner.reduce_scatter(outputs, inputs, opts))
+        call = self._call("reduce_scatter", sent, opts)
+        self._note_strides(call, sent, outputs)
+        return self._make(call, outputs, lambda: self._inner.reduce_scatter(outputs, inputs, opts))
 
     def _reduce_scatter_base(self, output, input, opts=c10d.ReduceScatterOptions()):
         call = self._call("reduce_scatter_tensor", [input], opts)
@@ -215,6 +220,7 @@ class CheckedGroup(dist.ProcessGroup):
         call = self._call("all_to_all_single", [input], opts)
         call.key = tensors_text([input]).rsplit(" ", 1)[-1] + list_text(input.shape[1:])
         call.sends, call.expects = self._splits(input, input_splits), self._splits(output, output_splits)
+        self._note_strides(call, [input], [output])
         return self._make(call, [output], lambda: self._inner.alltoall_base(
             output, input, list(output_splits), list(input_splits), opts))
 
@@ -286,7 +292,12 @@ class CheckedGroup(dist.ProcessGroup):
     def _collective(self, op, sent, received, opts, direction="", method=""):
         call = self._call(op, sent, opts)
         call.direction = direction
+        self._note_strides(call, sent, received)
         return self._make(call, received, lambda: getattr(self._inner, method or op)(sent, opts))
+
+    def _note_strides(self, call: Call, sent, received) -> None:
+        if received[0].device.type in self._gloo:
+            note_strides(call, sent, received)
 
     def _splits(self, tensor, splits) -> list[int]:
         if splits:
@@ -322,6 +333,9 @@ class CheckedGroup(dist.ProcessGroup):
             return
         self._raise_if_broken()
         prefix = f"call/{call.sequence}"
+        if call.odd_strides:
+            self._fail(f"call {call.sequence} of group {self._text()}: rank {self._world.rank} calls {call.text()} on "
+                       f"{call.odd_strides}{ODD_STRIDES}")
         records = self._exchange(call, {i: f"{prefix}/{i}" for i in range(self.size())}, self._rank)
         if call.sequence > 0:  # all members have read it
             self._store.delete_key(f"call/{call.sequence - 1}/{self._rank}")

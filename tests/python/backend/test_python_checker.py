@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 import test_disagreements
 import test_options
+import test_strides
 import test_training
 import test_values
 from ranks import RanksTest
@@ -19,7 +20,8 @@ import shardproof.backend
 from shardproof.backend import build
 
 # The store tells nobody of a rank that has died; Gloo's lack of PREMUL_SUM is filled in by the extension alone.
-NOT_IN_PYTHON = ("test_rank_that_ended", "test_all_reduce", "test_calls_with_a_root", "test_reduce_scatters")
+NOT_IN_PYTHON = ("test_rank_that_ended", "test_all_reduce", "test_calls_with_a_root", "test_reduce_scatters",
+                 "test_plain_gloo_is_wrong_where_this_refuses")
 
 
 class InPython:
@@ -51,6 +53,10 @@ class Disagreements(InPython, test_disagreements.Disagreements):
 
 
 class Values(InPython, test_values.Values):
+    pass
+
+
+class Strides(InPython, test_strides.Strides):
     pass
 
 

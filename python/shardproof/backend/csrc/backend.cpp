@@ -14,11 +14,15 @@
 #include "channel.h"
 #include "lane.h"
 #include "rank.h"
+#include "strides.h"
 
 namespace shardproof {
 namespace {
 
 constexpr const char* kSameCalls = "make every member enter the same calls in the same order";
+constexpr const char* kOddStrides =
+    ", of which Gloo takes the elements as they lie in memory: the result would be wrong; make the "
+    "call on tensor.contiguous() and copy the result back";
 
 [[noreturn]] void raise(const std::string& message) { C10_THROW_ERROR(DistBackendError, message); }
 
@@ -103,6 +107,7 @@ struct Operation {
   bool replicated = false;  // all members must receive the same
   bool asynchronous = true;
   Integers splits = {};  // all_to_all: what goes to each member, then what comes from each
+  std::string odd_strides = {};  // of a tensor of which Gloo makes wrong values
   // `by`: the backend whose group makes the call, which a fault may change.
   std::function<WorkPtr(const CheckingBackend& by, Tensors& sent)> launch = {};
   std::function<void()> finish = {};  // once the inner call is done
@@ -439,6 +444,11 @@ class CheckingBackend : public c10d::Backend {
     raise("group " + group_text() + " has no inner backend for tensors on " + device +
           "; set SHARDPROOF_INNER to one, such as \"cpu:gloo," + device + ":nccl\"");
   }
+  bool uses_gloo(const Tensors& tensors) const {
+    if (tensors.empty()) return false;
+    const auto found = inner_.find(c10::DeviceTypeName(tensors[0].device().type(), true));
+    return found != inner_.end() && is_gloo(found->second);
+  }
   const BackendPtr& device_inner() const {
     const auto found = inner_.find("cuda");
     return found != inner_.end() ? found->second : inner_.begin()->second;
@@ -523,6 +533,11 @@ class CheckingBackend : public c10d::Backend {
   // The fault is decided, the call numbered and noted in the caller's thread.
   WorkPtr collective(Operation op) {
     op.call.site = own_->call_site();
+    if (uses_gloo(op.sent.empty() ? op.received : op.sent)) {
+      const Strides strides = strides_of_call(op.call.op, op.sent, op.received);
+      op.call.strides = strides.common;
+      op.odd_strides = strides.odd;
+    }
     op.call.sequence = next_;
     const FaultPtr fault = own_->fault_at(group_name(), op.call, op.sent);
     if (fault && fault->kind == "skip") {
@@ -601,7 +616,13 @@ class CheckingBackend : public c10d::Backend {
   void agree(const Operation& op) {
     if (size_ == 1) return;
     throw_if_broken();
-    const Record mine = op.call.record(own_rank(), op.call.op_text() + "|" + op.key);
+    if (!op.odd_strides.empty()) {
+      fail("call " + std::to_string(op.call.sequence) + " of group " + group_text() + ": rank " +
+           std::to_string(own_rank()) + " calls " + op.call.text() + " on " + op.odd_strides +
+           kOddStrides);
+    }
+    const Record mine =
+        op.call.record(own_rank(), op.call.op_text() + "|" + op.key + op.call.strides);
     const Rank::Wait wait = wait_in(op.call, false);
     const Rank::Waiting waiting(*own_, wait);
     try {

@@ -140,6 +140,7 @@ struct Call {
   std::string reduce_op;  // "sum"; "" where there is none
   std::string direction;  // " from rank 0", " to rank 3 (tag 2)"; "" where there is none
   std::string tensors;    // "[4] float32"
+  std::string strides;    // " with strides [1, 4]", where they count
   std::string site;       // "train.py:31"; "" where no Python called
   int64_t sequence = 0;   // from 0: in this group; of a message in its channel
 
@@ -148,7 +149,7 @@ struct Call {
   }
   // "all_reduce(sum) [4] float32 at train.py:31"
   std::string text() const {
-    return op_text() + (tensors.empty() ? "" : " " + tensors) +
+    return op_text() + (tensors.empty() ? "" : " " + tensors) + strides +
            (site.empty() ? " from C++" : " at " + site);
   }
   Record record(int64_t rank, const std::string& key) const {
