@@ -4,6 +4,7 @@ the same ranks, which the axes do not give: experts that lie over dp and tp, or 
 import itertools
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ BATCH_AXES = ("dp", "dp_replicate", "dp_shard", "edp", "ddp", "fsdp", "hsdp", "d
 STAGE_AXES = ("pp", "pipeline")
 # Names of the axes over which it is not cut.
 OTHER_AXES = (*STAGE_AXES, "cp", "ep", "etp", "sp", "tp", "ulysses", "context", "expert", "sequence", "tensor")
+UNNAMED = re.compile("axis[0-9]")  # of a device mesh without names: nothing tells what they cut
 # Names that a script may use although its run has no such axis, because the axis has size 1 there.
 COMMON_AXES = (*BATCH_AXES, *OTHER_AXES)
 
@@ -124,9 +126,23 @@ class Mesh:
                             "Use the names of its axes, or name them with mesh=")
         return tuple(name for name, size in self.axes if name in axes and size > 1)
 
+    def check_batch_axes(self, axes: Iterable[str]) -> None:
+        """Refuses the name of a data-parallel axis that is not here, where the batch is cut over one of another name. Where
+        no axis cuts it, the name stands for an axis of size 1."""
+        given = tuple(axes)
+        lacking = [name for name in given if name in BATCH_AXES and name not in self.sizes
+                   and name not in (part.name for part in self.parts)]
+        cutting = [name for name, size in self.axes if size > 1 and (name in self.batch_axes or UNNAMED.fullmatch(name))]
+        if lacking and cutting and not set(cutting) & set(given):
+            raise Error(f'The mesh {self} has no axis "{lacking[0]}", and its axis "{cutting[0]}" may cut the batch',
+                        "Use the names of its axes, or name them with mesh=")
+
     def axes_of_batch(self) -> tuple[str, ...]:
         """The axes over which the batch is cut, by their names. A name that does not tell is an error."""
         for name, size in self.axes:
+            if size > 1 and UNNAMED.fullmatch(name):
+                raise Error(f"The device mesh {self} has no names, which would tell what cuts the batch",
+                            'Name its axes: init_device_mesh(.., mesh_dim_names=("tp",)), or mesh={"tp": 2} of load and record')
             if size > 1 and name not in (*self.batch_axes, *COMMON_AXES):
                 raise Error(f'The name of the axis "{name}" of the mesh {self} does not tell whether it cuts the batch',
                             'Name the axes that do, or none: shardproof.batch(.., axes=("dp",)) or axes=()')
@@ -145,11 +161,11 @@ class Mesh:
         return "{" + ", ".join(f"{name}: {size}" for name, size in self.axes) + "}"
 
 
-def from_user(mesh, rank: int, world_size: int) -> Mesh:
+def from_user(mesh, rank: int, world_size: int, single: str = "dp") -> Mesh:
     """The mesh that a user named: a mapping or pairs from axis to size, or a DeviceMesh. Of a part, the mapping has the
     axes that it consists of: {"dp": 2, "tp": 2, "ep": ("dp", "tp")}."""
     if hasattr(mesh, "mesh_dim_names"):
-        found = from_device_mesh(mesh, rank)
+        found = from_device_mesh(mesh, rank, single)
     else:
         named = list(mesh.items() if isinstance(mesh, Mapping) else mesh)
         found = Mesh([(name, size) for name, size in named if not isinstance(size, (tuple, list))], rank)
@@ -167,10 +183,11 @@ def from_user(mesh, rank: int, world_size: int) -> Mesh:
     return found
 
 
-def from_device_mesh(device_mesh, rank: int) -> Mesh:
-    """The axes of a DeviceMesh, ordered so that its ranks are row-major over them."""
+def from_device_mesh(device_mesh, rank: int, single: str = "dp") -> Mesh:
+    """The axes of a DeviceMesh, ordered so that its ranks are row-major over them. `single`: the name of its only axis,
+    where it has none."""
     ranks = device_mesh.mesh
-    names = device_mesh.mesh_dim_names or default_names(ranks.ndim)
+    names = device_mesh.mesh_dim_names or ([single] if ranks.ndim == 1 else [f"axis{dim}" for dim in range(ranks.ndim)])
     first = ranks[(0,) * ranks.ndim]
     steps = [int(ranks.select(dim, 1)[(0,) * (ranks.ndim - 1)] - first) if ranks.shape[dim] > 1 else 0
              for dim in range(ranks.ndim)]
@@ -181,10 +198,6 @@ def from_device_mesh(device_mesh, rank: int) -> Mesh:
     return Mesh([(names[dim], ranks.shape[dim]) for dim in dims], rank)
 
 
-def default_names(count: int) -> list[str]:
-    return ["dp"] if count == 1 else [f"axis{index}" for index in range(count)]
-
-
 def root_of(device_mesh):
     """The mesh from which a sub-mesh was cut."""
     if hasattr(device_mesh, "_get_root_mesh"):
@@ -193,7 +206,7 @@ def root_of(device_mesh):
     return _mesh_resources.get_root_mesh(device_mesh)
 
 
-def of_tensors(tensors, rank: int, world_size: int) -> Mesh | None:
+def of_tensors(tensors, rank: int, world_size: int, single: str = "dp") -> Mesh | None:
     """The mesh of the whole world from which the meshes of these DTensors were cut, if there is one."""
     for tensor in tensors:
         device_mesh = getattr(tensor, "device_mesh", None)
@@ -201,7 +214,7 @@ def of_tensors(tensors, rank: int, world_size: int) -> Mesh | None:
             # torchtitan's meshes are unflattened views of a root with one axis, "world", which says less than "fsdp".
             whole = [one for one in (device_mesh, root_of(device_mesh)) if one.size() == world_size]
             if whole:
-                return from_device_mesh(max(whole, key=lambda one: one.ndim), rank)
+                return from_device_mesh(max(whole, key=lambda one: one.ndim), rank, single)
     return None
 
 

@@ -529,6 +529,8 @@ class Recorder:
         return count
 
     def _partial_over(self, mean_over: Iterable[str], sum_over: Iterable[str]) -> Partial | None:
+        mean_over, sum_over = tuple(mean_over), tuple(sum_over)
+        self.mesh.check_batch_axes((*mean_over, *sum_over))
         means, sums = self.mesh.known(mean_over), self.mesh.known(sum_over)
         if means and sums:
             raise Error(f"A tensor is a mean over {means} and a sum over {sums}", "Give one of mean_over and sum_over")

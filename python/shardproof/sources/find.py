@@ -30,18 +30,37 @@ def models_of(model) -> list[torch.nn.Module]:
 def find_mesh(models: Models, mesh=None) -> Mesh:
     """The mesh that the user named, or that of the DTensors, of Megatron, of what started the ranks, or one axis "dp"."""
     rank, world_size = meshes.world()
+    parameters = [parameter for one in models for parameter in one.parameters()]
+    single = name_of_single_axis(models, parameters)
     if mesh is not None:
-        return meshes.from_user(mesh, rank, world_size)
+        return meshes.from_user(mesh, rank, world_size, single)
     if any(megatron.has_layouts(one) for one in models):
         found = megatron.mesh(rank, world_size)
         if found is not None:
             return found
-    parameters = [parameter for one in models for parameter in one.parameters()]
-    found = meshes.of_tensors(parameters, rank, world_size)
+    found = meshes.of_tensors(parameters, rank, world_size, single)
     if found is None:
+        partly = [one.device_mesh for one in parameters if is_dtensor(one) and one.device_mesh.size() > 1]
+        if partly and not current.axes and not is_fully_sharded(models):
+            raise Error(f"The DTensors of the model lie on {partly[0].size()} of the {world_size} ranks, and nothing says "
+                        "what the others are", 'Name the axes with mesh=, outer to inner, such as mesh={"dp": 2, "tp": 2}')
         return Mesh(current.axes or [("dp", world_size)], rank)
     meshes.add_parts_of_tensors(found, parameters)
     return found
+
+
+def name_of_single_axis(models: Models, parameters: Sequence[torch.nn.Parameter]) -> str:
+    """The name of the only axis of a device mesh without names: that of the layout which started the ranks, or "dp" where
+    no DTensors are but those of FSDP. Others may be of tensor parallelism."""
+    cutting = [name for name, size in current.axes or () if size > 1]
+    if len(cutting) == 1:
+        return cutting[0]
+    return "dp" if is_fully_sharded(models) or not any(map(is_dtensor, parameters)) else "axis0"
+
+
+def is_fully_sharded(models: Models) -> bool:
+    """Whether FSDP2 made DTensors of parameters, by the class that it gives to modules."""
+    return any(kind.__name__ == "FSDPModule" for one in models for module in one.modules() for kind in type(module).__mro__)
 
 
 def find_slots(models: Models, mesh: Mesh, layouts: Mapping | None, boxes: DTensorBoxes) -> list[Slot]:
