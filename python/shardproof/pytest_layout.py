@@ -92,6 +92,9 @@ class Layout:
         if any(one.is_open for one in self._recorders):
             raise Error("The test called layout.record, and the recorder was not closed, so that nothing would be compared",
                         "Write `with layout.record(..):`, or call close() at the end")
+        for error in (one.error for one in self._recorders if one.error is not None):
+            raise Error(f"{type(error).__name__} was raised within layout.record and caught outside of it, so that nothing "
+                        "would be compared", "Catch it within the block, or record what comes before and after it")
 
     def __str__(self) -> str:
         return self.text

@@ -142,6 +142,7 @@ class Recorder:
         self._passes: dict = {}       # of the models whose outputs are recorded, by step and model
         self._outputs: dict = {}      # their lines with the number of the pass, by step, model and name
         self._ends: list = []
+        self.error: BaseException | None = None  # that ended the with-block
         current.mesh = self.mesh
         if self.mesh.rank == 0:
             optimizers.warn_of_what_is_missing(self._optimizers, self._slots, self._owners)
@@ -163,6 +164,7 @@ class Recorder:
         if kind is None:
             self.close()
         else:
+            self.error = error
             self._end_watching()
 
     # Calls of the script.

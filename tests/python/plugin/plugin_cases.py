@@ -212,6 +212,16 @@ def test_records_only_on_one_rank(layout):
 
 
 @pytest.mark.layouts("tp2")
+def test_raises_within_its_recorder(layout):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError), layout.record(model, optimizer):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        raise ValueError("not a finite number")
+
+
+@pytest.mark.layouts("tp2")
 def test_leaves_its_recorder_open(layout):
     model = torch.nn.Linear(2, 2)
     recorder = layout.record(model, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -214,6 +214,7 @@ class PluginTest(unittest.TestCase):
         self.passed("test_records_nothing[tp3]")
         self.expect("test_records_only_on_one_rank[tp2]", 'recorded a run on one rank, but none on layout "tp2"')
         self.expect("test_leaves_its_recorder_open[tp2]", "the recorder was not closed")
+        self.expect("test_raises_within_its_recorder[tp2]", "ValueError was raised within layout.record and caught outside")
         self.passed("test_records_in_a_fixture[tp2]")
         self.expect("test_records_twice[tp2]", "calls layout.record a second time")
 
