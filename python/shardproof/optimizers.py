@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from .error import Error
+from .sources.dtensor import is_dtensor, local_of
 
 RULES = {torch.optim.AdamW: "adamw", torch.optim.Adam: "adam", torch.optim.SGD: "sgd"}
 # Classes of other packages that compute Adam in one kernel, with decoupled weight decay where adam_w_mode is on.
@@ -15,6 +16,9 @@ FUSED_ADAMS = ("FusedAdam", "DeepSpeedCPUAdam")
 NUMBERS = ("betas", "eps", "weight_decay", "momentum", "dampening")
 SWITCHES = ("amsgrad", "nesterov", "maximize")
 LISTED = 6  # names in a warning
+COPIES = ("If they are copies that the program steps, such as float32 main weights, set parameter.main_param to the copy of each "
+          "before load and record, or record without an optimizer: rec.gradients() before each step, and rec.stepped() once "
+          "the copies are back in the model. Otherwise give record the optimizer of this model")
 
 
 def as_list(optimizer) -> list:
@@ -263,7 +267,8 @@ def owners_of(optimizers: Sequence, slots) -> dict[int, int]:
         of_this = [slot for slot in slots if not held.isdisjoint(map(id, slot.keys()))]
         if not of_this and isinstance(optimizer, torch.optim.Optimizer):
             raise Error(f"The optimizer holds {len(held)} parameters, none of which is among the {len(slots)} of the "
-                        "model", "Create the optimizer after fully_shard and parallelize_module, which replace parameters")
+                        "model", COPIES if are_copies(optimizer, slots) else
+                        "Create the optimizer after fully_shard and parallelize_module, which replace parameters")
         for slot in of_this:
             if id(slot) in owners:
                 raise Error(f'"{slot.name}" is in the optimizers {owners[id(slot)]} and {index} of the list',
@@ -272,15 +277,45 @@ def owners_of(optimizers: Sequence, slots) -> dict[int, int]:
     return owners
 
 
+def are_copies(optimizer, slots) -> bool:
+    """Whether the parameters of an optimizer, none of which is the model's, may be copies that the program keeps: those that
+    an optimizer held before they were replaced by DTensors are plain, or have other local shapes."""
+    held = list(held_tensors([optimizer]).values())
+    if not any(is_dtensor(slot.parameter) for slot in slots):
+        return True
+    return any(map(is_dtensor, held)) and shapes_of(held) == shapes_of([slot.parameter for slot in slots])
+
+
+def shapes_of(tensors) -> list[tuple]:
+    """The sorted local shapes."""
+    return sorted(tuple(local_of(one.detach()).shape) for one in tensors)
+
+
+def held_tensors(optimizers: Sequence) -> dict[int, torch.Tensor]:
+    """The parameters of optimizers and those within, by id."""
+    return {id(one): one for optimizer in optimizers for inner in inner_optimizers(optimizer)
+            for group in inner.param_groups for one in group["params"]}
+
+
 def warn_of_what_is_missing(optimizers: Sequence, slots, owners: Mapping) -> None:
     """Warns of parameters that no optimizer moves, and of an optimizer whose states are not found. Megatron's and
     DeepSpeed's optimizers hold other tensors than the model's parameters."""
+    by_name = {slot.name: slot.parameter for slot in slots}
     lost = [slot.name for slot in slots if slot.parameter.requires_grad and id(slot) not in owners]
     if owners and lost and not any(slot.source in ("megatron", "deepspeed") for slot in slots):
         more = f" and {len(lost) - LISTED} more" if len(lost) > LISTED else ""
         warnings.warn(f"{len(lost)} of {len(slots)} parameters need gradients and are in no optimizer that record was "
                       f"given: {', '.join(lost[:LISTED])}{more}. If another optimizer steps them, give record a list "
                       "of all optimizers: shardproof.record(model, [first, second], ..).", stacklevel=4)
+    others = held_tensors(optimizers)
+    for slot in slots:
+        for one in slot.keys():
+            others.pop(id(one), None)
+    others = [one for one in others.values() if one.requires_grad]
+    are_known = all(slot.source in ("plain", "dtensor", "declared") for slot in slots)  # whose every parameter is a slot
+    if owners and others and are_known and shapes_of(others) != shapes_of(by_name[name] for name in lost):
+        warnings.warn(f"The optimizer also steps {len(others)} parameters that are not in the model, so that nothing of them "
+                      "is compared. If they are another model's, give record a ModuleDict of both.", stacklevel=4)
     for optimizer in optimizers:
         for one in inner_optimizers(optimizer):
             if not isinstance(getattr(one, "state", None), Mapping):
