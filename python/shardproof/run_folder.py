@@ -1,14 +1,17 @@
 """The folder of a recorded run: rank<r>.safetensors and rank<r>.jsonl of every rank, and run.json of rank 0."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from . import safetensors_file
 from .digest import digest
@@ -17,10 +20,12 @@ from .piece import Partial, Piece
 
 FORMAT, VERSION, READ = "shardproof-run", 3, (1, 2, 3)
 OURS = re.compile(r"(run\.json|rank(\d+)\.(safetensors|jsonl))(\.new)?|noise\d+")
+CLAIM_SECONDS = timedelta(seconds=60)  # that the first rank may take to remove an earlier run
+claims: dict[str, int] = {}            # how often this process has claimed a folder
 
 
 def claim(folder: Path, rank: int, world_size: int) -> None:
-    """Makes a folder ready for a run: removes this rank's files of an earlier run, and refuses foreign ones."""
+    """Makes a folder ready for a run: removes an earlier run, and refuses foreign files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:  # a file of this name, a disk that is full or read alone
@@ -29,11 +34,34 @@ def claim(folder: Path, rank: int, world_size: int) -> None:
     if foreign:
         raise Error(f'The folder "{folder}" holds {len(foreign)} files that are not part of a run, such as '
                     f'"{foreign[0]}"', "Give record an out= folder that is empty or holds an earlier run")
-    for path in sorted(folder.iterdir()):
-        number = OURS.fullmatch(path.name)[2]
-        owner = 0 if number is None or int(number) >= world_size else int(number)
-        if owner == rank:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    with first_claim(folder) as is_first:
+        for path in sorted(folder.iterdir()):
+            number = OURS.fullmatch(path.name)[2]
+            owner = 0 if number is None or int(number) >= world_size else int(number)
+            if owner == rank or is_first:
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def first_claim(folder: Path) -> Iterator[bool]:
+    """Whether this rank is the first of the run that claims the folder, and so removes the files of all ranks: else those of
+    an earlier run would stand for a rank that does not record. The others wait until it has. They agree by the store of
+    the process group, so that nobody waits for a rank that comes later or never. Without a store each has its own files."""
+    key = f"shardproof/claim/{folder.resolve()}"
+    claims[key] = claims.get(key, 0) + 1  # a program may record into one folder again
+    key += f"/{claims[key]}"
+    is_first, store = False, None
+    if dist.is_available() and dist.is_initialized():
+        with contextlib.suppress(Exception):  # a backend without a store, or with one that keeps nothing
+            store = dist.distributed_c10d._get_default_store()
+            is_first = store.add(key, 1) == 1
+            if not is_first:
+                store.wait([key + "/removed"], CLAIM_SECONDS)
+    try:
+        yield is_first
+    finally:
+        if is_first:
+            store.set(key + "/removed", "")
 
 
 def read_header(folder: Path) -> dict:
