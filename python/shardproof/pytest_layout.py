@@ -9,6 +9,8 @@ from .error import Error
 AXIS = re.compile(r"([a-z_]+)([1-9][0-9]*)")
 FLAG = re.compile(r"[a-z_]+")
 AXES = {"dp", "tp", "cp", "pp", "data", "tensor", "context", "pipeline"}  # words that name sizes alone, and no way to cut
+GIVEN = {"noise": "Leave it to the marker, which repeats the golden: @pytest.mark.layouts(.., noise=16)",  # by layout.record
+         "out": "Leave it out: each run has a folder of its own, layout.out, below pytest's --basetemp"}
 CHUNKS = "vpp"  # parts of the model on each rank of pp: a number that is no axis of the ranks
 
 
@@ -84,6 +86,9 @@ class Layout:
         if self._recorders:
             raise Error("The test calls layout.record a second time, which would remove the first run unseen",
                         "Give each model a test of its own, or one layout.record the list of models")
+        for name, advice in GIVEN.items():
+            if name in options:
+                raise Error(f"layout.record was given {name}=", advice)
         self._recorders.append(record(model, optimizer, out=self.out, noise=self.noise, **options))
         return self._recorders[-1]
 

@@ -257,6 +257,12 @@ def test_records_twice(layout):
 
 
 @pytest.mark.layouts("tp2")
+@pytest.mark.parametrize("given", [{"noise": 3}, {"out": "run"}], ids=["noise", "out"])
+def test_records_with_what_the_marker_gives(layout, given):
+    layout.record(torch.nn.Linear(2, 2), **given)
+
+
+@pytest.mark.layouts("tp2")
 def test_raises(layout):
     if layout.rank == 1:
         print("about to raise")

@@ -217,6 +217,8 @@ class PluginTest(unittest.TestCase):
         self.expect("test_raises_within_its_recorder[tp2]", "ValueError was raised within layout.record and caught outside")
         self.passed("test_records_in_a_fixture[tp2]")
         self.expect("test_records_twice[tp2]", "calls layout.record a second time")
+        self.expect("test_records_with_what_the_marker_gives[tp2-noise]", "was given noise=. Leave it to the marker")
+        self.expect("test_records_with_what_the_marker_gives[tp2-out]", "was given out=. Leave it out: each run has a folder")
 
     def test_a_skip_on_ranks(self):
         self.assertEqual(self.cases["test_skips[tp2]"].find("skipped").get("message"), "not here")
