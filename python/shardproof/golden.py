@@ -30,6 +30,7 @@ class StartParameters:
             raise Error(f'The run in "{folder}" recorded {header["rows"]} rows of each parameter',
                         "Load the start weights from a checkpoint, or record the golden without rows=")
         self.folder = folder
+        self._only = header.get("only")
         self._reader = safetensors_file.Reader(folder / "rank0.safetensors")
         self._lines: dict[str, list[dict]] = {}
         self.buffers: set[str] = set()
@@ -43,11 +44,15 @@ class StartParameters:
         return list(self._lines)
 
     def tensor(self, name: str) -> torch.Tensor:
+        if name not in self._lines and self._only is not None:
+            raise Error(f'The golden run in "{self.folder}" was recorded with only={self._only}, so that it lacks the start of '
+                        f'"{name}"', "Record both runs without only=, or start both from one checkpoint in place of load")
         if name not in self._lines:
             near = difflib.get_close_matches(name, self._lines, 1, 0)
             raise Error(f'The golden run in "{self.folder}" has {len(self._lines)} start parameters and none of the '
-                        f'name "{name}"', f'The nearest name is "{near[0]}"; give both runs the same names'
-                        if near else "Record its parameters without only=")
+                        f'name "{name}"', f'The nearest name is "{near[0]}"; give both runs the same names. A stage of a pipeline '
+                        "that holds a copy of a tied parameter keeps the golden's name for it"
+                        if near else "Give both runs the same model")
         lines = self._lines[name]
         full = self._reader.tensor(lines[0]["key"]).new_zeros(lines[0]["global_shape"])
         for line in lines:
@@ -60,7 +65,8 @@ class StartParameters:
 def load(model, golden, *, mesh=None, layouts: Mapping | None = None) -> None:
     """Copies the start parameters of the one-rank run in the folder `golden` into a model, each rank its pieces.
 
-    `mesh` and `layouts` are those of shardproof.record, which need not be given them again.
+    `mesh` and `layouts` are those of shardproof.record, which need not be given them again. Buffers are not copied: the golden
+    has them from the end of its first step on. Those that are drawn at random need the same seed on each rank.
     """
     start = StartParameters(Path(golden))
     models = models_of(model)
