@@ -79,11 +79,10 @@ def tensors_text(tensors) -> str:
     return " ".join([*words, dtype]) if words else ""
 
 
-def strides_of(tensor, copied: bool) -> list[int]:
-    """Those of dims of size 1 mean nothing. `copied`: of a copy without gaps."""
-    shape = tensor.shape
-    strides = [shape[dim + 1:].numel() for dim in range(len(shape))] if copied else tensor.stride()
-    return [1 if size == 1 else stride for size, stride in zip(shape, strides)]
+def strides_of(tensor, cloned: bool) -> list[int]:
+    """Those of dims of size 1 mean nothing. `cloned`: of a clone, which has no gaps."""
+    strides = (torch.empty_like(tensor, device="meta") if cloned else tensor).stride()
+    return [1 if size == 1 else stride for size, stride in zip(tensor.shape, strides)]
 
 
 def is_dense(tensor) -> bool:
@@ -105,12 +104,12 @@ def note_strides(call: Call, sent, received) -> None:
     for index, tensor in enumerate(read):
         if tensor.layout != torch.strided:
             continue
-        copied = call.op == "reduce_scatter" and index < len(sent)  # gaps go by that
+        cloned = call.op == "reduce_scatter" and index < len(sent)  # gaps go by that
         dense = tensor.is_contiguous() or is_dense(tensor)
-        strides = strides_of(tensor, copied and not dense)
+        strides = strides_of(tensor, cloned and not dense)
         first = strides if first is None else first
         text = f" with strides {list_text(strides)}"
-        if not (copied or dense) or strides != first or (call.op == "all_to_all_single" and not tensor.is_contiguous()):
+        if not (cloned or dense) or strides != first or (call.op == "all_to_all_single" and not tensor.is_contiguous()):
             call.odd_strides = tensors_text([tensor]) + text
             return
         if dense and not tensor.is_contiguous():

@@ -106,7 +106,7 @@ struct Operation {
   bool in_place = false;    // the result overwrites `sent`
   bool replicated = false;  // all members must receive the same
   bool asynchronous = true;
-  Integers splits = {};  // all_to_all: what goes to each member, then what comes from each
+  Integers splits = {};          // all_to_all: what goes to each member, then what comes from each
   std::string odd_strides = {};  // of a tensor of which Gloo makes wrong values
   // `by`: the backend whose group makes the call, which a fault may change.
   std::function<WorkPtr(const CheckingBackend& by, Tensors& sent)> launch = {};

@@ -9,14 +9,10 @@
 
 namespace shardproof {
 
-// Those of dims of size 1 mean nothing. `copied`: of a copy without gaps.
-inline Integers strides_of(const at::Tensor& tensor, bool copied) {
-  Integers out = tensor.strides().vec();
-  int64_t step = 1;
-  for (size_t dim = out.size(); copied && dim-- > 0;) {
-    out[dim] = step;
-    step *= tensor.size(static_cast<int64_t>(dim));
-  }
+// Those of dims of size 1 mean nothing. `cloned`: of a clone, which has no gaps.
+inline Integers strides_of(const at::Tensor& tensor, bool cloned) {
+  const auto on_meta = tensor.options().device(at::kMeta);
+  Integers out = (cloned ? at::empty_like(tensor, on_meta) : tensor).strides().vec();
   for (size_t dim = 0; dim < out.size(); ++dim) {
     if (tensor.size(static_cast<int64_t>(dim)) == 1) out[dim] = 1;
   }
@@ -40,10 +36,10 @@ inline Strides strides_of_call(const std::string& op, const Tensors& sent,
   for (size_t i = 0; i < read.size(); ++i) {
     const at::Tensor& tensor = read[i];
     if (tensor.layout() != at::kStrided) continue;
-    const bool is_copied = op == "reduce_scatter" && i < sent.size();  // gaps go by that
+    const bool is_cloned = op == "reduce_scatter" && i < sent.size();  // gaps go by that
     const bool is_dense = tensor.is_contiguous() || tensor.is_non_overlapping_and_dense();
-    const Integers strides = strides_of(tensor, is_copied && !is_dense);
-    const bool fits = (is_copied || is_dense) && (first.empty() || strides == first) &&
+    const Integers strides = strides_of(tensor, is_cloned && !is_dense);
+    const bool fits = (is_cloned || is_dense) && (first.empty() || strides == first) &&
                       (op != "all_to_all_single" || tensor.is_contiguous());
     if (first.empty()) first = strides;
     const std::string text = " with strides " + list_text(strides);
