@@ -245,6 +245,14 @@ class ForCi(cli_test.CommandTest):
         count = len(self.results("low")["cases"][0]["unresolved"])
         self.assertGreater(count, 1)
         self.assertIn(f"exit status 1: {count} tensors could not be judged in this precision\n", text)
+        said = f"{count} of "
+        suites = xml.etree.ElementTree.parse(self.path("low", "junit.xml")).getroot()
+        self.assertEqual("1", suites.get("failures"))
+        self.assertTrue(suites.find(".//failure").get("message").startswith(said))
+        self.environment["GITHUB_STEP_SUMMARY"] = self.path("job.md")
+        self.call("run", low, "--backend", "emulated", "--out", "low")
+        self.assertIn(f"; unresolved {count} tensors in 1 case could not be judged", self.read("job.md"))
+        self.assertEqual("0", xml.etree.ElementTree.parse(self.path("low", "junit.xml")).getroot().get("failures"))
 
     def test_rerun_failed_takes_the_scenarios_of_the_run(self):
         os.makedirs(self.path("elsewhere"))
@@ -255,6 +263,9 @@ class ForCi(cli_test.CommandTest):
                             status=1)
             names = [case["name"] for case in json.loads((folder / "again/results.json").read_text())["cases"]]
             self.assertEqual(["t/wrong"], names)
+        self.write("wrong.yaml", WRONG.replace("t/wrong", "t/renamed"))
+        self.assertIn("1 case that failed in out is there no more: t/wrong; run their scenarios without --rerun-failed",
+                      self.call("run", "--rerun-failed", "out", "--backend", "emulated", "--out", "again", status=2))
         self.call("run", "good.yaml", "--backend", "emulated", "--out", "right")
         self.assertIn("every case of right ended as expected",
                       self.call("run", "--rerun-failed", "right", "--out", "b", status=2))
@@ -266,6 +277,7 @@ class ForCi(cli_test.CommandTest):
             self.assertIn("share 6 of 6 has none of the 5 cases\n", text)
         self.call("run", "five.yaml", "--backend", "emulated", "--shard", "6/6", "--out", "none")
         results = json.loads((self.folder / "none/results.json").read_text())
+        self.assertEqual([6, 6], results["run"]["shard"])
         self.assertEqual((results["cases"], results["totals"]["cases"]), ([], 0))
         self.assertIn("<testsuites", (self.folder / "none/junit.xml").read_text())
         self.assertIn("no case was selected", self.call("run", "five.yaml", "--backend", "emulated", "--shard", "1/6",
