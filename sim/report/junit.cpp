@@ -27,12 +27,7 @@ bool is_failure(const judge::CaseResult& result) {
          result.verdict == Verdict::kRefused;
 }
 
-std::string outcome_element(const judge::CaseResult& result, const std::string& text,
-                            const std::string& unresolved) {
-  if (result.as_expected && !unresolved.empty()) {
-    return fmt::format("      <failure type=\"unresolved\" message=\"{}\"/>\n",
-                       xml_text(unresolved));
-  }
+std::string outcome_element(const judge::CaseResult& result, const std::string& text) {
   if (result.as_expected) return "";
   const std::string kind = name_of(result.kind);
   const std::string type = name_of(result.verdict) + (kind.empty() ? "" : "." + kind);
@@ -96,17 +91,27 @@ std::string suite_element(const Suite& suite, const std::string& started) {
                   "start a new run");
 }
 
+// What fails a case that ended as expected, as the first element of its testcase.
+std::string with_failure(std::string xml, const std::string& unresolved) {
+  const std::string element =
+      fmt::format("      <failure type=\"unresolved\" message=\"{}\"/>\n", xml_text(unresolved));
+  return xml.insert(xml.find('\n') + 1, element);
+}
+
 // `part` is a record of a journal, which may be any text.
-void add_part(std::vector<Suite>& suites, const std::string& part) {
+void add_part(std::vector<Suite>& suites, const std::string& part, bool no_unresolved) {
   try {
     const auto one = parse_json_object("its text", part);
     Suite& suite = suite_of(suites, one.at("file"));
     ++suite.tests;
-    suite.failures += one.at("failed").get<bool>();
+    const std::string unresolved = one.value("unresolved", "");
+    const bool is_failed = no_unresolved && !unresolved.empty();
+    suite.failures += is_failed || one.at("failed").get<bool>();
     suite.errors += one.at("in_error").get<bool>();
     suite.skipped += one.at("skipped").get<bool>();
     suite.seconds += one.at("seconds").get<double>();
-    suite.body += one.at("xml").get<std::string>();
+    const std::string xml = one.at("xml");
+    suite.body += is_failed ? with_failure(xml, unresolved) : xml;
   } catch (const nlohmann::json::exception& error) {
     not_whole(json_problem(error));
   } catch (const Error&) {
@@ -120,8 +125,7 @@ std::string junit_part(const judge::CaseResult& result, const RunInfo& info) {
   const std::string name =
       info.recorded.empty() ? name_with_backend(result.spec) : result.spec.name;
   const std::string unresolved = judge::unresolved_text(result.account, result.spec.precision);
-  const std::string demanded = info.no_unresolved ? unresolved : "";
-  std::string inside = link_element(name) + outcome_element(result, info.recorded, demanded);
+  std::string inside = link_element(name) + outcome_element(result, info.recorded);
   if (!result.as_expected && !result.replay.empty()) {
     inside += fmt::format("      <system-out>replay: {}</system-out>\n", xml_text(result.replay));
   }
@@ -135,11 +139,12 @@ std::string junit_part(const judge::CaseResult& result, const RunInfo& info) {
   }
   const bool is_skipped = result.as_expected && is_unjudged(result);
   if (is_skipped) inside += "      <skipped message=\"not judged: the case has judged: false\"/>\n";
-  const bool failed = result.as_expected ? !demanded.empty() : is_failure(result);
+  const bool failed = !result.as_expected && is_failure(result);
   return nlohmann::json{{"file", valid_utf8(result.spec.file)},
                         {"failed", failed},
                         {"in_error", !result.as_expected && !failed},
                         {"skipped", is_skipped},
+                        {"unresolved", result.as_expected ? unresolved : ""},
                         {"seconds", result.seconds},
                         {"xml", case_element(result.spec.file, name, result.seconds, inside)}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -147,7 +152,7 @@ std::string junit_part(const judge::CaseResult& result, const RunInfo& info) {
 
 std::string junit_xml(const std::vector<std::string>& parts, const RunInfo& info) {
   std::vector<Suite> suites;
-  for (const std::string& part : parts) add_part(suites, part);
+  for (const std::string& part : parts) add_part(suites, part, info.no_unresolved);
   for (const CaseSpec& spec : info.skipped) add_skipped(suites, spec, spec.skip);
   for (const CaseSpec& spec : info.not_run) add_skipped(suites, spec, "not run: " + spec.skip);
   Suite all;

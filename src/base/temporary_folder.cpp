@@ -2,9 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -22,16 +23,23 @@ OwnedFd locked_folder(const std::string& path) {
   return folder;
 }
 
-// What a process made and had no time to remove. One that is a minute old has its lock.
+// The mode of a folder whose maker has locked it, which no other program gives.
+constexpr mode_t kLocked = S_ISVTX | S_IRWXU;
+
+bool is_ours(const std::string& path) {
+  struct stat facts {};
+  return ::lstat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) &&
+         (facts.st_mode & ~S_IFMT) == kLocked && facts.st_uid == ::geteuid();
+}
+
+// What processes of this user made, locked, and had no time to remove.
 void remove_left(const fs::path& prefix) {
-  constexpr std::chrono::minutes kToLock{1};
   const std::string name = prefix.filename().string();
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(prefix.parent_path(), ignored)) {
-    if (!entry.path().filename().string().starts_with(name)) continue;
-    const auto made = entry.last_write_time(ignored);
-    if (ignored || fs::file_time_type::clock::now() - made < kToLock) continue;
-    if (locked_folder(entry.path().string()).valid()) fs::remove_all(entry.path(), ignored);
+    const std::string path = entry.path().string();
+    if (!entry.path().filename().string().starts_with(name) || !is_ours(path)) continue;
+    if (locked_folder(path).valid()) fs::remove_all(path, ignored);
   }
 }
 
@@ -42,6 +50,7 @@ TemporaryFolder::TemporaryFolder(std::string prefix) : path_(std::move(prefix)) 
   path_ += "XXXXXX";
   if (::mkdtemp(path_.data()) == nullptr) throw std::system_error(errno, std::generic_category());
   lock_ = locked_folder(path_);
+  if (lock_.valid()) ::fchmod(lock_.get(), kLocked);
 }
 
 TemporaryFolder::~TemporaryFolder() {

@@ -10,7 +10,8 @@ namespace shardproof {
 class TemporaryFolder {
  public:
   // Named `prefix` and six more characters; std::system_error where it cannot be made. First the
-  // folders of this prefix go that this user's killed processes left: their lock is free.
+  // folders of this prefix go that killed processes of this user left: they have the mode of a
+  // locked one, and their lock is free.
   explicit TemporaryFolder(std::string prefix);
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;

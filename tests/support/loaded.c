@@ -138,6 +138,7 @@ static char** cut(char** text, uint32_t count) {
 static struct Call become(int client, const struct Head* head, const int* files) {
   char* text = malloc(head->bytes);
   if (recv(client, text, head->bytes, MSG_WAITALL) != (ssize_t)head->bytes) _exit(kFailed);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // with the server, which ends with the test
   for (int i = 0; i < 3; ++i) dup2(files[i], i);
   close_range(3, ~0U, 0);
   if (chdir(text) != 0) _exit(kFailed);
@@ -151,13 +152,15 @@ static struct Call become(int client, const struct Head* head, const int* files)
 }
 
 static struct Call serve(int server) {
-  struct pollfd ends[2 * kCalls + 1] = {{.fd = server, .events = POLLIN}};
+  // Where calls come, and a pipe that only the test holds the other end of.
+  struct pollfd ends[2 * kCalls + 2] = {{.fd = server, .events = POLLIN}, {.fd = 0}};
   pid_t pids[kCalls];
   int calls = 0;  // the ends of a call: its process, and its client
   for (;;) {
-    if (poll(ends, 2 * (nfds_t)calls + 1, -1) < 0 && errno != EINTR) _exit(kFailed);
+    if (poll(ends, 2 * (nfds_t)calls + 2, -1) < 0 && errno != EINTR) _exit(kFailed);
+    if (ends[1].revents) _exit(0);
     for (int i = calls - 1; i >= 0; --i) {
-      struct pollfd *process = &ends[2 * i + 1], *client = &ends[2 * i + 2];
+      struct pollfd *process = &ends[2 * i + 2], *client = &ends[2 * i + 3];
       if (client->revents)
         kill(pids[i], SIGKILL), client->fd = ~client->fd;  // its caller has killed it
       if (!process->revents) continue;
@@ -166,7 +169,7 @@ static struct Call serve(int server) {
       const int at = client->fd < 0 ? ~client->fd : client->fd;
       (void)!send(at, &status, sizeof status, MSG_NOSIGNAL);
       close(at), close(process->fd);
-      memcpy(process, &ends[2 * calls - 1], 2 * sizeof *process);
+      memcpy(process, &ends[2 * calls], 2 * sizeof *process);
       pids[i] = pids[--calls];
     }
     if (!(ends[0].revents & POLLIN) || calls == kCalls) continue;
@@ -181,9 +184,9 @@ static struct Call serve(int server) {
     const pid_t pid = fork();
     if (pid == 0) return become(client, &head, files);
     for (int i = 0; i < 3; ++i) close(files[i]);
-    ends[2 * calls + 1] =
+    ends[2 * calls + 2] =
         (struct pollfd){.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-    ends[2 * calls + 2] = (struct pollfd){.fd = client, .events = POLLRDHUP};
+    ends[2 * calls + 3] = (struct pollfd){.fd = client, .events = POLLRDHUP};
     pids[calls++] = pid;
   }
 }
@@ -193,7 +196,6 @@ int __libc_start_main(Main* main, int argc, char** argv, void (*init)(void), voi
   Start* start = (Start*)dlsym(RTLD_NEXT, "__libc_start_main");
   const char* path = getenv("LOADED_AT");
   if (path) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
     struct sockaddr_un address = address_of(path);
     strcat(address.sun_path, "~");  // until it listens
     const int server = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -68,11 +68,11 @@ def folder_of_programs():
 def server(program, variables):
     """(client, its address) of a process that waits for calls; (None, None) where there is none."""
     folder = folder_of_programs()
-    if folder is None or os.environ.get("SHARDPROOF_LOADS") == "each":
+    if folder is None or os.environ.get("SHARDPROOF_LOADS") == "each" or "LD_PRELOAD" in dict(variables):
         return None, None
     address = f"{folder}/{os.path.basename(program)}.{server.cache_info().misses}"
     env = dict(variables, LOADED_AT=address, LD_PRELOAD=f"{folder}/loaded.so")
-    waits = subprocess.Popen([program], env=env, stdin=subprocess.DEVNULL,
+    waits = subprocess.Popen([program], env=env, stdin=subprocess.PIPE,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     atexit.register(lambda: (waits.kill(), waits.wait()))
     end = time.monotonic() + LIMIT_S

@@ -39,7 +39,7 @@ KIND_PREFIX = re.compile(r'\{ObservationKind::\w+, "([\w.]+)"\}')
 # A function that a head declares; one that code calls, of no library; one that code declares itself, or a lambda or parameter.
 FUNCTION = re.compile(r"[\w>&*\]]\s+[&*]*(?!decltype)([a-z]\w*)\s*\([^;{]*\)\s*(?:const|noexcept)?\s*\Z", re.DOTALL)
 CALLED = re.compile(r"(?<![\w.>:])(?:(?:shardproof|sim|judge|world|report|run|cli|[a-z]+_[a-z]+)::)*([a-z]\w+)\s*\(")
-DECLARED = re.compile(r"(?!(?:return|else|throw|case|and|or|not)\b)(?:\b\w+|[&*>])\s+[&*]*(?:\w+::)?([a-z]\w+)\s*[({=;,)]")
+DECLARED = re.compile(r"(?!(?:return|else|throw|case|and|or|not)\b)(?:\b\w+[&*]*|(?<=[\w)>*&])>[&*]*)\s+[&*]*(?:\w+::)?([a-z]\w+)\s*[({=;,)]")
 ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)\)?", re.DOTALL)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 

@@ -104,6 +104,7 @@ void write_judge_folder(const std::string& folder, const CheckArguments& argumen
   info.version = version_text();
   info.seconds = seconds;
   info.exit_status = exit_status;
+  info.no_unresolved = arguments.no_unresolved;
   info.recorded = recorded::describe_judgement(judgement, false);
   report::write_run_files(folder, {result}, info);
   report::JobSummary().add(report::job_section({.results = {result},

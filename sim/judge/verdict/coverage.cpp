@@ -195,8 +195,10 @@ Account account_of(const CaseSpec& spec, const std::vector<RankReport>& reports)
 
 std::string unresolved_text(const Account& account, Precision precision) {
   if (account.unresolved.empty()) return "";
-  return fmt::format("{} of {} tensors not resolvable in {} (first: {})", account.unresolved.size(),
-                     account.all_tensors, precision, of_step(account.unresolved.front()));
+  const bool rounds = precision != Precision::kFloat64;
+  return fmt::format("{} of {} tensors not {}{} (first: {})", account.unresolved.size(),
+                     account.all_tensors, rounds ? "resolvable in " : "judged",
+                     rounds ? name_of(precision) : "", of_step(account.unresolved.front()));
 }
 
 std::string grounds_text(const Grounds& grounds) {

@@ -155,17 +155,26 @@ std::string copies_without_gradient(const RecordedRun& run, const judge::Diverge
       fmt::join(wrong, ", "), fmt::join(have, ", "));
 }
 
-// Of a parameter of which this run has gradients and the reference none, in any step.
+// Of a parameter of which this run has gradients; the reference has those of others, and keeps its
+// value in all steps.
 std::string trained_here_alone(const RecordedRun& run, const Reference& reference,
                                const judge::Divergence& found) {
   const std::string parameter = parameter_of(found.worst.kind, found.tensor);
   const auto is_its_gradient = [&](const auto& one) {
     return one.kind == ObservationKind::kGradient && parameter_of(one.kind, one.name) == parameter;
   };
-  if (!std::ranges::any_of(run.pieces, is_its_gradient) ||
-      std::ranges::any_of(reference.record.tensors(), is_its_gradient)) {
-    return "";
+  if (!std::ranges::any_of(run.pieces, is_its_gradient)) return "";
+  const GoldenTensor* first = nullptr;
+  int64_t steps = 0, gradients = 0;
+  for (const GoldenTensor& tensor : reference.record.tensors()) {
+    if (is_its_gradient(tensor)) return "";
+    gradients += tensor.kind == ObservationKind::kGradient;
+    if (tensor.kind != ObservationKind::kParameter || tensor.name != found.tensor) continue;
+    if (first == nullptr) first = &tensor;
+    if (distance_between(first->value, tensor.value).largest != 0) return "";
+    ++steps;
   }
+  if (gradients == 0 || steps < 2) return "";
   return "this run trains it, and the reference has no gradient of it in any step: it is frozen "
          "there";
 }
@@ -239,7 +248,7 @@ std::string ranks_without_step(const RecordedRun& run, int64_t step,
     if (made < step) without.push_back(rank);
     if (made > run.steps) more.push_back(rank);
   }
-  if (!more.empty() && more.size() < last.size()) {
+  if (wrong.empty() && step > run.steps && !more.empty() && more.size() < last.size()) {
     return fmt::format(
         "{} recorded {} steps, and the run has {}: the optimizer steps more often "
         "there than on other ranks",

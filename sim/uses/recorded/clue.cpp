@@ -336,9 +336,9 @@ void add_clue(const RecordedRun& run, const Reference& reference, judge::Diverge
     return;
   }
   const bool is_scalar = found.phase == Phase::kForward && worst.global_shape.empty();
-  std::string clue = is_scalar ? unequal_microbatches(run, found) : "";
-  if (clue.empty() && is_scalar) clue = unequal_copies(run, found);
   const bool is_no_cause = found.likely.empty();
+  std::string clue = is_scalar && is_no_cause ? unequal_microbatches(run, found) : "";
+  if (clue.empty() && is_scalar) clue = unequal_copies(run, found);
   if (clue.empty() && is_no_cause) {
     const std::vector<Gradient> gradients = gradients_of(run, reference, found.step);
     clue = missing_sum(run, gradients);

@@ -144,8 +144,11 @@ std::vector<NodeNetwork::Trouble> NodeNetwork::troubles() {
     if (!last.packets.empty() && last.packets[at].ends_in_loss) {
       const int64_t taken = last.packets[at].taken - first.packets[at].taken;
       const int64_t lost = last.packets[at].lost - first.packets[at].lost;
-      lossy.push_back({node, fmt::format("{} loses packets: {} of {} in {:.1f} s, and the last",
-                                         link, lost, taken, seconds)});
+      lossy.push_back(
+          {node, lost > 0 ? fmt::format("{} loses packets: {} of {} in {:.1f} s, and the last",
+                                        link, lost, taken, seconds)
+                          : fmt::format("{} loses packets: its last, more than {:.1f} s ago", link,
+                                        seconds)});
     }
     const auto waited = std::count_if(looks_.begin(), looks_.end(),
                                       [at](const Look& look) { return look.waits[at]; });

@@ -2,7 +2,6 @@
 #include "base/temporary_folder.h"
 
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <filesystem>
 #include <optional>
 
@@ -13,23 +12,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void make_old(const std::string& path) {
-  fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(1));
-}
+constexpr fs::perms kOfLocked = fs::perms::sticky_bit | fs::perms::owner_all;
 
-TEST_CASE("folders that killed processes left are removed, held and young ones are not",
+TEST_CASE("folders that killed processes left are removed, those of others are not",
           "[temporary_folder]") {
   const sim::ScratchFolder scratch;
   const std::string prefix = scratch.path() + "/mine-";
-  const std::string left = prefix + "aaaaaa", young = prefix + "bbbbbb";
+  const std::string left = prefix + "aaaaaa", of_others = prefix + "bbbbbb";
   const std::string other = scratch.path() + "/other-aaaaaa";
-  for (const std::string& path : {left, young, other}) fs::create_directories(path + "/inner");
+  for (const std::string& path : {left, of_others, other}) fs::create_directories(path + "/inner");
   std::optional<TemporaryFolder> held(prefix);
-  for (const std::string& path : {left, other, held->path()}) make_old(path);
+  CHECK(fs::status(held->path()).permissions() == kOfLocked);
+  for (const std::string& path : {left, other}) fs::permissions(path, kOfLocked);
+  fs::permissions(of_others, fs::perms::owner_all);
 
   const TemporaryFolder next(prefix);
   CHECK_FALSE(fs::exists(left));
-  CHECK(fs::exists(young));
+  CHECK(fs::exists(of_others));
   CHECK(fs::exists(other));
   CHECK(fs::exists(held->path()));
   const std::string path = held->path();
