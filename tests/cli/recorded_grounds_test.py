@@ -136,6 +136,15 @@ class Grounds(JudgedTest):
         frozen = frozen.without(lambda line: line["kind"] in ("grad", "opt") and "head" in line["name"])
         self.says(self.judged_pair(frozen, recorded(DP)).stdout, "param.head.weight", "it is frozen there")
 
+    def test_a_copy_under_another_name(self):
+        run, shape = recorded(DP), PARAMETERS["head.weight"][0]
+        run.box(1, "param", "copy.weight", start("head.weight"), shape, step=0)
+        self.says(self.judged_pair(recorded(), run).stdout, "tensor    param.copy.weight",
+                  "its values are those of param.head.weight (a tied copy keeps that name)")
+        other = recorded(DP)
+        other.box(1, "param", "copy.weight", gradient("head.weight"), shape, step=0)
+        self.says(self.judged_pair(recorded(), other).stdout, "the nearest one is ", absent=["tied copy"])
+
     def test_gradients_that_are_all_zero(self):
         def zeros(but=None):
             return lambda run, rank, kind, name, values: [0.0] * len(values) if kind == "grad" and name != but else None

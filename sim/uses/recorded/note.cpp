@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/count_of.h"
+#include "sim/case/record/magnitude.h"
 
 namespace shardproof::sim::recorded {
 namespace {
@@ -111,6 +112,18 @@ std::string note_of(const RecordedRun& run, const Reference& golden) {
     if (!line.empty()) note += (note.empty() ? "" : "; ") + line;
   }
   return note;
+}
+
+std::string also_named(const RecordedPiece& piece, const GoldenRecord& golden,
+                       const std::string& near) {
+  const bool is_matrix = piece.kind == ObservationKind::kParameter && piece.shape.size() >= 2;
+  for (const GoldenTensor& tensor : golden.tensors()) {
+    const bool same = is_matrix && tensor.kind == piece.kind && tensor.step == piece.step &&
+                      tensor.value.sizes() == piece.values.sizes();
+    if (!same || distance_between(tensor.value, piece.values).largest != 0) continue;
+    return fmt::format("; its values are those of {} (a tied copy keeps that name)", tensor.name);
+  }
+  return near.empty() ? "" : "; the nearest one is " + near;
 }
 
 }  // namespace shardproof::sim::recorded

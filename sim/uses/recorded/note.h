@@ -14,4 +14,9 @@ inline constexpr const char* kNotWhole =
 // "not compared, because only this run recorded it: a, b and 5 more; ..", or "".
 std::string note_of(const RecordedRun& run, const Reference& golden);
 
+// Of a tensor whose name the reference lacks: "; its values are those of param.embed.weight (a tied
+// copy keeps that name)" of a matrix that it has to the bit, else "; the nearest one is <near>".
+std::string also_named(const RecordedPiece& piece, const GoldenRecord& golden,
+                       const std::string& near);
+
 }  // namespace shardproof::sim::recorded

@@ -17,6 +17,7 @@
 #include "sim/judge/evidence/row_judge.h"
 #include "sim/uses/recorded/hashes.h"
 #include "sim/uses/recorded/matrix_step.h"
+#include "sim/uses/recorded/note.h"
 #include "sim/uses/recorded/own_step.h"
 #include "sim/uses/recorded/placement.h"
 #include "sim/uses/recorded/wide_copies.h"
@@ -104,8 +105,8 @@ class PieceJudge {
     } else {
       const auto [near, unknown] = nearest_.emplace(piece.name, "");
       if (unknown) near->second = nearest_name(piece.name, names_);
-      row.problem = "the reference has no tensor of this name" +
-                    (near->second.empty() ? "" : "; the nearest one is " + near->second);
+      row.problem =
+          "the reference has no tensor of this name" + also_named(piece, golden_, near->second);
     }
     judge::RowJudge::finish(row);
     if (row.outcome == judge::Outcome::kUnresolved && !scattered_) sources_.add_unresolved(piece);
