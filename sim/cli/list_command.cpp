@@ -7,6 +7,7 @@
 #include "sim/case/scenario/schema.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/selection.h"
+#include "sim/report/summary.h"
 
 namespace shardproof::sim::cli {
 
@@ -33,6 +34,7 @@ int list_command(const RunArguments& arguments) {
   for (const CaseSpec& spec : selection.skipped) print_case(spec);
   std::cout << fmt::format("{}, {} skipped\n", count_of(std::ssize(selection.cases), "case"),
                            selection.skipped.size());
+  if (selection.slow > 0) std::cout << "left out " << report::slow_text(selection.slow) << '\n';
   if (!selection.empty_share.empty()) std::cout << selection.empty_share << '\n';
   const bool none = selection.cases.empty() && selection.skipped.empty();
   return none && selection.empty_share.empty() ? 2 : 0;

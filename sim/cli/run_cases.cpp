@@ -175,6 +175,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
                                    .not_run = run.info.not_run,
                                    .seconds = run.info.seconds,
                                    .exit_status = run.info.exit_status,
+                                   .slow = selection.slow,
                                    .run_folder = folder,
                                    .resumable = !arguments.world_size && !arguments.drawn,
                                    .program = command.program};

@@ -286,13 +286,15 @@ Selection select_cases(const RunArguments& given) {
   if (arguments.relations) cases = relations::with_relations(cases);
   require_known_name(arguments.only, cases);
   require_all_there(failed, arguments, given.paths.empty(), cases);
-  std::erase_if(cases, [&](const CaseSpec& spec) {
-    const bool is_chosen =
-        !arguments.names.empty() ||
-        (arguments.rerun_failed.empty() ? is_requested(arguments, spec) : has_failed(spec));
-    return !passes_filters(arguments, spec) || !is_chosen;
-  });
   Selection selection;
+  std::erase_if(cases, [&](const CaseSpec& spec) {
+    if (!passes_filters(arguments, spec)) return true;
+    if (!arguments.names.empty()) return false;
+    if (!arguments.rerun_failed.empty()) return !has_failed(spec);
+    const bool is_slow = !is_requested(arguments, spec);
+    selection.slow += is_slow;
+    return is_slow;
+  });
   const size_t of_all_shares = cases.size();
   cases = deal(arguments, cases);
   if (cases.empty() && of_all_shares > 0) {

@@ -14,6 +14,7 @@ struct Selection {
   std::vector<CaseSpec> skipped;  // selected but not run; `skip` has the reason
   // "share 6 of 6 has none of the 5 cases" where --shard leaves none of them; else "".
   std::string empty_share = {};
+  int64_t slow = 0;  // left out for their tag alone, slow or manual; of all shares
 };
 
 // With the seed, schedules, relations and rows of the run of --rerun-failed, where these arguments

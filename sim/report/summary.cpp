@@ -307,11 +307,17 @@ std::string result_text(const judge::CaseResult& result, bool color) {
   return text + warning_lines(result);
 }
 
+std::string slow_text(int64_t slow) {
+  if (slow == 0) return "";
+  return fmt::format("{} tagged slow or manual (--all runs them)", count_of(slow, "case"));
+}
+
 std::string summary_text(const SummaryParts& parts, bool color) {
   std::string text = "\n" + totals_text(parts, color) + "\n" + unexpected_lines(parts, color) +
                      reason_lines("skipped", parts.skipped) +
                      reason_lines("not run", parts.not_run) + unresolved_line(parts.results) +
                      limit_lines(parts.results);
+  if (parts.slow > 0) text += fmt::format("  left out   {}\n", slow_text(parts.slow));
   if (!parts.run_folder.empty()) {
     const std::string folder = judge::shell_word(parts.run_folder);
     text += fmt::format("  results    {}   (pictures: {} report {})\n", parts.run_folder,
@@ -365,6 +371,7 @@ std::string job_section(const SummaryParts& parts) {
   const size_t count = parts.results.size();
   std::string counts = totals_text(parts, false);
   if (parts.exit_status > 0 && findings.empty()) counts += "; exit status " + status_text(parts);
+  if (parts.slow > 0) counts += "; left out " + slow_text(parts.slow);
   const std::string unresolved = unresolved_counts(parts.results);
   if (!unresolved.empty()) counts += "; unresolved " + unresolved;
   for (const auto& [limit, cases] : limits_of_matches(parts.results)) {

@@ -84,11 +84,14 @@ struct SummaryParts {
   const std::vector<CaseSpec>& not_run;  // selected, and not run to their end
   double seconds = 0;
   int exit_status = 0;                 // negative: none
+  int64_t slow = 0;                    // cases left out for their tag, slow or manual
   std::string run_folder = {};         // "": none was written
   bool resumable = true;               // `run --resume` can go on with it
   std::string program = "shardproof";  // how it is called here
 };
 
+// "2 cases tagged slow or manual (--all runs them)", or "".
+std::string slow_text(int64_t slow);
 // "3 cases: 2 match, 1 mismatch   0.4 s   1 not as expected"
 std::string totals_text(const SummaryParts& parts, bool color);
 // exit_status_text of this run, with the count that made it: "1: 1 of 3 cases not as expected".

@@ -270,6 +270,16 @@ class ForCi(cli_test.CommandTest):
         self.assertIn("every case of right ended as expected",
                       self.call("run", "--rerun-failed", "right", "--out", "b", status=2))
 
+    def test_cases_that_are_left_out_for_their_tag_are_counted(self):
+        self.write("folder/two.yaml", GOOD + "matrix: {one: [{name: a, seed: 1}, {name: b, seed: 2, tags: [slow]}]}\n")
+        self.environment["GITHUB_STEP_SUMMARY"] = self.path("job.md")
+        said = "1 case tagged slow or manual (--all runs them)"
+        for command in ("run", "list"):
+            text = self.call(command, "folder", "--backend", "emulated")
+            self.assertRegex(text, "left out +" + re.escape(said))
+            self.assertNotIn("left out", self.call(command, "folder", "--backend", "emulated", "--all"))
+        self.assertIn("; left out " + said, self.read("job.md").replace("\\", ""))
+
     def test_an_empty_share_is_nothing_to_do(self):
         self.write("five.yaml", GOOD + "matrix: {seed: [1, 2, 3, 4, 5]}\n")
         for command in ("run", "list", "describe"):
