@@ -300,12 +300,12 @@ def held_tensors(optimizers: Sequence) -> dict[int, torch.Tensor]:
 def warn_of_what_is_missing(optimizers: Sequence, slots, owners: Mapping) -> None:
     """Warns of parameters that no optimizer moves, and of an optimizer whose states are not found. Megatron's and
     DeepSpeed's optimizers hold other tensors than the model's parameters."""
-    by_name = {slot.name: slot.parameter for slot in slots}
-    lost = [slot.name for slot in slots if slot.parameter.requires_grad and id(slot) not in owners]
+    lost = [slot for slot in slots if slot.parameter.requires_grad and id(slot) not in owners]
     if owners and lost and not any(slot.source in ("megatron", "deepspeed") for slot in slots):
+        listed = ", ".join(slot.name for slot in lost[:LISTED])
         more = f" and {len(lost) - LISTED} more" if len(lost) > LISTED else ""
         warnings.warn(f"{len(lost)} of {len(slots)} parameters need gradients and are in no optimizer that record was "
-                      f"given: {', '.join(lost[:LISTED])}{more}. If another optimizer steps them, give record a list "
+                      f"given: {listed}{more}. If another optimizer steps them, give record a list "
                       "of all optimizers: shardproof.record(model, [first, second], ..).", stacklevel=4)
     others = held_tensors(optimizers)
     for slot in slots:
@@ -313,7 +313,7 @@ def warn_of_what_is_missing(optimizers: Sequence, slots, owners: Mapping) -> Non
             others.pop(id(one), None)
     others = [one for one in others.values() if one.requires_grad]
     are_known = all(slot.source in ("plain", "dtensor", "declared") for slot in slots)  # whose every parameter is a slot
-    if owners and others and are_known and shapes_of(others) != shapes_of(by_name[name] for name in lost):
+    if owners and others and are_known and shapes_of(others) != shapes_of(slot.parameter for slot in lost):
         warnings.warn(f"The optimizer also steps {len(others)} parameters that are not in the model, so that nothing of them "
                       "is compared. If they are another model's, give record a ModuleDict of both.", stacklevel=4)
     for optimizer in optimizers:

@@ -308,7 +308,6 @@ std::string result_text(const judge::CaseResult& result, bool color) {
 }
 
 std::string slow_text(int64_t slow) {
-  if (slow == 0) return "";
   return fmt::format("{} tagged slow or manual (--all runs them)", count_of(slow, "case"));
 }
 

@@ -90,7 +90,7 @@ struct SummaryParts {
   std::string program = "shardproof";  // how it is called here
 };
 
-// "2 cases tagged slow or manual (--all runs them)", or "".
+// "2 cases tagged slow or manual (--all runs them)"
 std::string slow_text(int64_t slow);
 // "3 cases: 2 match, 1 mismatch   0.4 s   1 not as expected"
 std::string totals_text(const SummaryParts& parts, bool color);

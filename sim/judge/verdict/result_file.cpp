@@ -39,17 +39,17 @@ std::map<std::string, const GoldenTensor*> known_names(const GoldenRecord& golde
 // gradients or their norm; 0 of any other name.
 int64_t skipped_step_of(const std::string& name, const GoldenRecord& golden, int64_t steps) {
   using enum ObservationKind;
-  const auto is_of = [&](ObservationKind kind, const std::string& observed, int64_t step) {
-    const auto names = expected_names_of(kind, observed, step, steps);
+  const auto is_of = [&](ObservationKind kind, const std::string& of, int64_t step) {
+    const auto names = expected_names_of(kind, observed_name(kind, of), step, steps);
     return std::ranges::find(names, name) != names.end();
   };
   for (const GoldenTensor& skipped : golden.tensors()) {
     if (skipped.kind != kSkipped || *skipped.value.data<double>() == 0) continue;
     if (is_of(kGradNorm, "grad_norm", skipped.step)) return skipped.step;
     for (const GoldenTensor& tensor : golden.tensors()) {
-      const std::string parameter = tensor.name.substr(tensor.name.find('.') + 1);
-      const bool is_parameter = tensor.kind == kParameter;
-      if (is_parameter && is_of(kGradient, "grad." + parameter, skipped.step)) return skipped.step;
+      if (tensor.kind != kParameter) continue;
+      if (is_of(kGradient, parameter_of(kParameter, tensor.name), skipped.step))
+        return skipped.step;
     }
   }
   return 0;
