@@ -8,6 +8,7 @@ file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} src/base/*.cpp 
 list(REMOVE_ITEM sources src/base/freed_memory.cpp sim/judge/verdict/result_file.cpp sim/report/compare_runs.cpp sim/report/amounts.cpp)
 list(APPEND sources src/tensor/tensor_view.cpp src/tensor/safetensors_header.cpp src/tensor/safetensors_reader.cpp
   src/model/family.cpp src/model/moe/router_rule.cpp sim/run/case_check.cpp
+  sim/uses/proofs/built_in_rows.cpp
   sim/cli/arguments.cpp sim/cli/command_options.cpp sim/cli/python_commands.cpp sim/cli/report_command.cpp
   sim/cli/outputs.cpp sim/cli/uses/judge_files.cpp sim/cli/uses/judge_output.cpp sim/cli/uses/logprobs_command.cpp)
 set(SHARDPROOF_YAML_CPP "" CACHE PATH "Sources of yaml-cpp, which are compiled in, with the headers of the other \

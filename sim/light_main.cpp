@@ -9,6 +9,7 @@
 #include "sim/cli/uses/file_commands.h"
 #include "sim/cli/version.h"
 #include "sim/lint/case_reader.h"
+#include "sim/uses/proofs/built_in_rows.h"
 
 namespace shardproof::sim::cli {
 
@@ -32,8 +33,7 @@ int run_judge(const CheckArguments& arguments) {
 int dispatch(const Arguments& arguments) {
   if (arguments.command == "judge") return run_judge(arguments.check);
   if (arguments.command == "lint") {
-    const std::string table = lint::find_in_repository("scenarios/workloads.json");
-    return lint::lint(arguments.run.paths, known_workloads_from_json(read_json_object(table)));
+    return lint::lint(arguments.run.paths, proofs::built_in_rows());
   }
   if (arguments.command == "logprobs") return logprobs_command(arguments.logprobs);
   if (arguments.command == "report") return report_command(arguments.report);

@@ -109,7 +109,7 @@ def files(program, libcxx):
             yield f"shardproof/{file.relative_to(PACKAGE / 'shardproof')}", file.read_bytes(), 0o644
     yield "shardproof/SKILL.md", (ROOT / "SKILL.md").read_bytes(), 0o644
     yield "shardproof/light/shardproof-light", program.read_bytes(), 0o755
-    beside = [ROOT / "scenarios/workloads.json", ROOT / "LICENSE", ROOT / "NOTICE", *(ROOT / "reports").glob("*.py"),
+    beside = [ROOT / "LICENSE", ROOT / "NOTICE", *(ROOT / "reports").glob("*.py"),
               *(ROOT / "reports").glob("*.html")]
     for file in sorted(beside):
         yield f"shardproof/light/{file.relative_to(ROOT)}", file.read_bytes(), 0o644

@@ -272,7 +272,7 @@ const Command kCommands[] = {
     {"schema", "The JSON Schema of scenario files, for editors",
      [](CLI::App& app, Arguments& a) {
        app.add_flag("--workloads", a.run.known,
-                    "Instead, the workloads that they may name, with the options' defaults");
+                    "Instead, the workloads that they may name, with all about their options");
      }},
     {"completion", "For bash: eval \"$(shardproof completion)\"", [](CLI::App&, Arguments&) {}},
     {"doctor", "What is installed, which worlds can run, why not", [](CLI::App&, Arguments&) {}},

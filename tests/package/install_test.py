@@ -86,7 +86,7 @@ class Installed(SaidTest):
     def test_what_it_holds(self):
         names = zipfile.ZipFile(self.wheel).namelist()
         for name in ("recorder.py", "pytest_plugin.py", "run.schema.json", "backend/csrc/backend.cpp", "SKILL.md",
-                     "light/shardproof-light", "light/scenarios/workloads.json", "light/reports/page.html", "light/LICENSE"):
+                     "light/shardproof-light", "light/reports/page.html", "light/LICENSE"):
             self.assertIn(f"shardproof/{name}", names)
         self.assertEqual([name for name in names if "__pycache__" in name], [])
         self.assertLess(self.wheel.stat().st_size, 5 << 20)

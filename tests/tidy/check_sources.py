@@ -30,7 +30,7 @@ GONE = re.compile(r"& \w+ = [A-Z]\w*::\w+\(.*\)\.\w+\(.*\);|= [A-Z]\w*::\w+\(.*\
 # that differ from ours; a relation between two families by name.
 FAMILIES = "src/base/families.cpp"
 FAMILY_NAME = re.compile(r'\{\.name = "(\w+)"')
-MAY_NAME = {("src/model/config.h", "llama"), ("sim/case/model_keys.cpp", "llama"), ("sim/uses/proofs/refit_workload.cpp", "llama"),
+MAY_NAME = {("src/model/config.h", "llama"), ("sim/case/model_keys.cpp", "llama"), ("sim/uses/proofs/built_in_rows.cpp", "llama"),
             ("sim/case/scenario/build_case.cpp", "gemma3"), ("sim/uses/relations/config_relations.cpp", "qwen2"),
             ("sim/uses/relations/config_relations.cpp", "llama")}
 # The kind of an observation says what it shows (src/observe/observation_kind.h), not the begin of its name.

@@ -30,7 +30,7 @@ FOLDERS = {row.split()[0]: row.split()[1:]
 FOLDERS |= {
     "sim/main.cpp": ["sim/program"],
     "sim/first_main.cpp": ["sim/program/start"],
-    "sim/light_main.cpp": ["src/base", "sim/case/scenario", "sim/cli", "sim/cli/uses", "sim/lint"],
+    "sim/light_main.cpp": ["src/base", "sim/case/scenario", "sim/cli", "sim/cli/uses", "sim/lint", "sim/uses/proofs"],
     "examples": [ANY],
     "tests": [ANY],
     "bench": [ANY],

@@ -27,13 +27,22 @@ bool same_type(const json& a, const json& b) {
   return a.type() == b.type();
 }
 
-// Whether all numbers are finite, and integers so small that they can be sizes.
-bool is_in_range(const json& value) {
-  constexpr int64_t kMost = (int64_t{1} << 31) - 1;
-  if (value.is_array()) return std::ranges::all_of(value, is_in_range);
-  if (value.is_number_float()) return std::isfinite(value.get<double>());
-  if (value.is_number_unsigned()) return value.get<uint64_t>() <= kMost;
-  return !value.is_number_integer() || std::abs(value.get<int64_t>()) <= kMost;
+// Whether the numbers of `value` are finite and within the option's range.
+bool is_in_range(const WorkloadOption& option, const json& value) {
+  if (value.is_array()) {
+    return std::ranges::all_of(value, [&](const json& item) { return is_in_range(option, item); });
+  }
+  if (!value.is_number()) return true;
+  const auto number = value.get<double>();
+  if (option.low != option.high) return number >= option.low && number <= option.high;
+  if (value.is_number_float()) return std::isfinite(number);
+  return std::abs(number) <= static_cast<double>(WorkloadOption::kMostInteger);
+}
+
+std::string range_of(const WorkloadOption& option) {
+  if (option.low != option.high) return fmt::format("give {} to {}", option.low, option.high);
+  return fmt::format("write finite numbers, and integers of at most {} in size",
+                     WorkloadOption::kMostInteger);
 }
 
 // A workload of former versions, and what shows its subject now.
@@ -66,49 +75,78 @@ std::vector<KnownWorkload>::const_iterator find_workload(const std::vector<Known
   return std::ranges::find_if(known, [&](const KnownWorkload& one) { return one.name == name; });
 }
 
-json checked_options(const Settings& settings, const KnownWorkload& workload) {
-  json options = workload.options;
+KeyType type_of_usual(const json& value) {
+  if (value.is_boolean()) return KeyType::kBool;
+  if (value.is_number_integer()) return KeyType::kInteger;
+  if (value.is_number()) return KeyType::kNumber;
+  return value.is_string() ? KeyType::kText : KeyType::kMap;
+}
+
+// `value` without quotes; a number that JSON lacks, such as nan, as text.
+std::string shown_value(const json& value) {
+  if (value.is_string()) return "'" + value.get<std::string>() + "'";
+  return value.is_number_float() ? fmt::format("{}", value.get<double>()) : value.dump();
+}
+
+}  // namespace
+
+WorkloadOption::WorkloadOption(const std::string& name, json usual, std::string about) {
+  path = name;
+  type = type_of_usual(usual);
+  default_value = std::move(usual);
+  doc = std::move(about);
+}
+
+json usual_values(const WorkloadOptions& options) {
+  json values = json::object();
+  for (const WorkloadOption& option : options) values[option.path] = option.default_value;
+  return values;
+}
+
+const WorkloadOptions& options_of(const std::vector<KnownWorkload>& known,
+                                  const std::string& name) {
+  static const WorkloadOptions none;
+  const auto found = find_workload(known, name);
+  return found == known.end() ? none : found->options;
+}
+
+json checked_options(const KnownWorkload& workload, const json& given, const Refuse& refuse) {
+  json options = usual_values(workload.options);
   std::vector<std::string> names;
   for (const auto& [name, value] : options.items()) names.push_back(name);
-  const json given = settings.value("options");
   for (const auto& [name, value] : given.items()) {
-    if (!options.contains(name)) {
-      settings.fail("options", fmt::format("workload {} has no option '{}'", workload.name, name),
-                    names.empty() ? "it has none" : known_names(name, names));
-    }
-    if (!same_type(options[name], value)) {
-      settings.fail("options",
-                    fmt::format("option {} is {}, of another type than its default {}", name,
-                                value.dump(), options[name].dump()),
-                    "write a value of that type");
-    }
-    if (!is_in_range(value)) {
-      const std::string text =
-          value.is_number_float() ? fmt::format("{}", value.get<double>()) : value.dump();
-      settings.fail("options", fmt::format("option {} is {}", name, text),
-                    "write finite numbers, and integers of at most 2147483647 in size");
+    const auto option = std::ranges::find(workload.options, name, &Option::path);
+    if (option == workload.options.end()) {
+      refuse(fmt::format("workload {} has no option '{}'", workload.name, name),
+             names.empty() ? "it has none" : known_names(name, names));
+    } else if (!same_type(option->default_value, value)) {
+      refuse(fmt::format("option {} is {}, of another type than its default {}", name, value.dump(),
+                         option->default_value.dump()),
+             "write a value of that type");
+    } else if (!is_in_range(*option, value)) {
+      refuse(fmt::format("option {} is {}", name, shown_value(value)), range_of(*option));
+    } else if (!option->choices.empty() &&
+               !std::ranges::count(option->choices, value.get<std::string>())) {
+      refuse(fmt::format("option {} is {}", name, shown_value(value)),
+             known_names(value.get<std::string>(), option->choices));
     }
     options[name] = value;
   }
   return options;
 }
 
-}  // namespace
-
 json workload_table(const std::vector<KnownWorkload>& known) {
   json table = json::object();
   for (const KnownWorkload& one : known) {
-    table[one.name] = {{"about", one.about}, {"options", one.options}};
+    json& options = table[one.name] = {{"about", one.about}, {"options", json::object()}};
+    for (const WorkloadOption& option : one.options) {
+      json& row = options["options"][option.path] = {{"usual", option.default_value}};
+      if (!option.doc.empty()) row["about"] = option.doc;
+      if (!option.choices.empty()) row["choices"] = option.choices;
+      if (option.low != option.high) row["range"] = {option.low, option.high};
+    }
   }
   return table;
-}
-
-std::vector<KnownWorkload> known_workloads_from_json(const json& table) {
-  std::vector<KnownWorkload> known;
-  for (const auto& [name, row] : table.items()) {
-    known.push_back({.name = name, .about = row.at("about"), .options = row.at("options")});
-  }
-  return known;
 }
 
 void check_workload(const Settings& settings, const std::vector<KnownWorkload>& known) {
@@ -140,7 +178,10 @@ void set_workload(const Settings& settings, const std::vector<KnownWorkload>& kn
     settings.fail(also, fmt::format("workload {} has no model, so no {}", spec.workload, also),
                   "remove it; `options` say what the workload does");
   }
-  spec.options = checked_options(settings, *found);
+  spec.options = checked_options(*found, settings.value("options"),
+                                 [&](const std::string& what, const std::string& fix) {
+                                   settings.fail("options", what, fix);
+                                 });
 }
 
 }  // namespace shardproof::sim

@@ -112,7 +112,8 @@ class Shrink {
               << std::endl;
     const explore::Shrunk shrunk = explore::shrink_case(
         settings, signature, [&](const auto& cases) { return tried.signatures_of(cases); },
-        [this] { return in_time(); });
+        [this] { return in_time(); },
+        options_of(world_.workloads, explore::setting_of(settings, "workload")));
     write(tried, settings, shrunk);
     return pool_.interrupted() ? 130 : 0;
   }

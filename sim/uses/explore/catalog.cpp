@@ -20,25 +20,13 @@ namespace {
 constexpr size_t kMostUsed = 12;  // values of an option that come from scenarios
 constexpr size_t kLongestLabel = 60;
 
-// Options of registered workloads that are not drawn.
-constexpr const char* kNotDrawn[] = {
-    "options.checkpointed_block.replays",  // false is wrong on purpose
-    "options.dropout_regions.inference",   // true is refused by every group, as it draws numbers
-    "options.broadcast_data.other_dtype",  // each group refuses it alone, after a call
-    "options.broadcast_data.missing",      // each group refuses it alone, after a call
-};
-
-bool is_drawn_of_workload(const std::string& path) {
-  return std::find(std::begin(kNotDrawn), std::end(kNotDrawn), path) == std::end(kNotDrawn);
-}
-
 // An attribute of records that are not drawn is not drawn either.
 bool is_drawn(const Schema& schema, const Option& key) {
   const CaseOption* list = schema.find(key.path.substr(0, key.path.find('[')));
   return key.not_drawn.empty() && (list == nullptr || list->not_drawn.empty());
 }
 
-// Options of workloads have no range; what divides their default mostly divides its multiples.
+// Of options of workloads: what divides their default mostly divides its multiples.
 std::vector<int64_t> sizes_of(const DrawnOption& option) {
   std::vector<int64_t> sizes = {1, 2, 3, 4, 5, 7, 8};
   // A norm of one value is its sign, and the gradient of that is what rounding leaves.
@@ -114,13 +102,6 @@ std::string list_of(const std::string& path) {
   return brackets == path.npos ? "" : path.substr(0, brackets);
 }
 
-KeyType type_of_default(const json& value) {
-  if (value.is_boolean()) return KeyType::kBool;
-  if (value.is_number_integer()) return KeyType::kInteger;
-  if (value.is_number()) return KeyType::kNumber;
-  return value.is_string() ? KeyType::kText : KeyType::kMap;  // lists too: as in scenarios
-}
-
 bool takes_used_values(const DrawnOption& option) {
   using enum KeyType;
   return option.type == kText || option.type == kTexts || option.type == kMap ||
@@ -184,13 +165,12 @@ Catalog::Catalog(const std::vector<KnownWorkload>& workloads, std::vector<CaseSe
     options_.back().records = list;
   }
   for (const KnownWorkload& workload : workloads) {
-    for (const auto& [name, value] : workload.options.items()) {
-      DrawnOption option;
-      option.path = "options." + workload.name + "." + name;
-      option.type = type_of_default(value);
-      option.default_value = value;
+    for (const WorkloadOption& row : workload.options) {
+      if (!row.not_drawn.empty()) continue;
+      options_.push_back({static_cast<const Option&>(row)});
+      DrawnOption& option = options_.back();
+      option.path = "options." + workload.name + "." + row.path;
       option.workload = workload.name;
-      if (is_drawn_of_workload(option.path)) options_.push_back(option);
     }
   }
   for (DrawnOption& option : options_) {
@@ -312,16 +292,6 @@ std::vector<size_t> Catalog::kinds_in(const CaseSettings& settings) const {
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
-}
-
-json Catalog::defaults_of(const std::string& workload) const {
-  json defaults = json::object();
-  for (const DrawnOption& option : options_) {
-    if (option.workload == workload && !workload.empty()) {
-      defaults[option.name()] = option.default_value;
-    }
-  }
-  return defaults;
 }
 
 const std::vector<CaseSettings>& Catalog::cases_of(const std::string& workload) const {

@@ -48,8 +48,6 @@ class Catalog {
   std::string describe(size_t kind) const;
   // The kinds of values that have an effect in a case, ascending.
   std::vector<size_t> kinds_in(const CaseSettings& settings) const;
-  // The defaults of a registered workload's options; of others {}.
-  nlohmann::json defaults_of(const std::string& workload) const;
   // The workloads that are drawn.
   const std::vector<nlohmann::json>& workloads() const;
   // The kinds of the options of each registered workload that is drawn, by its name.

@@ -269,7 +269,8 @@ bool Drawer::settle(Drawing& drawing, std::mt19937_64& random) {
   constexpr int kMostRemoved = 20;
   json& settings = drawing.settings;
   for (int i = 0; i < kMostRemoved; ++i) {
-    fit_sizes(settings, drawing.fixed, catalog_.defaults_of(settings["workload"]));
+    fit_sizes(settings, drawing.fixed,
+              options_of(world_.workloads, setting_of(settings, "workload")));
     if (is_refused(settings)) return false;  // the pair needs what together cannot run
     const CheckedCase checked = check_settings(settings, "drawn.yaml", world_);
     ++counts_.drawn;

@@ -374,11 +374,12 @@ class Fit : private FittedSettings {
 
 }  // namespace
 
-void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed, const json& usual) {
+void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed,
+               const WorkloadOptions& options) {
   Fit fit(settings, fixed);
   fit.mesh();
   if (!is_model_workload(setting_of(settings, "workload"))) {
-    fit_workload(settings, fixed, usual);
+    fit_workload(settings, fixed, options);
     return fit.mesh();  // it may have fewer ranks now
   }
   fit_pipeline(settings, fixed);

@@ -1,7 +1,6 @@
 // What the ranks of a registered workload would refuse: sizes that the mesh cannot cut, and options
 // that exclude each other.
 #include <algorithm>
-#include <map>
 
 #include "sim/uses/explore/fitted_settings.h"
 
@@ -11,39 +10,14 @@ using nlohmann::json;
 
 namespace {
 
-// A size of which each rank of an axis holds an equal part, if `with` has this value.
-struct CutSize {
-  const char *workload, *option, *axis;
-  const char *with = nullptr, *value = "true";
-};
-constexpr CutSize kCutSizes[] = {
-    {"broadcast_data", "samples", kDp, "axis", "\"tp\""},
-    {"broadcast_data", "samples", kTp, "axis", "\"dp\""},
-    {"checkpointed_block", "hidden", kTp},
-    {"checkpointed_block", "samples", kDp},
-    {"column_parallel_linear", "samples", kDp},
-    {"column_parallel_linear", "tokens", kTp, "sequence_parallel"},
-    {"context_logprob", "vocab_size", kTp},
-    {"dropout_regions", "samples", kDp},
-    {"dropout_regions", "tokens", kTp, "sequence_parallel"},
-    {"dropout_regions", "width", kTp},
-    {"fused_logprob", "rows", kDp},
-    {"fused_logprob", "vocab_size", kTp},
-    {"row_parallel_linear", "in_features", kTp},
-    {"row_parallel_linear", "samples", kDp},
-    {"row_parallel_linear", "tokens", kTp, "sequence_parallel"},
-    {"vocab_parallel_cross_entropy", "samples", kDp},
-    {"vocab_parallel_cross_entropy", "vocab_size", kTp, "padded_vocab", "0"},
-    {"vocab_parallel_logprob", "rows", kDp},
-    {"vocab_parallel_logprob", "vocab_size", kTp},
-};
-
 class WorkloadFit : private FittedSettings {
  public:
-  WorkloadFit(CaseSettings& settings, const std::set<std::string>& fixed, const json& usual)
+  WorkloadFit(CaseSettings& settings, const std::set<std::string>& fixed,
+              const WorkloadOptions& rows)
       : FittedSettings(settings, fixed),
         workload_(setting_of(settings, "workload")),
-        usual_(usual),
+        rows_(rows),
+        usual_(usual_values(rows)),
         options_(settings["options"]) {
     if (options_.is_null()) options_ = json::object();
   }
@@ -53,36 +27,23 @@ class WorkloadFit : private FittedSettings {
   WorkloadFit(const WorkloadFit&) = delete;
   WorkloadFit& operator=(const WorkloadFit&) = delete;
 
+  // Ranks refuse such a value beside the other option's. The pair may need the first: then the
+  // other one gives way.
   void exclude() {
-    // Ranks refuse the second, which has no meaning beside this value of the first. The pair may
-    // need the second: then the first gives way.
-    constexpr const char *rows = "rows", *contiguous = "contiguous";
-    if (workload_ == "context_logprob" && value(rows) == "indexed" &&
-        options_.contains(contiguous) && options_[contiguous] != usual(contiguous)) {
-      const bool keeps = is_fixed(path_of(contiguous)) && !is_fixed(path_of(rows));
-      options_.erase(keeps ? rows : contiguous);
-    }
-    if (workload_ == "row_parallel_linear" && value("expert") == true && value("bias") == true) {
-      options_[is_fixed(path_of("bias")) ? "expert" : "bias"] = false;
+    for (const WorkloadOption& row : rows_) {
+      for (const NotBeside& beside : row.excludes) {
+        if (value(row.path) != beside.own || value(beside.other) != beside.is) continue;
+        const bool keeps = is_fixed(path_of(row.path)) && !is_fixed(path_of(beside.other));
+        give_way(keeps ? beside.other : row.path, keeps ? beside.is : beside.own);
+      }
     }
   }
 
   void cut_sizes() {
-    for (const CutSize& one : kCutSizes) {
-      if (workload_ != one.workload) continue;
-      if (one.with != nullptr && value(one.with) != json::parse(one.value)) continue;
-      const json given = value(one.option);
-      const int64_t ranks = size(one.axis, 1);
-      if (!given.is_number_integer()) continue;
-      const auto whole = given.get<int64_t>();
-      if (whole <= 0 || whole % ranks == 0) continue;
-      if (!is_fixed(path_of(one.option))) {
-        options_[one.option] = multiple(whole, ranks);
-        continue;
+    for (const WorkloadOption& row : rows_) {
+      for (const CutOver& cut : row.cuts) {
+        if (cut.where.empty() || value(cut.where) == cut.is) cut_size(row.path, size_of(cut.axis));
       }
-      int64_t fewer = ranks;
-      while (whole % fewer != 0) --fewer;
-      set(one.axis, fewer);
     }
     const int64_t padded =
         value("padded_vocab").is_null() ? 0 : value("padded_vocab").get<int64_t>();
@@ -108,18 +69,12 @@ class WorkloadFit : private FittedSettings {
 
   // Options that repeat the sizes of the mesh.
   void repeat_mesh() {
-    std::map<std::string, std::string> axes;
-    for (const TrainingAxis& one : kTrainingAxes) axes[one.name] = path_of_size(one);
-    const json axis = value("axis");
-    const std::map<std::string, std::string> repeats = {
-        {"ranks", axis.is_string() ? axis.get<std::string>() : "tp"},
-        {"tp_ranks", "tp"},
-        {"dp_ranks", "dp"}};
-    for (const auto& [name, of] : repeats) {
-      const auto path = axes.find(of);
-      if (value(name.c_str()).is_null() || path == axes.end()) continue;
-      const int64_t ranks = size(path->second, 1);
-      if (value(name.c_str()) != ranks) options_[name] = ranks;
+    for (const WorkloadOption& row : rows_) {
+      for (const CountsRanks& of : row.counts) {
+        const std::string axis = of.named_by.empty() ? of.axis : std::string(value(of.named_by));
+        const int64_t ranks = size(size_of(axis), 1);
+        if (value(row.path) != ranks) options_[row.path] = ranks;
+      }
     }
   }
 
@@ -149,19 +104,53 @@ class WorkloadFit : private FittedSettings {
   }
 
  private:
-  std::string path_of(const char* option) const { return "options." + workload_ + "." + option; }
-  json usual(const char* option) const { return usual_.value(option, json()); }
-  json value(const char* option) const { return options_.value(option, usual(option)); }
+  std::string path_of(const std::string& option) const {
+    return "options." + workload_ + "." + option;
+  }
+  json value(const std::string& option) const {
+    return options_.value(option, usual_.value(option, json()));
+  }
+  // The key of an axis's size.
+  static std::string size_of(const std::string& axis) {
+    return path_of_size(*std::ranges::find(kTrainingAxes, axis, &TrainingAxis::name));
+  }
+
+  void give_way(const std::string& option, const json& excluded) {
+    const json usual = usual_.value(option, json());
+    if (usual == excluded && usual.is_boolean()) {
+      options_[option] = !usual.get<bool>();
+    } else {
+      options_.erase(option);
+    }
+  }
+
+  // Each rank of the axis holds an equal part of the option, or the axis has fewer ranks.
+  void cut_size(const std::string& option, const std::string& axis) {
+    const json given = value(option);
+    const int64_t ranks = size(axis, 1);
+    if (!given.is_number_integer()) return;
+    const auto whole = given.get<int64_t>();
+    if (whole <= 0 || whole % ranks == 0) return;
+    if (!is_fixed(path_of(option))) {
+      options_[option] = multiple(whole, ranks);
+      return;
+    }
+    int64_t fewer = ranks;
+    while (whole % fewer != 0) --fewer;
+    set(axis, fewer);
+  }
 
   const std::string workload_;
-  const json& usual_;
+  const WorkloadOptions& rows_;
+  const json usual_;
   json& options_;
 };
 
 }  // namespace
 
-void fit_workload(CaseSettings& settings, const std::set<std::string>& fixed, const json& usual) {
-  WorkloadFit fit(settings, fixed, usual);
+void fit_workload(CaseSettings& settings, const std::set<std::string>& fixed,
+                  const WorkloadOptions& options) {
+  WorkloadFit fit(settings, fixed, options);
   fit.exclude();
   fit.cut_sizes();
   fit.shapes();

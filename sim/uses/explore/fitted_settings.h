@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/families.h"
+#include "sim/case/scenario/known_workload.h"
 #include "sim/uses/explore/effects.h"
 #include "sim/uses/explore/scenario_text.h"
 
@@ -76,7 +77,7 @@ class FittedSettings {
 
 // Of a registered workload: its options fit its mesh and each other.
 void fit_workload(CaseSettings& settings, const std::set<std::string>& fixed,
-                  const nlohmann::json& usual);
+                  const WorkloadOptions& options);
 
 // Of a model: what families with experts need, and what others do not have.
 void fit_experts(CaseSettings& settings, const std::set<std::string>& fixed);
@@ -93,10 +94,10 @@ void fit_pipeline(CaseSettings& settings, const std::set<std::string>& fixed);
 
 inline constexpr int64_t kMostDrawnRanks = 16;
 
-// Makes the sizes of a drawn case agree (fit.cpp). Leaves the keys of `fixed` as they are. `usual`:
-// the defaults of a registered workload's options, where they are known.
+// Makes the sizes of a drawn case agree (fit.cpp). Leaves the keys of `fixed` as they are.
+// `options`: those of a registered workload.
 void fit_sizes(CaseSettings& settings, const std::set<std::string>& fixed,
-               const nlohmann::json& usual = nlohmann::json::object());
+               const WorkloadOptions& options = {});
 
 // Whether the ranks refuse this whatever else is set: stages of a policy with experts below
 // float64.

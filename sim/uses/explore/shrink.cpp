@@ -22,8 +22,8 @@ constexpr size_t kMostCandidates = 16;  // of one round, so that the largest gai
 class Shrinking {
  public:
   Shrinking(CaseSettings settings, const std::string& signature, const Signatures& run,
-            const std::function<bool()>& in_time)
-      : signature_(signature), run_(run), in_time_(in_time) {
+            const std::function<bool()>& in_time, const WorkloadOptions& options)
+      : signature_(signature), run_(run), in_time_(in_time), options_(options) {
     found_.settings = std::move(settings);
   }
 
@@ -40,7 +40,7 @@ class Shrinking {
   // Many edits at once, since each of them alone leaves a large case that takes long. Which axes of
   // the mesh are needed is not known yet, so they stay.
   void begin_small() {
-    std::vector<Edit> edits = smaller_cases(found_.settings), joins;
+    std::vector<Edit> edits = smaller_cases(found_.settings, options_), joins;
     std::erase_if(edits, [](const Edit& edit) { return edit.what.starts_with("parallel."); });
     for (size_t count = edits.size(); count > 1 && joins.size() < kMostCandidates; count /= 2) {
       joins.push_back(joined(edits, count));
@@ -57,7 +57,7 @@ class Shrinking {
   // False when no edit is left that fails the same way, or no time.
   bool one_round() {
     found_.kept.clear();
-    const std::vector<Edit> edits = smaller_cases(found_.settings);
+    const std::vector<Edit> edits = smaller_cases(found_.settings, options_);
     for (size_t begin = 0; begin < edits.size(); begin += kMostCandidates) {
       if (!(found_.in_time = in_time_())) return false;
       ++found_.rounds;
@@ -75,7 +75,7 @@ class Shrinking {
   // What the difference over an axis explains has another pattern without that axis: there the
   // verdict and the tensor are compared alone, and from then on the new pattern counts.
   bool with_fewer_axes() {
-    const std::vector<Edit> edits = edits_without_axes(found_.settings);
+    const std::vector<Edit> edits = edits_without_axes(found_.settings, options_);
     if (edits.empty() || !(found_.in_time = in_time_())) return false;
     ++found_.rounds;
     const std::vector<std::string> signatures = signatures_of(edits);
@@ -129,6 +129,7 @@ class Shrinking {
   std::string signature_;
   const Signatures& run_;
   const std::function<bool()>& in_time_;
+  const WorkloadOptions options_;
   Shrunk found_ = {};
 };
 
@@ -141,8 +142,8 @@ TriedCases::Ending ending(const judge::CaseResult& result) {
 }  // namespace
 
 Shrunk shrink_case(CaseSettings settings, const std::string& signature, const Signatures& run,
-                   const std::function<bool()>& in_time) {
-  return Shrinking(std::move(settings), signature, run, in_time).search();
+                   const std::function<bool()>& in_time, const WorkloadOptions& options) {
+  return Shrinking(std::move(settings), signature, run, in_time, options).search();
 }
 
 namespace {

@@ -36,9 +36,9 @@ struct Shrunk {
 // before a run refuse it; "" for a match. A case that was not run in time is "not run".
 using Signatures = std::function<std::vector<std::string>(const std::vector<CaseSettings>& cases)>;
 
-// `in_time` is called before each round.
+// `in_time` is called before each round; `options` are those of a registered workload.
 Shrunk shrink_case(CaseSettings settings, const std::string& signature, const Signatures& run,
-                   const std::function<bool()>& in_time);
+                   const std::function<bool()>& in_time, const WorkloadOptions& options = {});
 
 // How a case failed, without what changes when the case shrinks: numbers, ranks, layer numbers.
 

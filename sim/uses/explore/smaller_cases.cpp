@@ -92,10 +92,11 @@ int64_t ranks_of(const CaseSettings& settings) {
 }
 
 // The edit of `path` with the sizes that have to agree with it, such as heads that tp divides.
-Edit with_fitted_sizes(const CaseSettings& settings, Edit edit, const std::string& path) {
+Edit with_fitted_sizes(const CaseSettings& settings, Edit edit, const std::string& path,
+                       const WorkloadOptions& options) {
   const CaseSettings plain = edited(settings, edit);
   CaseSettings fitted = plain;
-  fit_sizes(fitted, {path});
+  fit_sizes(fitted, {path}, options);
   for (const auto& [key, value] : fitted.items()) {
     if (!plain.contains(key) || plain[key] != value) edit.patch[key] = value;
   }
@@ -129,7 +130,8 @@ void keep_layers_within(const CaseSettings& settings, int64_t before, int64_t la
   if (first >= layers && first < before) patch[without_window] = layers - 1;
 }
 
-void add_sizes(const CaseSettings& settings, std::vector<Edit>& edits) {
+void add_sizes(const CaseSettings& settings, const WorkloadOptions& options,
+               std::vector<Edit>& edits) {
   for (const CaseOption& key : case_schema().keys()) {
     if (!is_size(key)) continue;
     const int64_t size = size_at(settings, key), low = static_cast<int64_t>(key.low);
@@ -143,7 +145,7 @@ void add_sizes(const CaseSettings& settings, std::vector<Edit>& edits) {
       }
       edits.push_back(edit);
       if (!axis && key.path != "model.num_attention_heads") continue;
-      const Edit fitted = with_fitted_sizes(settings, edit, key.path);
+      const Edit fitted = with_fitted_sizes(settings, edit, key.path, options);
       if (fitted.patch != edit.patch) edits.push_back(fitted);
     }
   }
@@ -274,9 +276,9 @@ double size_of(const CaseSettings& settings) {
   return size;
 }
 
-std::vector<Edit> smaller_cases(const CaseSettings& settings) {
+std::vector<Edit> smaller_cases(const CaseSettings& settings, const WorkloadOptions& options) {
   std::vector<Edit> edits;
-  add_sizes(settings, edits);
+  add_sizes(settings, options, edits);
   add_shorter_lists(settings, edits);
   add_smaller_options(settings, edits);
   add_absences(settings, edits);
@@ -302,7 +304,7 @@ Edit joined(const std::vector<Edit>& edits, size_t count) {
   return all;
 }
 
-std::vector<Edit> edits_without_axes(const CaseSettings& settings) {
+std::vector<Edit> edits_without_axes(const CaseSettings& settings, const WorkloadOptions& options) {
   std::vector<Edit> edits;
   std::vector<std::string> paths;
   for (const TrainingAxis& axis : kTrainingAxes) paths.push_back(path_of_size(axis));
@@ -310,7 +312,7 @@ std::vector<Edit> edits_without_axes(const CaseSettings& settings) {
   for (const std::string& path : paths) {
     const json size = setting_of(settings, path);
     if (!size.is_number() || size <= 1) continue;
-    edits.push_back(with_fitted_sizes(settings, edit_of_axis(settings, path, 1), path));
+    edits.push_back(with_fitted_sizes(settings, edit_of_axis(settings, path, 1), path, options));
   }
   if (edits.size() > 1) {
     Edit all = joined(edits, edits.size());

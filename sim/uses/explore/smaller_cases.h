@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/case/scenario/known_workload.h"
 #include "sim/uses/explore/scenario_text.h"
 
 namespace shardproof::sim::explore {
@@ -19,12 +20,14 @@ struct Edit {
 double size_of(const CaseSettings& settings);
 
 // Every edit that makes the case smaller, the largest effect first.
-std::vector<Edit> smaller_cases(const CaseSettings& settings);
+// `options`: those of a registered workload.
+std::vector<Edit> smaller_cases(const CaseSettings& settings, const WorkloadOptions& options = {});
 
 CaseSettings edited(const CaseSettings& settings, const Edit& edit);
 
 // Without any axis of the mesh, then without each of several.
-std::vector<Edit> edits_without_axes(const CaseSettings& settings);
+std::vector<Edit> edits_without_axes(const CaseSettings& settings,
+                                     const WorkloadOptions& options = {});
 
 // The first edits as one; where two change the same key, the first does.
 Edit joined(const std::vector<Edit>& edits, size_t count);

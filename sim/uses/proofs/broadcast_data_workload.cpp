@@ -2,9 +2,6 @@
 //
 // Sharded: src/parallel/tp/broadcast_data.h. The batch has token ids, their mask, a tensor without
 // elements and one number; ranks that may not read hold other numbers. Outputs: "got.<key>".
-// Options: samples, tokens; axis of the groups (tp or dp; the samples are cut evenly over the
-// other); floating (float64 instead of integers); two mistakes of a caller: missing (a key that no
-// batch has), other_dtype (a tensor of another type).
 #include <ATen/ATen.h>
 
 #include "base/error.h"
@@ -18,14 +15,7 @@ Layout samples_of_group(const Options& options) {
   return Layout({Cut::even(0, options["axis"] == "dp" ? "tp" : "dp")});
 }
 
-void check_group_axis(const Options& options) {
-  const std::string axis = options["axis"];
-  if (axis == "tp" || axis == "dp") return;
-  throw_bad_input("option axis is '" + axis + "'", "known are tp, dp");
-}
-
 WorkloadTensors batch_inputs(Draw& draw, const Options& options) {
-  check_group_axis(options);
   const int64_t samples = options["samples"], tokens = options["tokens"];
   const Layout own = samples_of_group(options);
   return {{"ids", draw.integers(1000, {samples, tokens}), own},
@@ -76,13 +66,6 @@ WorkloadTensors broadcast_batch(const TensorsByName& local, MeshComm& comm,
 
 Workload broadcast_data_workload() {
   return {.name = "broadcast_data",
-          .about = "a batch from the first rank of each tp or dp group to all its ranks",
-          .options = {{"samples", 4},
-                      {"tokens", 5},
-                      {"axis", "tp"},
-                      {"floating", false},
-                      {"missing", ""},
-                      {"other_dtype", false}},
           .inputs = batch_inputs,
           .plain = plain_batch,
           .sharded = broadcast_batch};

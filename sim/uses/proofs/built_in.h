@@ -1,5 +1,5 @@
-// The workloads of this program. Each is described where it is defined, in <name>.cpp; the linear
-// layers in linear_workloads.cpp.
+// The functions of this program's workloads. Each is described where it is defined, in <name>.cpp;
+// the linear layers in linear_workloads.cpp. Their options are rows of built_in_rows.cpp.
 #pragma once
 
 #include "sim/uses/proofs/workload.h"

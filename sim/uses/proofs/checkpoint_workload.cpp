@@ -4,15 +4,6 @@
 //   y = x + drop(sum over tp of h W2^T)        dropped equally on all tp ranks
 //   z = tanh(y) * gain, then z V^T             a small body before a layer that saves its input
 //
-// Options: samples, tokens, width, hidden, p; tp_ranks and dp_ranks, equal to those of the mesh;
-//   block    "plain", "checkpoint", or "spread" (input kept over tp): how h and y are saved
-//   norm     "plain", "checkpoint" or "without_output": how z is saved
-//   forked   true: the block runs in a fork of the model parallel stream that ends before the
-//            backward, as Megatron-LM's layers with sequence parallelism do
-//   shared   z is y, so that an output that is not saved shares its memory with an input
-//   replays  false: the checkpoint does not replay the streams, so the recomputation draws new
-//            masks, as with a bug
-//
 // Outputs: y, the result, the draws of the forward and, after the backward, those of the
 // recomputation ("draw.<place> again"). Figure "kept_bytes": the bytes that the forward leaves for
 // the backward on this rank, result included, "before" without and "after" with the options.
@@ -37,8 +28,6 @@ constexpr const char* kRegion = "hidden dropout";
 constexpr const char* kResidual = "residual dropout";
 
 WorkloadTensors block_inputs(Draw& draw, const Options& options) {
-  require_one_of(options, "block", {"plain", "checkpoint", "spread"});
-  require_one_of(options, "norm", {"plain", "checkpoint", "without_output"});
   const int64_t width = options["width"], hidden = options["hidden"];
   return {{"x", draw.normal({options["samples"], options["tokens"], width}), over_dp()},
           {"w1", draw.normal({hidden, width}), Layout({Cut::even(0, "tp")}), {"dp"}},
@@ -180,19 +169,6 @@ WorkloadTensors sharded_block(const TensorsByName& local, MeshComm& comm, const 
 
 Workload checkpoint_workload() {
   return {.name = "checkpointed_block",
-          .about = "a tensor-parallel block with dropout, recomputed in the backward",
-          .options = {{"samples", 4},
-                      {"tokens", 5},
-                      {"width", 6},
-                      {"hidden", 12},
-                      {"p", 0.3},
-                      {"tp_ranks", 1},
-                      {"dp_ranks", 1},
-                      {"block", "plain"},
-                      {"norm", "plain"},
-                      {"forked", false},
-                      {"shared", false},
-                      {"replays", true}},
           .inputs = block_inputs,
           .plain = plain_block,
           .sharded_with_notes = sharded_block,

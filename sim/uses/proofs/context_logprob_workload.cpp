@@ -2,14 +2,8 @@
 //
 // Sharded: src/logprob/context_logprob.h; each cp rank takes its positions of the logits.
 //
-//   rows             whole: two samples of 11 tokens, padded to 12 positions
-//                    indexed: the same samples; a shuffled list gives each rank's positions
-//                    packed: one row of sequences of 5, 1, 12 and 2 tokens, each padded to 12
-//                    positions and cut after 9 tokens
-//   contiguous       the layout, instead of zigzag (not with indexed)
-//   reduce_scatter   each cp rank continues with a part of the outputs, else all with the same
-//   vocab_size       a multiple of tp
-//   temperature, block_rows
+// Rows are of two samples of 11 tokens, padded to 12 positions, or of four sequences of 5, 1, 12
+// and 2 tokens, packed into one row, each padded to 12 positions and cut after 9 tokens.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -34,17 +28,10 @@ bool is_packed(const Options& options) { return options["rows"] == "packed"; }
 bool is_indexed(const Options& options) { return options["rows"] == "indexed"; }
 
 void check_context(const Options& options) {
-  const auto refuse = [](bool wrong, std::string what, std::string fix) {
-    if (wrong) {
-      throw_bad_input(std::move(what), std::move(fix));
-    }
-  };
-  const std::string rows = options["rows"];
-  refuse(rows != "whole" && rows != "indexed" && rows != "packed", "option rows is '" + rows + "'",
-         "known are whole, indexed, packed");
-  refuse(is_indexed(options) && options["contiguous"],
-         "options rows: indexed and contiguous are set, but the list gives each rank's positions",
-         "leave one of them out");
+  if (!is_indexed(options) || !options["contiguous"]) return;
+  throw_bad_input(
+      "options rows: indexed and contiguous are set, but the list gives each rank's positions",
+      "leave one of them out");
 }
 
 std::vector<int64_t> running_sum(const std::vector<int64_t>& lengths) {
@@ -61,7 +48,6 @@ std::vector<int64_t> ends_of_padded() {
 
 WorkloadTensors context_inputs(Draw& draw, const Options& options) {
   check_context(options);
-  require_positive(options, {"vocab_size", "temperature"});
   const int64_t vocab = options["vocab_size"];
   const int64_t samples = is_packed(options) ? 1 : kSamples;
   const int64_t positions = is_packed(options) ? kPositions * kPackedCount : kPositions;
@@ -160,13 +146,6 @@ WorkloadTensors sharded_context(const TensorsByName& local, MeshComm& comm,
 
 Workload context_logprob_workload() {
   return {.name = "context_logprob",
-          .about = "logprobs of next tokens, sequences cut over cp, vocabulary over tp",
-          .options = {{"rows", "whole"},
-                      {"contiguous", false},
-                      {"reduce_scatter", false},
-                      {"vocab_size", 36},
-                      {"temperature", 1.0},
-                      {"block_rows", 0}},
           .inputs = context_inputs,
           .plain = plain_context,
           .sharded = sharded_context};

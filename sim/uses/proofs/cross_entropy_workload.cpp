@@ -1,9 +1,6 @@
 // Workload vocab_parallel_cross_entropy: the loss of each token, with the vocabulary cut over tp.
 //
-// Sharded: src/logprob/vocab_parallel_cross_entropy.h. Over dp the samples are cut evenly. Options:
-// samples, tokens, vocab_size; padded_vocab (the padded size; 0: tp divides vocab_size),
-// label_smoothing, gap (between the largest logit of a row and the others), strided,
-// overwrite_logits, read_after (reads the logits after the loss, which shows whether they changed).
+// Sharded: src/logprob/vocab_parallel_cross_entropy.h. Over dp the samples are cut evenly.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -24,7 +21,6 @@ Layout of_logits(const Options& options) {
 }
 
 WorkloadTensors draw_logits(Draw& draw, const Options& options) {
-  require_positive(options, {"vocab_size"});
   const int64_t samples = options["samples"], tokens = options["tokens"];
   const int64_t vocab = options["vocab_size"];
   at::Tensor logits = draw.normal({samples, tokens, vocab});
@@ -72,16 +68,6 @@ WorkloadTensors sharded_loss(const TensorsByName& local, MeshComm& comm, const O
 
 Workload cross_entropy_workload() {
   return {.name = "vocab_parallel_cross_entropy",
-          .about = "cross entropy of each token with label smoothing, vocabulary cut over tp",
-          .options = {{"samples", 4},
-                      {"tokens", 5},
-                      {"vocab_size", 24},
-                      {"padded_vocab", 0},
-                      {"label_smoothing", 0.1},
-                      {"gap", 0.0},
-                      {"strided", false},
-                      {"overwrite_logits", false},
-                      {"read_after", false}},
           .inputs = draw_logits,
           .plain = plain_loss,
           .sharded = sharded_loss};

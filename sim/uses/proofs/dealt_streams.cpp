@@ -18,13 +18,6 @@ struct DealtStreams::Stream {
 
 namespace {
 
-void check_rank_count(const char* axis, int64_t dealt_ranks) {
-  if (dealt_ranks >= 1 && dealt_ranks <= kMostRanks) return;
-  throw_bad_input(
-      fmt::format("option {}_ranks is {}", axis, dealt_ranks),
-      fmt::format("give the number of {} ranks of the mesh, 1 to {}", axis, kMostRanks));
-}
-
 // Each rank's part of `size`.
 int64_t dealt_part(int64_t size, int64_t dim, int64_t ranks, const char* axis) {
   if (size % ranks == 0) return size / ranks;
@@ -37,8 +30,6 @@ int64_t dealt_part(int64_t size, int64_t dim, int64_t ranks, const char* axis) {
 }  // namespace
 
 DealtStreams::DealtStreams(int64_t seed, int64_t tp_ranks, int64_t dp_ranks) : dp_ranks_(dp_ranks) {
-  check_rank_count("tp", tp_ranks);
-  check_rank_count("dp", dp_ranks);
   const auto add = [this](const char* name, int64_t from) {
     auto stream = std::make_unique<Stream>();
     stream->name = name;

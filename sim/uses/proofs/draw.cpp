@@ -34,22 +34,6 @@ const std::vector<int64_t>& checked_shape(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-void require_positive(const Options& options, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (options.at(name).get<double>() > 0) continue;
-    throw_bad_input(fmt::format("option {} is {}", name, options.at(name).dump()),
-                    "give one above 0");
-  }
-}
-
-void require_one_of(const Options& options, const char* name,
-                    const std::vector<std::string>& known) {
-  const std::string value = options.at(name);
-  if (std::ranges::find(known, value) != known.end()) return;
-  throw_bad_input(fmt::format("option {} is '{}'", name, value),
-                  fmt::format("known are '{}'", fmt::join(known, "', '")));
-}
-
 at::Generator Draw::next() {
   return at::detail::createCPUGenerator(stream_seed(seed_, "draw " + std::to_string(count_++)));
 }

@@ -6,17 +6,6 @@
 // of each as "draw.<place>". Sharded: src/random/region_dropout.h, rng_tracker.h. Plain:
 // dealt_streams.h.
 //
-//   tp_ranks, dp_ranks      those of the mesh
-//   expert_parallel_ranks   their streams have other seeds than those of tp
-//   wrong_stream            a place ("residual", "features" or "tokens") that draws from the stream
-//                           of the other kind, as with a bug
-//   stray_draw              draws from the process's default generator in a fork: a warning
-//   rewound                 sets the streams back after "tokens" and draws "residual again"; the
-//                           layer continues from there
-//   inference               the tracker is one of inference, which draws nothing
-//   extra_seed              adds a stream with this seed, which no other may have (-1: none)
-//   fork                    the layer runs in a fork of this name
-//   samples, tokens, width, p, sequence_parallel
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -42,7 +31,6 @@ Layout tokens_cut(const Options& options) {
 }
 
 WorkloadTensors dropout_inputs(Draw& draw, const Options& options) {
-  require_one_of(options, "wrong_stream", {"", "residual", "features", "tokens"});
   const std::vector<int64_t> shape = {options["samples"], options["tokens"], options["width"]};
   return {{"residual_in", draw.normal(shape), over_dp()},
           {"features_in", draw.normal(shape), features_cut()},
@@ -87,10 +75,6 @@ WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm, con
                                  WorkloadNotes& notes) {
   check_dealt(options, comm.mesh());
   const int64_t expert_ranks = options["expert_parallel_ranks"];
-  if (expert_ranks < 1 || expert_ranks > kMostRanks) {
-    throw_bad_input(fmt::format("option expert_parallel_ranks is {}", expert_ranks),
-                    fmt::format("give a number of ranks, 1 to {}", kMostRanks));
-  }
   DrawLog log;
   RngTracker rng = options["inference"] ? RngTracker::for_inference() : RngTracker(&log);
   Communicator& tp = comm.along("tp");
@@ -147,21 +131,6 @@ WorkloadTensors sharded_dropouts(const TensorsByName& local, MeshComm& comm, con
 
 Workload dropout_workload() {
   return {.name = "dropout_regions",
-          .about = "dropout inside and outside of tensor-parallel regions, and its draws",
-          .options = {{"samples", 4},
-                      {"tokens", 12},
-                      {"width", 24},
-                      {"p", 0.3},
-                      {"sequence_parallel", false},
-                      {"tp_ranks", 1},
-                      {"dp_ranks", 1},
-                      {"expert_parallel_ranks", 1},
-                      {"wrong_stream", ""},
-                      {"stray_draw", false},
-                      {"rewound", false},
-                      {"inference", false},
-                      {"extra_seed", -1},
-                      {"fork", ""}},
           .inputs = dropout_inputs,
           .plain = plain_dropouts,
           .sharded_with_notes = sharded_dropouts};

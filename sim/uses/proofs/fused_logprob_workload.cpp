@@ -1,6 +1,5 @@
 // Workload: log-probabilities directly from hidden states, with the output layer cut over tp.
 //
-// Options: rows, hidden_size, vocab_size (a multiple of tp), bias, temperature, block_rows.
 // Sharded: src/logprob/fused_logprob.h. Over dp the rows are cut evenly and the gradients of weight
 // and bias are addends.
 #include <ATen/ATen.h>
@@ -16,7 +15,6 @@ namespace {
 Layout vocabulary_over_tp() { return Layout({Cut::even(0, "tp")}); }
 
 WorkloadTensors fused_inputs(Draw& draw, const Options& options) {
-  require_positive(options, {"hidden_size", "vocab_size", "temperature"});
   const int64_t rows = options["rows"], hidden = options["hidden_size"];
   const int64_t vocab = options["vocab_size"];
   WorkloadTensors inputs = {{"hidden", draw.normal({rows, hidden}), over_dp()},
@@ -49,13 +47,6 @@ WorkloadTensors sharded_fused(const TensorsByName& local, MeshComm& comm, const 
 
 Workload fused_logprob_workload() {
   return {.name = "fused_logprob",
-          .about = "logprob of a target from each hidden state, output layer cut over tp",
-          .options = {{"rows", 6},
-                      {"hidden_size", 5},
-                      {"vocab_size", 36},
-                      {"bias", true},
-                      {"temperature", 1.0},
-                      {"block_rows", 0}},
           .inputs = fused_inputs,
           .plain = plain_fused,
           .sharded = sharded_fused};

@@ -5,17 +5,10 @@
 // Sharded: src/parallel/tp/column_parallel.h, with its options. Over dp the samples are cut evenly
 // and the gradients of W and b are addends.
 //
-//   fused            none, gate_up (two equal blocks), qkv (a half and two quarters)
-//   runtime_gather   default, yes, no: overrides gather_output before the call
-//   disable_grad_reduce   the workload, as the layer's caller, sums the gradient of x
-//   expert           the workload gathers x, as a dispatcher of tokens does
-//   async_grad       the gradient of x is reduced while that of W is computed
-//
 // Workload row_parallel_linear: y = x W^T + b, columns of W cut over tp.
 //
 // Sharded: src/parallel/tp/row_parallel.h, with its options. Over dp the samples are cut evenly and
-// the gradients of W and b are addends. `expert`: the workload sums y, as a dispatcher of tokens
-// does, and then adds the bias.
+// the gradients of W and b are addends.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -71,7 +64,6 @@ std::vector<int64_t> equal_blocks(int64_t size, int64_t stride, std::string_view
 std::vector<int64_t> fused_blocks(const Options& options) {
   const int64_t out = options["out_features"];
   const std::string fused = options["fused"];
-  require_one_of(options, "fused", {"none", "gate_up", "qkv"});
   if (fused == "none") return {};
   if (fused == "gate_up") return {out / 2, out - out / 2};
   return {out - 2 * (out / 4), out / 4, out / 4};
@@ -79,7 +71,6 @@ std::vector<int64_t> fused_blocks(const Options& options) {
 
 bool gathers_output(const Options& options) {
   const std::string at_run_time = options["runtime_gather"];
-  require_one_of(options, "runtime_gather", {"default", "yes", "no"});
   return at_run_time == "default" ? options["gather_output"].get<bool>() : at_run_time == "yes";
 }
 
@@ -89,8 +80,6 @@ Layout cut_rows(int64_t dim, const Options& options) {
 }
 
 WorkloadTensors column_inputs(Draw& draw, const Options& options) {
-  gathers_output(options);  // throws for an unknown value
-  require_positive(options, {"in_features", "out_features"});
   const int64_t in = options["in_features"], out = options["out_features"];
   Layout tokens = over_dp();
   if (options["sequence_parallel"] || options["expert"]) tokens.append(Cut::even(1, "tp"));
@@ -190,21 +179,6 @@ WorkloadTensors sharded_row(const TensorsByName& local, MeshComm& comm, const Op
 
 Workload column_parallel_workload() {
   return {.name = "column_parallel_linear",
-          .about = "y = x W^T + b, rows of W cut over tp, samples of x over dp",
-          .options = {{"samples", 4},
-                      {"tokens", 12},
-                      {"in_features", 5},
-                      {"out_features", 12},
-                      {"bias", true},
-                      {"gather_output", false},
-                      {"runtime_gather", "default"},
-                      {"fused", "none"},
-                      {"frozen", false},
-                      {"sequence_parallel", false},
-                      {"disable_grad_reduce", false},
-                      {"expert", false},
-                      {"gather_buffer", false},
-                      {"async_grad", true}},
           .inputs = column_inputs,
           .plain = plain_linear,
           .sharded_with_notes = sharded_column};
@@ -212,17 +186,6 @@ Workload column_parallel_workload() {
 
 Workload row_parallel_workload() {
   return {.name = "row_parallel_linear",
-          .about = "y = x W^T + b, columns of W cut over tp, samples of x over dp",
-          .options = {{"samples", 4},
-                      {"tokens", 12},
-                      {"in_features", 24},
-                      {"out_features", 5},
-                      {"bias", true},
-                      {"input_is_parallel", true},
-                      {"stride", 1},
-                      {"frozen", false},
-                      {"sequence_parallel", false},
-                      {"expert", false}},
           .inputs = row_inputs,
           .plain = plain_linear,
           .sharded = sharded_row};

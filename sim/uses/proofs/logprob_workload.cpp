@@ -2,8 +2,7 @@
 //
 // Sharded: src/logprob/vocab_parallel_{logprob,entropy,kl}.h. Over dp the rows are cut evenly. The
 // logits are exact in bfloat16, hence equal in every precision, and any error comes from the
-// functions. Options: rows, vocab_size (a multiple of tp), spread (of the logits), temperature,
-// block_rows, ruled_out_every (3: every third logit is -infinity, shifted by row; 0: none).
+// functions.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -28,10 +27,6 @@ Layout of_columns() {
 
 // [rows, vocab]: the tokens that a sampler rules out for both policies; never a target.
 at::Tensor ruled_out(int64_t every, const at::Tensor& target, int64_t vocab) {
-  if (every < 0) {
-    throw_bad_input(fmt::format("ruled_out_every is {}", every),
-                    "give 3 to rule out every third token, or 0 to rule out none");
-  }
   if (every == 0) return at::zeros({target.size(0), vocab}, at::kBool);
   const at::Tensor columns = at::arange(vocab, at::kLong);
   const at::Tensor rows = at::arange(target.size(0), at::kLong).unsqueeze(1);
@@ -39,7 +34,6 @@ at::Tensor ruled_out(int64_t every, const at::Tensor& target, int64_t vocab) {
 }
 
 WorkloadTensors draw_rows(Draw& draw, const Options& options) {
-  require_positive(options, {"vocab_size", "temperature"});
   const int64_t rows = options["rows"], vocab = options["vocab_size"];
   const auto drawn_logits = [&] {
     const at::Tensor drawn = draw.normal({rows, vocab}) * options["spread"].get<double>();
@@ -94,13 +88,6 @@ WorkloadTensors sharded_functions(const TensorsByName& local, MeshComm& comm,
 
 Workload logprob_workload() {
   return {.name = "vocab_parallel_logprob",
-          .about = "logprob of a target, entropy and KL of each row, vocabulary cut over tp",
-          .options = {{"rows", 6},
-                      {"vocab_size", 36},
-                      {"spread", 4.0},
-                      {"temperature", 1.0},
-                      {"block_rows", 0},
-                      {"ruled_out_every", 0}},
           .inputs = draw_rows,
           .plain = plain_functions,
           .sharded = sharded_functions};

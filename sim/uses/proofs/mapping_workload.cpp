@@ -1,10 +1,7 @@
 // Workload mapping: one differentiable collective of src/collective, over tp.
 //
-// Options: `mapping`, the function's name (mappings.h, all_to_all.h); `dim`, if it takes one;
-// `uneven`: parts by torch.chunk's rule, which each rank of an all_to_all shifts; `elsewhere`: the
-// output's gradient also flows elsewhere, and the input is read again ("x_after"), so that neither
-// may be overwritten. A tensor that differs between ranks is a full tensor with the ranks as dim 0.
-// Without `elsewhere` the sharded function gets strided tensors.
+// A tensor that differs between ranks is a full tensor with the ranks as dim 0. Without the option
+// elsewhere the sharded function gets strided tensors.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -48,14 +45,8 @@ const std::vector<MappingKind>& mapping_kinds() {
 }
 
 const MappingKind& kind_of(const Options& options) {
-  const std::string name = options["mapping"];
-  std::vector<std::string> names;
-  for (const MappingKind& kind : mapping_kinds()) {
-    if (kind.name == name) return kind;
-    names.push_back(kind.name);
-  }
-  throw_bad_input(fmt::format("option mapping is '{}'", name),
-                  fmt::format("known are {}", fmt::join(names, ", ")));
+  return *std::ranges::find(mapping_kinds(), options["mapping"].get<std::string>(),
+                            &MappingKind::name);
 }
 
 bool trades(const MappingKind& kind) {
@@ -91,10 +82,6 @@ Layout layout_of(Held held, const Options& options) {
 
 void check_mapping_options(const MappingKind& kind, const Options& options) {
   const int64_t ranks = options["ranks"];
-  if (ranks < 1 || ranks > kMostRanks) {
-    throw_bad_input(fmt::format("option ranks is {}", ranks),
-                    fmt::format("set options.ranks to tensor_parallel_size, 1 to {}", kMostRanks));
-  }
   const std::vector<int64_t> shape = options["shape"];
   const auto dims = std::ssize(shape);
   if (maps_rows(kind) && dims != 2) {
@@ -265,13 +252,6 @@ WorkloadTensors sharded_mapping(const TensorsByName& local, MeshComm& comm,
 
 Workload mapping_workload() {
   return {.name = "mapping",
-          .about = "one differentiable collective over tp, forward and its conjugate backward",
-          .options = {{"mapping", "copy_with_all_reduce_backward"},
-                      {"ranks", 2},
-                      {"shape", {12, 24}},
-                      {"dim", 0},
-                      {"uneven", false},
-                      {"elsewhere", false}},
           .inputs = mapping_inputs,
           .plain = plain_mapping,
           .sharded = sharded_mapping};

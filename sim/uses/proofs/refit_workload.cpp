@@ -5,10 +5,6 @@
 //
 //   dp 3 x tp 3, trainer dp 2 x tp 2, one replica      0 1 2 3 trainer, 4 5 idle, 6 7 8 receive
 //
-// Options: trainer_dp, trainer_cp, trainer_tp; data_parallel (replicate | fsdp | hybrid, two
-// copies); precision of the trainer; dtype at the receivers; budget_bytes; path (broadcast |
-// shared_memory); replicas; kv_heads, tied, biases of the model; family.
-//
 // Outputs: "param.<key>" of every weight and buffer at every receiver, by its own layout; in a
 // lower dtype its bits, which must equal those of the full weight after the cast. Rank 0 of the
 // trainer throws when its full tensors exceed the budget or outlive the refit.
@@ -83,20 +79,7 @@ at::Tensor judged(const at::Tensor& tensor) {
   }
 }
 
-// Every family without experts, of which refit_model() sets none.
-std::vector<std::string> dense_families() {
-  std::vector<std::string> names;
-  for (const FamilyTraits& family : all_families()) {
-    if (!family.has_experts()) names.emplace_back(family.name);
-  }
-  return names;
-}
-
 WorkloadTensors refit_inputs(Draw& draw, const Options& options) {
-  require_positive(options, {"kv_heads", "budget_bytes", "replicas"});
-  require_one_of(options, "family", dense_families());
-  require_one_of(options, "path", {"broadcast", "shared_memory"});
-  require_one_of(options, "data_parallel", {"replicate", "fsdp", "hybrid"});
   const int64_t dp = options["trainer_dp"];
   if (options["data_parallel"] == "hybrid" && dp % kCopies != 0) {
     throw_bad_input(fmt::format("trainer_dp is {}", dp),
@@ -270,20 +253,6 @@ WorkloadTensors sharded_refit(const TensorsByName& local, MeshComm& comm, const 
 
 Workload refit_workload() {
   return {.name = "refit",
-          .about = "a sharded trainer's weights, sent to inference ranks that cut them differently",
-          .options = {{"trainer_dp", 2},
-                      {"trainer_cp", 1},
-                      {"trainer_tp", 2},
-                      {"data_parallel", "fsdp"},
-                      {"precision", "float64"},
-                      {"dtype", "float64"},
-                      {"budget_bytes", 4096},
-                      {"path", "broadcast"},
-                      {"replicas", 1},
-                      {"kv_heads", 6},
-                      {"tied", false},
-                      {"biases", true},
-                      {"family", "llama"}},
           .inputs = refit_inputs,
           .plain = plain_refit,
           .sharded_with_notes = sharded_refit};

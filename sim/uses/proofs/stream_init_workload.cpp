@@ -2,13 +2,8 @@
 //
 // The judge compares the weight, assembled from the ranks' parts, and the draws. One device draws
 // the part of each rank from the stream of that rank's seed. Sharded:
-// src/parallel/tp/stream_init.h. Options:
-//
-//   ranks     number of ranks for which one device draws
-//   axis      tp, cp, ulysses: whose ranks hold the parts. With another axis than tp the weight has
-//             a group of its own, as experts do, and tp ranks hold copies
-//   expert    draws from the stream of experts
-//   stream    a stream's name, as with a bug; "": the right one
+// src/parallel/tp/stream_init.h. With another axis than tp the weight has a group of its own, as
+// experts do, and tp ranks hold copies.
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -28,27 +23,13 @@ constexpr int64_t kWeightSeed = 90;
 constexpr double kWeightStd = 0.5;
 const std::vector<int64_t> kShape = {24, 5};
 
-std::string axis_of(const Options& options) {
-  require_one_of(options, "axis", {"tp", "cp", "ulysses"});
-  return options["axis"];
-}
-
-int64_t rank_count(const Options& options) {
-  const int64_t ranks = options["ranks"];
-  if (ranks < 1 || ranks > kMostRanks) {
-    throw_bad_input(fmt::format("option ranks is {}", ranks),
-                    fmt::format("give 1 to {}", kMostRanks));
-  }
-  return ranks;
-}
-
-Layout weight_layout(const Options& options) { return Layout({Cut::even(0, axis_of(options))}); }
+Layout weight_layout(const Options& options) { return Layout({Cut::even(0, options["axis"])}); }
 
 WorkloadTensors no_inputs(Draw&, const Options&) { return {}; }
 
 WorkloadTensors plainly_drawn(const TensorsByName&, const Options& options) {
-  const std::string axis = axis_of(options);
-  const Mesh mesh({{axis, rank_count(options)}});
+  const std::string axis = options["axis"];
+  const Mesh mesh({{axis, options["ranks"]}});
   const Layout layout = weight_layout(options);
   const bool expert = options["expert"];
   std::vector<at::Tensor> parts, draws;
@@ -69,11 +50,11 @@ WorkloadTensors plainly_drawn(const TensorsByName&, const Options& options) {
 }
 
 WorkloadTensors sharded_draw(const TensorsByName&, MeshComm& comm, const Options& options) {
-  const std::string axis = axis_of(options);
+  const std::string axis = options["axis"];
   const Communicator& group = comm.along(axis);
-  if (group.size() != rank_count(options)) {
+  if (group.size() != options["ranks"].get<int64_t>()) {
     throw_refused(fmt::format("one device draws the parts of {} ranks, axis {} has {}",
-                              rank_count(options), axis, group.size()),
+                              options["ranks"].get<int64_t>(), axis, group.size()),
                   fmt::format("set options.ranks to {}", group.size()));
   }
   DrawLog log;
@@ -96,12 +77,8 @@ WorkloadTensors sharded_draw(const TensorsByName&, MeshComm& comm, const Options
 }  // namespace
 
 Workload stream_init_workload() {
-  return {.name = "stream_init",
-          .about = "the first values of a weight, each rank's part from a separate stream",
-          .options = {{"ranks", 1}, {"axis", "tp"}, {"expert", false}, {"stream", ""}},
-          .inputs = no_inputs,
-          .plain = plainly_drawn,
-          .sharded = sharded_draw};
+  return {
+      .name = "stream_init", .inputs = no_inputs, .plain = plainly_drawn, .sharded = sharded_draw};
 }
 
 }  // namespace shardproof::sim::proofs

@@ -2,7 +2,6 @@
 //
 // Sharded: src/parallel/ulysses/slice_inputs.h around a model that looks up each id and scales it
 // by its position. Outputs are `position_ids` of the tokens and `gathered`, the model's output.
-// Options: samples, tokens (any number), vocab_size, hidden_size.
 #include <ATen/ATen.h>
 
 #include "parallel/ulysses/slice_inputs.h"
@@ -12,7 +11,6 @@ namespace shardproof::sim::proofs {
 namespace {
 
 WorkloadTensors ulysses_inputs(Draw& draw, const Options& options) {
-  require_positive(options, {"vocab_size"});
   const std::vector<int64_t> shape = {options["samples"], options["tokens"]};
   const int64_t vocab = options["vocab_size"];
   return {{"input_ids", draw.integers(vocab, shape)},
@@ -47,8 +45,6 @@ WorkloadTensors model_over_ulysses(const TensorsByName& local, MeshComm& comm,
 
 Workload ulysses_inputs_workload() {
   return {.name = "ulysses_inputs",
-          .about = "ids padded and sliced over ulysses, the model's output gathered and unpadded",
-          .options = {{"samples", 2}, {"tokens", 7}, {"vocab_size", 11}, {"hidden_size", 3}},
           .inputs = ulysses_inputs,
           .plain = plain_model,
           .sharded = model_over_ulysses};

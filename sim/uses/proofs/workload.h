@@ -21,6 +21,7 @@
 
 #include "comm/mesh_comm.h"
 #include "mesh/layout.h"
+#include "sim/case/scenario/known_workload.h"
 
 namespace shardproof::sim::proofs {
 
@@ -48,24 +49,10 @@ struct WorkloadTensor {
 
 using WorkloadTensors = std::vector<WorkloadTensor>;
 using TensorsByName = std::map<std::string, at::Tensor>;
-using Options = nlohmann::json;
-
-// An option of every workload: the inputs of the sharded function and the gradients of its outputs
-// are strided (transposed_memory in passes.h).
-inline constexpr const char* kStridedInputs = "strided_inputs";
-
-// An upper bound of options that count ranks.
-inline constexpr int64_t kMostRanks = 65536;
+using Options = nlohmann::json;  // {name: value}, all that the workload has
 
 // Dim 0, of samples or rows, is cut evenly over dp.
 inline Layout over_dp() { return Layout({Cut::even(0, "dp")}); }
-
-// Throws Error(kBadInput) unless each of these options is above 0.
-void require_positive(const Options& options, std::initializer_list<const char*> names);
-
-// Throws Error(kBadInput) unless the text of this option is one of `known`.
-void require_one_of(const Options& options, const char* name,
-                    const std::vector<std::string>& known);
 
 // Results of a sharded function besides its outputs.
 struct WorkloadNotes {
@@ -80,10 +67,9 @@ struct WorkloadNotes {
 };
 
 struct Workload {
-  std::string name;        // of letters, digits and '_'
-  std::string about = {};  // one sentence, for `describe`
-  // All options with their defaults; a scenario sets no others. An integer default takes integers.
-  Options options = Options::object();
+  std::string name;              // of letters, digits and '_'
+  std::string about = {};        // one sentence, for `describe`
+  WorkloadOptions options = {};  // a scenario sets no others
   std::function<WorkloadTensors(Draw& draw, const Options& options)> inputs;
   std::function<WorkloadTensors(const TensorsByName& full, const Options& options)> plain;
   // The outputs have the names of the plain ones; an intermediate value may be one. A rank that

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "sim/case/names.h"
 #include "sim/uses/proofs/built_in.h"
+#include "sim/uses/proofs/built_in_rows.h"
 
 namespace shardproof::sim::proofs {
 namespace {
@@ -35,11 +36,14 @@ void Workloads::add(Workload workload) {
     throw_bad_input(fmt::format("workload '{}' lacks inputs, plain or sharded", name),
                     "give all three functions");
   }
-  if (!workload.options.is_object()) {
-    throw_bad_input(fmt::format("the options of workload '{}' are not a map", name),
-                    "write {{\"name\", default}}");
+  if (std::ranges::count(workload.options, kStridedInputs, &Option::path) == 0) {
+    workload.options.push_back(strided_inputs_option());
   }
-  workload.options.emplace(kStridedInputs, false);
+  for (const WorkloadOption& option : workload.options) {
+    if (std::ranges::count(workload.options, option.path, &Option::path) == 1) continue;
+    throw_bad_input(fmt::format("workload '{}' has two options '{}'", name, option.path),
+                    "give each a name of its own");
+  }
   by_name_.emplace(name, std::move(workload));
 }
 
@@ -57,11 +61,19 @@ std::vector<KnownWorkload> Workloads::known() const {
 }
 
 Workloads built_in_workloads() {
-  return {column_parallel_workload(), mapping_workload(),       row_parallel_workload(),
-          cross_entropy_workload(),   dropout_workload(),       checkpoint_workload(),
-          broadcast_data_workload(),  logprob_workload(),       refit_workload(),
-          stream_init_workload(),     fused_logprob_workload(), context_logprob_workload(),
-          ulysses_inputs_workload()};
+  Workloads all;
+  for (Workload workload :
+       {column_parallel_workload(), mapping_workload(), row_parallel_workload(),
+        cross_entropy_workload(), dropout_workload(), checkpoint_workload(),
+        broadcast_data_workload(), logprob_workload(), refit_workload(), stream_init_workload(),
+        fused_logprob_workload(), context_logprob_workload(), ulysses_inputs_workload()}) {
+    const KnownWorkload& row =
+        *std::ranges::find(built_in_rows(), workload.name, &KnownWorkload::name);
+    workload.about = row.about;
+    workload.options = row.options;
+    all.add(std::move(workload));
+  }
+  return all;
 }
 
 }  // namespace shardproof::sim::proofs

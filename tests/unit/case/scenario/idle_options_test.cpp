@@ -18,9 +18,7 @@ Sentences idle(const std::string& text, const WorldChoice& world = {}) {
   return idle_options(only_case(text, world));
 }
 
-WorldChoice with_layer() {
-  return {.workloads = {{.name = "layer", .about = "", .options = nlohmann::json::object()}}};
-}
+WorldChoice with_layer() { return {.workloads = {{.name = "layer", .about = "", .options = {}}}}; }
 
 // The sentence about each of these settings, which all lack the same.
 Sentences each_idle(const Sentences& settings, const std::string& lack) {

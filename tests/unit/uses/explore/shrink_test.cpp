@@ -78,7 +78,10 @@ TEST_CASE("sizes that have to agree with an axis become smaller with it") {
                size(one, "parallel.tensor_parallel_size") &&
            size(one, "parallel.tensor_parallel_size") >= 2;
   };
-  const Shrunk shrunk = shrink_case(large, "wrong", refused_unless(rule), [] { return true; });
+  const WorkloadOptions options = {
+      {"ranks", 2, "", CountsRanks{"tp"}}, {"size", 8, "", CutOver{"tp"}}, {"uneven", false}};
+  const Shrunk shrunk = shrink_case(
+      large, "wrong", refused_unless(rule), [] { return true; }, options);
   CHECK(shrunk.settings["parallel.tensor_parallel_size"] == 2);
   CHECK(shrunk.settings["options"]["ranks"] == 2);
 }

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+#include "sim/uses/proofs/built_in_rows.h"
 #include "tests/support/said_by.h"
 
 namespace shardproof::sim::proofs {
@@ -38,14 +39,14 @@ TEST_CASE("a workload is found by its name, and only under one that is free") {
   CHECK(workloads.known().size() == 2);
 }
 
-TEST_CASE("a workload without one of its functions, or with options that are no map, is refused") {
+TEST_CASE("a workload without one of its functions, or with two options of a name, is refused") {
   Workloads workloads;
   for (int part = 0; part < 4; ++part) {
     Workload workload = named("w");
     if (part == 0) workload.inputs = nullptr;
     if (part == 1) workload.plain = nullptr;
     if (part == 2) workload.sharded = nullptr;
-    if (part == 3) workload.options = 3;
+    if (part == 3) workload.options = {{"size", 3}, {"size", 4}};
     CHECK_FALSE(takes(workloads, workload));
   }
   CHECK(workloads.empty());
@@ -73,11 +74,11 @@ TEST_CASE("draws come from the seed and their place: again the same, never the s
 std::string bad_input_of(const std::string& name, const Options& set) {
   const Workloads workloads = built_in_workloads();
   const Workload& workload = *workloads.find(name);
-  Options options = workload.options;
-  options.update(set);
   Draw draw(3);
   TensorsByName full;
   return tests::told_by(ErrorKind::kBadInput, [&] {
+    const Options options = checked_options(
+        {.name = name, .about = "", .options = workload.options}, set, throw_bad_input);
     for (const WorkloadTensor& input : workload.inputs(draw, options)) {
       full[input.name] = input.tensor;
     }
@@ -97,7 +98,8 @@ TEST_CASE("options that count no ranks, or cut no whole samples, are told from t
     }
     CHECK_THAT(bad_input_of(name, {{"samples", 5}, {"dp_ranks", 2}}),
                Contains("size 5, which does not divide by dp_ranks 2"));
-    CHECK_THAT(bad_input_of(name, {{"width", 7}, {"hidden", 7}, {"tp_ranks", 2}, {"tokens", 4}}),
+    const bool block = name == std::string("checkpointed_block");
+    CHECK_THAT(bad_input_of(name, {{block ? "hidden" : "width", 7}, {"tp_ranks", 2}}),
                Contains("size 7, which does not divide by tp_ranks 2"));
   }
   const char* const all_to_all = "all_to_all_with_all_to_all_backward";
@@ -112,6 +114,21 @@ TEST_CASE("options that count no ranks, or cut no whole samples, are told from t
              Contains("shape is [5, 3], whose first dim 2 ranks cannot trade"));
   CHECK_THAT(bad_input_of("refit", {{"data_parallel", "hybrid"}, {"trainer_dp", 3}}),
              Contains("trainer_dp is 3; give a multiple of 2"));
+}
+
+TEST_CASE(
+    "each mapping that an option names is a function, and each workload has the common option") {
+  for (const KnownWorkload& workload : built_in_rows()) {
+    INFO(workload.name);
+    CHECK(workload.options.back().path == kStridedInputs);
+    for (const WorkloadOption& option : workload.options) CHECK_FALSE(option.doc.empty());
+    if (workload.name != "mapping") continue;
+    for (const std::string& name : workload.options.front().choices) {
+      const bool rows = name.find("hidden") != std::string::npos;
+      const Options shape = rows ? Options{4, 6} : Options{4, 2, 6};
+      CHECK(bad_input_of("mapping", {{"mapping", name}, {"shape", shape}}).empty());
+    }
+  }
 }
 
 TEST_CASE("options that are no choice, or would be passed over, are named with what refuses them") {
@@ -141,16 +158,15 @@ TEST_CASE("options that are no choice, or would be passed over, are named with w
            {"checkpointed_block", {{"block", "none"}}, "option block is 'none'"},
            {"checkpointed_block",
             {{"norm", "without-output"}},
-            "option norm is 'without-output'; known are 'plain', 'checkpoint', "
-            "'without_output'"},
+            "option norm is 'without-output'; known are plain, checkpoint, without_output"},
            {"dropout_regions", {{"wrong_stream", "feature"}}, "option wrong_stream is 'feature'"},
            {"refit", {{"path", "none"}}, "option path is 'none'"},
            {"refit", {{"data_parallel", "ddp"}}, "option data_parallel is 'ddp'"},
            {"refit", {{"family", "mixtral"}}, "option family is 'mixtral'"},
            {"refit", {{"replicas", 0}}, "option replicas is 0"},
            {"column_parallel_linear",
-            {{"in_features", 2000000000}, {"out_features", 2000000000}},
-            "the options give an input the shape [4,12,2000000000], which takes"},
+            {{"in_features", 10000000}, {"out_features", 10000000}},
+            "the options give an input the shape [10000000,10000000], which takes"},
            {"stream_init", {{"axis", "dp"}}, "option axis is 'dp'"},
            {"stream_init", {{"ranks", 0}}, "option ranks is 0"}}) {
     CHECK_THAT(bad_input_of(row.workload, row.set), Catch::Contains(row.said));
