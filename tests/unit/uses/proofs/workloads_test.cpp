@@ -165,8 +165,8 @@ TEST_CASE("options that are no choice, or would be passed over, are named with w
            {"refit", {{"family", "mixtral"}}, "option family is 'mixtral'"},
            {"refit", {{"replicas", 0}}, "option replicas is 0"},
            {"column_parallel_linear",
-            {{"in_features", 10000000}, {"out_features", 10000000}},
-            "the options give an input the shape [10000000,10000000], which takes"},
+            {{"samples", 10000000}, {"tokens", 10000000}},
+            "the options give an input the shape [10000000,10000000,5], which takes"},
            {"stream_init", {{"axis", "dp"}}, "option axis is 'dp'"},
            {"stream_init", {{"ranks", 0}}, "option ranks is 0"}}) {
     CHECK_THAT(bad_input_of(row.workload, row.set), Catch::Contains(row.said));
