@@ -96,6 +96,13 @@ class Silence(cli_test.CommandTest):
             with self.subTest(name):
                 self.assertIn("observed no tensor of the golden", self.said_of(name, with_silence(other, 1), status=2))
 
+    def test_of_a_boundary_beside_a_reference(self):
+        """Each layout has boundaries of its own, so that they are not compared, and a silence there acts on nothing."""
+        case = SMALL.replace("num_hidden_layers: 1}", "num_hidden_layers: 2}") + (
+            "parallel: {pipeline_parallel_size: 2}\nreference: {mesh: {tp: 2}}\n"
+            "faults: [{kind: silence, rank: 1, label: model.layers.1.boundary}]\n")
+        self.assertIn("observed no tensor of the golden", self.said_of("reference", case, status=2))
+
     def test_where_float16_may_skip_the_step(self):
         """What a skip leaves out is excused, and no more."""
         case = (SCENARIOS / "found/part_of_a_sum_overflows.yaml").read_text()

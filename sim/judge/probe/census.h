@@ -16,6 +16,9 @@ namespace shardproof::sim::judge {
 // logprobs and the loss are of a step.
 bool is_of_microbatch(Phase phase, ObservationKind kind);
 
+// Whether a run of the case passes over what a rank observed, so that nothing misses it.
+bool is_left_out(const CaseSpec& spec, const Observation& observation);
+
 class Census {
  public:
   // `golden` must outlive the census.

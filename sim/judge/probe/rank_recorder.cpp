@@ -121,13 +121,6 @@ bool RankRecorder::listens(Phase phase) const {
   return phase == Phase::kForward || phase == Phase::kStep || spec_.record_activations;
 }
 
-bool RankRecorder::filtered(const Observation& observation) const {
-  if (!listens(observation.phase)) return true;
-  // Another layout that takes the golden's place has boundaries of its own.
-  if (observation.kind == ObservationKind::kBoundary && spec_.reference.is_set()) return true;
-  return !spec_.record_activations && is_of_microbatch(observation.phase, observation.kind);
-}
-
 const GoldenTensor* RankRecorder::golden_of(const Observation& observation, bool fed) const {
   const Phase phase = observation.phase == Phase::kRecompute ? Phase::kForward : observation.phase;
   return golden_->find(phase, observation.step,
@@ -157,7 +150,7 @@ const IndexPlan& RankRecorder::plan_of(const Observation& observation, const Gol
 void RankRecorder::observe(const Observation& observation) {
   SHARDPROOF_ASSERT(observation.kind != ObservationKind::kUnknown,
                     "a rank observed '" + observation.name + "' without its kind");
-  if (filtered(observation)) return;
+  if (!listens(observation.phase) || is_left_out(spec_, observation)) return;
   const auto start = std::chrono::steady_clock::now();
   const at::NoGradGuard no_grad;
   const at::Tensor tensor = observation.tensor.detach().cpu().contiguous();

@@ -58,7 +58,6 @@ class RankRecorder final : public Probe {
   RankReport finish();
 
  private:
-  bool filtered(const Observation& observation) const;
   const GoldenTensor* golden_of(const Observation& observation, bool fed) const;
   const IndexPlan& plan_of(const Observation& observation, const GoldenTensor& golden);
   void judge(const Observation& observation, const TensorView& local, ResultRow& row);

@@ -90,9 +90,8 @@ RankEnding run_rank(const RankMain& main, const CaseSpec& spec, RankEnv env,
       const bool is_named = has_initial(spec) && !spec.reference.is_set();
       const bool is_proof = observation.kind == ObservationKind::kFed ||
                             (observation.kind == ObservationKind::kInitial && !is_named);
-      const bool is_left_out =
-          !spec.record_activations && judge::is_of_microbatch(observation.phase, observation.kind);
-      const bool is_missed = !is_proof && !is_left_out;
+      const bool is_missed = !is_proof && observation.phase != Phase::kRecompute &&
+                             !judge::is_left_out(spec, observation);
       if (is_missed && injection.hides(observation.name, observation.step)) return false;
       return !inner || inner(observation);
     };
