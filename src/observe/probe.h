@@ -40,6 +40,9 @@ struct Observation {
   std::vector<std::string> partial_axes = {};
   // For a norm's output: its input and its weight, as this rank's layer read them.
   std::vector<at::Tensor> inputs = {};
+  // For a parameter with a wider master: what the forward reads until the next update. Undefined
+  // where there is no such copy.
+  at::Tensor leaf = {};
   // For a boundary: "received by stage 2 (chunk 1)".
   std::string site = {};
 };

@@ -344,14 +344,15 @@ void Trainer::set_batching(const BatchingOptions& batching, int64_t micro_batch_
 }
 
 void Trainer::observe_step(ObservationKind kind, const Parameter& parameter,
-                           const at::Tensor& tensor, const Layout* layout) {
+                           const at::Tensor& tensor, const Layout* layout, const at::Tensor& leaf) {
   if (!tensor.defined() || !setup_.probe.listens(Phase::kStep)) return;
   setup_.probe.observe({.kind = kind,
                         .name = observed_name(kind, parameter.name),
                         .phase = Phase::kStep,
                         .step = step_,
                         .tensor = tensor,
-                        .layout = layout ? *layout : parameter.layout});
+                        .layout = layout ? *layout : parameter.layout,
+                        .leaf = leaf});
 }
 
 void Trainer::observe_scalar(ObservationKind kind, const std::string& name, Phase phase,

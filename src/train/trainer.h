@@ -182,9 +182,9 @@ class Trainer {
   bool has_muon(size_t index) const;
   std::vector<MuonStep> muon_steps(const std::vector<at::Tensor>& grads);
   void update(const std::vector<at::Tensor>& grads, const std::vector<MuonStep>& matrices);
-  // `layout`: null for the parameter's.
+  // `layout`: null for the parameter's. `leaf`: of Observation.
   void observe_step(ObservationKind kind, const Parameter& parameter, const at::Tensor& tensor,
-                    const Layout* layout = nullptr);
+                    const Layout* layout = nullptr, const at::Tensor& leaf = {});
   void observe_scalar(ObservationKind kind, const std::string& name, Phase phase, int64_t step,
                       double value);
   double grad_factor() const;

@@ -81,7 +81,9 @@ void Trainer::update(const std::vector<at::Tensor>& grads, const std::vector<Muo
 void Trainer::observe_state() {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    observe_step(ObservationKind::kParameter, *parameters_[i], masters_[i]);
+    const Parameter& parameter = *parameters_[i];
+    observe_step(ObservationKind::kParameter, parameter, masters_[i], nullptr,
+                 store_->leaf_of(parameter));
     observe_step(ObservationKind::kExpAvg, *parameters_[i], states_[i].exp_avg);
     observe_step(ObservationKind::kExpAvgSq, *parameters_[i], states_[i].exp_avg_sq);
     observe_step(ObservationKind::kMomentumBuffer, *parameters_[i], states_[i].momentum_buffer);

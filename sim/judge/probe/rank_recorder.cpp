@@ -15,6 +15,7 @@
 #include "sim/judge/diff/index_plan.h"
 #include "sim/judge/diff/result_row.h"
 #include "sim/judge/diff/roundings.h"
+#include "sim/judge/probe/stale_leaf.h"
 #include "tensor/aten_view.h"
 
 namespace shardproof::sim::judge {
@@ -182,6 +183,9 @@ void RankRecorder::observe(const Observation& observation) {
   if (!own.empty() && !row.is_wrong() && row.problem.empty()) {
     const std::string rounded = rounded_through(local, spec_.precision);
     row.problem = rounded.empty() ? own : own + "; " + rounded;
+  }
+  if (observation.leaf.defined() && !row.is_wrong() && row.problem.empty()) {
+    row.problem = stale_leaf(observation.leaf.cpu(), tensor);
   }
   RowJudge::finish(row);
   if (row.phase == Phase::kForward) forward_digests_.emplace(forward_key(observation), row.digest);

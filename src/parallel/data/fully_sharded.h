@@ -43,6 +43,7 @@ class FullyShardedModel : public ParameterStore {
   std::vector<at::Tensor> take_gradients() override;
   void average(std::vector<at::Tensor>&) override {}
   void refresh() override {}
+  at::Tensor leaf_of(const Parameter&) const override { return {}; }
   // Drops whole parameters too. The next step waits for calls in flight.
   void abandon_step() override;
   // Waits for calls of an abandoned step, and drops their results and all whole parameters.

@@ -91,6 +91,10 @@ void ReplicatedModel::refresh() {
   for (const ParameterPtr& parameter : parameters_) refresh_leaf(*parameter);
 }
 
+at::Tensor ReplicatedModel::leaf_of(const Parameter& parameter) const {
+  return parameter.master.defined() ? parameter.tensor.detach() : at::Tensor();
+}
+
 void ReplicatedModel::abandon_step() {
   kept_.clear();
   for (const ParameterPtr& parameter : parameters_) {

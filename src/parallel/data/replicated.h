@@ -18,6 +18,7 @@ class ReplicatedModel : public ParameterStore {
   // all_reduce(avg) in buckets (average_parameter_gradients)
   void average(std::vector<at::Tensor>& grads) override;
   void refresh() override;
+  at::Tensor leaf_of(const Parameter& parameter) const override;
   void settle() override {}
   void abandon_step() override;
   std::shared_ptr<void> hold_whole() override { return nullptr; }

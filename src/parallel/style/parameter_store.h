@@ -38,6 +38,9 @@ class ParameterStore {
   virtual void average(std::vector<at::Tensor>& grads) = 0;
   // Makes what the forward reads equal to the masters, which have changed. No communication.
   virtual void refresh() = 0;
+  // What the forward reads in place of the parameter's master until the next refresh; undefined
+  // where the forward reads the master, or makes a copy when it needs one.
+  virtual at::Tensor leaf_of(const Parameter& parameter) const = 0;
   // Call it before the masters change from outside, and before the model ends: waits for calls of
   // an abandoned step, and drops what belongs to the old masters.
   virtual void settle() = 0;
