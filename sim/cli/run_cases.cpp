@@ -20,6 +20,7 @@
 #include "sim/report/results_json.h"
 #include "sim/report/run_folder.h"
 #include "sim/report/summary.h"
+#include "sim/uses/relations/relations.h"
 #include "sim/uses/runs/case_runs.h"
 
 namespace shardproof::sim::cli {
@@ -166,8 +167,13 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
       arguments.relations && arguments.shard_count == 1 && !results.empty() &&
       !run.info.interrupted && run.info.not_run.empty() &&
       std::ranges::all_of(results, [](const auto& result) { return result.may_be_refused; });
-  run.info.exit_status =
-      all_relations_refused ? kBadInput : status_of(results, run.info, arguments);
+  // Scenarios and the machine excuse what they skip; that no relation fits is no excuse.
+  const bool none_fits = arguments.relations && results.empty() && arguments.shard_count == 1 &&
+                         std::ranges::any_of(run.info.skipped, [](const CaseSpec& spec) {
+                           return spec.skip.starts_with(relations::kNoRelation);
+                         });
+  const bool no_relation = all_relations_refused || none_fits;
+  run.info.exit_status = no_relation ? kBadInput : status_of(results, run.info, arguments);
   files->finish(results, run.info);
   if (arguments.durations > 0) out << '\n' << report::slowest_text(results, arguments.durations);
   const report::SummaryParts parts{.results = results,
@@ -181,8 +187,9 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
                                    .program = command.program};
   out << report::summary_text(parts, report::wants_color() && !arguments.json_lines);
   job_summary.add(report::job_section(parts));
-  if (all_relations_refused) {
-    throw_bad_input("every changed case was refused: nothing was compared",
+  if (no_relation) {
+    throw_bad_input(none_fits ? "no relation says anything about these cases: nothing was compared"
+                              : "every changed case was refused: nothing was compared",
                     "choose other cases or relations with --filter");
   }
   if (finished != nullptr) *finished = std::move(results);

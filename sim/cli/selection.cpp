@@ -228,6 +228,10 @@ std::vector<CaseSpec> deal(const RunArguments& arguments, const std::vector<Case
 
 void unknown_case(const std::string& only, const std::vector<std::string>& names) {
   const std::string nearest = nearest_name(only, names);
+  if (relations::relation_of(only) != nullptr) {
+    throw_bad_input(fmt::format("--only {}: a relation is a case of `run --relations` alone", only),
+                    "give the command with --relations, or the name without its relation");
+  }
   throw_bad_input(fmt::format("--only {}: no case has this name", only),
                   nearest.empty() ? "`shardproof list` shows all names"
                                   : fmt::format("did you mean {}?", nearest));

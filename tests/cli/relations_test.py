@@ -32,7 +32,7 @@ EXPERTS = """
 name: t/experts
 model: {family: qwen3_moe, vocab_size: 16, hidden_size: 8, intermediate_size: 6, num_hidden_layers: 2, num_attention_heads: 2,
         head_dim: 2, config: {num_experts: 6, num_experts_per_tok: 2, moe_intermediate_size: 6, norm_topk_prob: true}}
-data: {lengths: [5, 8, 3, 6]}
+data: {lengths: [5, 8, 3, 6, 4, 7, 2, 5]}
 parallel: {data_parallel_size: 4, expert_parallel_size: 2, expert_tensor_parallel_size: 2}
 matrix:
   row:
@@ -131,6 +131,22 @@ class Relations(cli_test.CommandTest):
         self.run_to_end(*of_layers, "relation=", "--out", "all")
         self.assertEqual({case["verdict"]: case.get("may_be_refused") for case in self.results("all")["cases"]},
                          {"refused": True, "match": None})
+
+    def test_what_shows_nothing_is_no_match(self):
+        """Gradients that are all 0 beside a loss that is not, a change that changes nothing, and cases without relations."""
+        run = ("run", "case.yaml", "--relations", "--backend", "emulated", "--out", "nothing")
+        self.write("case.yaml", SMALL.split("run:")[0] + "run: {loss: {kind: preference, beta: 0}}\n")
+        self.run_to_end(*run, "--filter", "relation=channels_changed", status=2)
+        [case] = self.results("nothing")["cases"]
+        self.assertIn("nothing was compared that is not 0", case["message"])
+        self.write("case.yaml", "name: t/one\nworkload: train\ndata: {lengths: [5]}\nparallel: {tensor_parallel_size: 2}\n")
+        for relation in ("samples_reversed", "microbatches"):
+            done = self.run_to_end(*run, "--filter", f"relation={relation}", status=2)
+            self.assertIn("the case is what it was, which shows nothing", done.stdout)
+        self.write("case.yaml", "name: t/none\nworkload: mapping\nparallel: {tensor_parallel_size: 2}\n")
+        self.assertIn("no relation says anything about these cases: nothing was compared", self.run_to_end(*run, status=2).stderr)
+        done = self.run_to_end("run", "case.yaml", "--only", "t/none[relation=files]", status=2)
+        self.assertIn("a relation is a case of `run --relations` alone", done.stderr)
 
     def test_relations_run_instead_of_schedules(self):
         done = self.run_to_end("run", "small.yaml", "--relations", "--schedules", 2, status=2)

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -76,13 +77,14 @@ std::vector<int64_t> index_of(int64_t offset, const at::Tensor& tensor) {
 }
 
 // Nothing when all are equal or within the allowance; infinities of one sign are equal, and NaN is
-// within none. Of tensors that have to be equal to the bit, NaN are equal too.
+// within none. Of tensors that have to be equal to the bit, which are allowed nothing, NaN are
+// equal too.
 std::optional<Difference> difference_of(const std::string& name, const at::Tensor& first,
-                                        const at::Tensor& second, double allowed) {
+                                        const at::Tensor& second, std::optional<double> allowed) {
   const at::Tensor a = first.reshape(-1), b = second.reshape(-1);
   const at::Tensor error = (a - b).abs();
   const at::Tensor right =
-      a.eq(b).logical_or(allowed > 0 ? error.le(allowed) : a.ne(a).logical_and(b.ne(b)));
+      a.eq(b).logical_or(allowed ? error.le(*allowed) : a.ne(a).logical_and(b.ne(b)));
   const int64_t wrong = right.numel() - right.sum().item<int64_t>();
   if (wrong == 0) return {};
   const int64_t worst =
@@ -93,7 +95,7 @@ std::optional<Difference> difference_of(const std::string& name, const at::Tenso
                     .first = a[worst].item<double>(),
                     .second = b[worst].item<double>(),
                     .error = error[worst].item<double>(),
-                    .allowed = allowed,
+                    .allowed = allowed.value_or(0),
                     .wrong = wrong,
                     .count = right.numel()};
 }
@@ -188,7 +190,7 @@ Comparison compare_values(const CaseSpec& spec, const Values& first, const Value
     scales.add(facts_of(name, value), /*finite=*/true);
   }
   Comparison comparison;
-  std::optional<double> trained, scored;  // largest magnitudes of the first case
+  std::map<ObservationKind, std::optional<double>> magnitudes;  // the largest of the first case
   for (const Place& place : places) {
     const std::string& name = place.name;
     const auto a = first.find(name), b = second.find(name);
@@ -201,14 +203,14 @@ Comparison compare_values(const CaseSpec& spec, const Values& first, const Value
       GoldenTensor facts = facts_of(name, a->second);
       facts.phase_scale = scales.of_phase(facts);
       const double allowed = exact ? 0 : tolerance.allowance(facts);
-      found = difference_of(name, a->second, b->second, allowed);
+      found = difference_of(name, a->second, b->second,
+                            exact ? std::nullopt : std::optional<double>(allowed));
       ++comparison.tensors;
       comparison.elements += a->second.numel();
-      const bool trains =
-          facts.kind == ObservationKind::kGradient || facts.kind == ObservationKind::kLoss;
-      std::optional<double>& seen = trains ? trained : scored;
-      if (trains || facts.kind == ObservationKind::kLogprobs)
-        seen = std::max(seen.value_or(0), facts.scale);
+      std::optional<double>& seen = magnitudes[facts.kind];
+      seen = std::max(seen.value_or(0), facts.scale);
+      const bool is_whole = exact || a->second.isfinite().all().item<bool>();
+      if (!is_whole && comparison.not_finite.empty()) comparison.not_finite = name;
       const double ratio = allowed > 0 ? largest(a->second - b->second) / allowed : 0;
       if (ratio > comparison.worst_ratio) {
         comparison.worst_ratio = ratio;
@@ -217,8 +219,12 @@ Comparison compare_values(const CaseSpec& spec, const Values& first, const Value
     }
     if (found && !comparison.difference) comparison.difference = found;
   }
-  const std::optional<double>& all = trained ? trained : scored;
-  comparison.is_empty = comparison.tensors == 0 || (all && *all == 0);
+  using enum ObservationKind;
+  // A loss that is not 0 says nothing of gradients that are.
+  const ObservationKind all = magnitudes[kGradient] ? kGradient
+                              : magnitudes[kLoss]   ? kLoss
+                                                    : kLogprobs;
+  comparison.is_empty = comparison.tensors == 0 || magnitudes[all] == 0.0;
   return comparison;
 }
 
@@ -291,6 +297,16 @@ void RelationRuns::start(const CaseSpec& named, const run::CaseRunner::Done& don
 void RelationRuns::start_pair(const std::shared_ptr<Job>& job) {
   const Relation& relation = *job->relation;
   job->pair.emplace(related_pair(relation, job->base->variant));
+  if (is_unchanged(relation, *job->pair)) {
+    judge::CaseResult result = without_values(
+        job->named, Verdict::kRefused,
+        fmt::format("with {} the case is what it was, which shows nothing", relation.changed));
+    result.kind = ResultKind::kRefused;
+    result.as_expected = result.may_be_refused = true;
+    result.unexpected.clear();
+    job->ended = true;
+    return job->done(std::move(result));
+  }
   const auto start_one = [&](const Variant& variant, const char* name, std::optional<Ran>& ran) {
     const std::string folder = (fs::path(job->folder) / name).string();
     CaseSpec spec = write_variant(variant, folder);
@@ -365,12 +381,15 @@ void RelationRuns::compare(Job& job, judge::CaseResult& result) {
   result.worst_tensor = found.worst_tensor;
   result.verdict = Verdict::kMatch;
   result.as_expected = true;
-  if (!found.difference && found.is_empty && !job.named.expect.nothing_counted) {
+  const bool is_empty = !found.difference && found.is_empty && !job.named.expect.nothing_counted;
+  if (is_empty || !found.not_finite.empty()) {
     result.verdict = Verdict::kBadInput;
     result.kind = ResultKind::kBadInput;
     result.as_expected = false;
-    result.message = "nothing was compared that is not 0";
+    result.message = is_empty ? "nothing was compared that is not 0"
+                              : found.not_finite + " of the case itself is not finite";
     result.unexpected = "the relation would show nothing";
+    return;
   }
   if (!found.difference) return;
   result.verdict = Verdict::kMismatch;

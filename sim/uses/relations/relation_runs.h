@@ -27,9 +27,10 @@ struct Comparison {
   int64_t tensors = 0, elements = 0;
   double worst_ratio = 0;  // largest used share of an allowance
   std::string worst_tensor;
-  // Whether it would show nothing: no tensor was compared, or in the first case the loss and all
-  // gradients are 0, or where nothing trains all logprobs.
+  // Whether it would show nothing: no tensor was compared, or in the first case all gradients are
+  // 0, or without gradients the loss, or where nothing trains all logprobs.
   bool is_empty = true;
+  std::string not_finite = {};  // the first tensor of the first case with such an element, if any
 };
 
 // By the float64 rule of tolerance.h. Both after bring_back(). With `exact`, the bits must be

@@ -1,5 +1,9 @@
 #include "sim/uses/relations/relations.h"
 
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
 #include "base/error.h"
 #include "sim/case/names.h"
 
@@ -76,6 +80,22 @@ RelatedPair related_pair(const Relation& relation, const Variant& variant) {
   return pair;
 }
 
+bool is_unchanged(const Relation& relation, const RelatedPair& pair) {
+  if (relation.change == nullptr && relation.change_weights == nullptr) return false;
+  const auto same = [](const at::Tensor& a, const at::Tensor& b) {
+    return a.defined() == b.defined() && (!a.defined() || at::equal(a, b));
+  };
+  const Variant &a = pair.first, &b = pair.second;
+  const bool same_batch = std::ranges::all_of(kBatchTensors, [&](const BatchTensor& one) {
+    return same(a.batch.*one.tensor, b.batch.*one.tensor);
+  });
+  const auto same_weight = [&](const auto& x, const auto& y) {
+    return x.first == y.first && same(x.second, y.second);
+  };
+  return to_json(a.spec) == to_json(b.spec) && same_batch &&
+         std::ranges::equal(a.weights, b.weights, same_weight);
+}
+
 void bring_back(const Relation& relation, const RelatedPair& pair, Values& first, Values& second) {
   pair.maps.back(second);
   if (relation.back != nullptr) relation.back(pair.first, pair.second, first, second);
@@ -100,7 +120,7 @@ std::vector<CaseSpec> with_relations(const std::vector<CaseSpec>& cases) {
     }
     if (related.size() > before) continue;
     related.push_back(spec);
-    related.back().skip = first_reason;
+    related.back().skip = spec.skip.empty() ? kNoRelation + first_reason : spec.skip;
   }
   return related;
 }

@@ -53,11 +53,15 @@ struct RelatedPair {
   WeightMaps maps;
 };
 RelatedPair related_pair(const Relation& relation, const Variant& variant);
+// Whether the change left spec, weights and batch as they were, so that it would show nothing.
+bool is_unchanged(const Relation& relation, const RelatedPair& pair);
 // Brings both to what is compared.
 void bring_back(const Relation& relation, const RelatedPair& pair, Values& first, Values& second);
 
 // Cases run with --relations: each model case once for each relation that fits, which its name
-// tells. A case of which none says anything is there once, with the reason as its `skip`.
+// tells. A case of which none says anything is there once, with kNoRelation and the reason as its
+// `skip`, or with the scenario's own.
+inline const std::string kNoRelation = "no relation says anything about it: ";
 std::vector<CaseSpec> with_relations(const std::vector<CaseSpec>& cases);
 // The relation in a name that with_relations made; null for others.
 const Relation* relation_of(const std::string& name);

@@ -241,9 +241,35 @@ TEST_CASE("values that are all 0 show nothing of a relation") {
   const at::Tensor zero = at::zeros({2}, at::kDouble), one = at::ones({2}, at::kDouble);
   CHECK(is_empty({}));
   CHECK(is_empty({{"loss", zero}, {"grad.a", zero}, {"logprobs", one}}));
+  CHECK(is_empty({{"loss", one}, {"grad.a", zero}, {"logprobs", one}}));
   CHECK(is_empty({{"logprobs", zero}}));
   CHECK_FALSE(is_empty({{"loss", zero}, {"grad.a", one}}));
   CHECK_FALSE(is_empty({{"logprobs", one}}));
+}
+
+TEST_CASE("a value that is no number is within no allowance, and equal only to the bit") {
+  const Values values = {{"loss", at::ones({}, at::kDouble)},
+                         {"grad.a", at::full({2}, NAN, at::kDouble)}};
+  CHECK(compare_values(small_llama(), values, values, true).not_finite.empty());
+  CHECK_FALSE(compare_values(small_llama(), values, values, true).difference);
+  const Comparison near = compare_values(small_llama(), values, values, false);
+  REQUIRE(near.difference);
+  CHECK(near.difference->tensor == "grad.a");
+  CHECK(near.not_finite == "grad.a");
+}
+
+TEST_CASE("a change that leaves the case as it was is known") {
+  const auto unchanged = [](const char* name, int64_t samples) {
+    CaseSpec spec = small_llama();
+    spec.data.batch_size = samples;
+    spec.data.lengths.resize(std::min<size_t>(spec.data.lengths.size(), size_t(samples)));
+    const Relation& relation = relation_called(name);
+    return is_unchanged(relation, related_pair(relation, load_variant(spec)));
+  };
+  CHECK(unchanged("samples_reversed", 1));
+  CHECK_FALSE(unchanged("samples_reversed", 3));
+  CHECK_FALSE(unchanged("files", 1));
+  CHECK_FALSE(unchanged("heads_reversed", 1));
 }
 
 TEST_CASE("the first difference is that of the computation's order, with its largest error") {
