@@ -28,6 +28,7 @@ ReferenceWeights::InUse::InUse(const ReferenceWeights& reference, Trainer& train
   trainer_.set_masters(reference.masters());
 }
 
-ReferenceWeights::InUse::~InUse() { trainer_.set_masters(aside_); }
+// It makes no calls: other ranks may not have thrown.
+ReferenceWeights::InUse::~InUse() { trainer_.copy_masters(aside_); }
 
 }  // namespace shardproof

@@ -67,7 +67,7 @@ std::string broadcast_text(const std::string& text, Communicator& group, at::Dev
   const bool is_root = group.rank() == kRoot;
   if (length <= 0 || (is_root && length != std::ssize(text))) {
     throw_failed(fmt::format("the announcement of a refit has {} bytes", length),
-                 "check what rank 0 of the trainer sends first", "aborted");
+                 "check what rank 0 of the trainer sends first");
   }
   at::Tensor bytes = at::empty({length}, at::kByte);
   if (is_root) std::copy(text.begin(), text.end(), bytes.data_ptr<uint8_t>());

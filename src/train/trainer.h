@@ -162,6 +162,9 @@ class Trainer {
   // Sets other weights of the same model, one per parameter, with the shapes of masters(), and
   // updates the leaves. Optimizer and scheduler stay. No communication, but it settles.
   void set_masters(const std::vector<at::Tensor>& masters);
+  // The same, for the end of a pass without backwards that may have thrown: it makes no calls, and
+  // the next step settles.
+  void copy_masters(const std::vector<at::Tensor>& masters);
   // Waits for the calls that a step left in flight when it threw, and drops their results. The next
   // step does so too; call it where none follows. Every rank must have thrown, or call it later.
   void settle();

@@ -119,9 +119,14 @@ void Trainer::restore(const std::vector<at::Tensor>& masters, std::vector<Optimi
 }
 
 void Trainer::set_masters(const std::vector<at::Tensor>& masters) {
+  settle();
+  copy_masters(masters);
+}
+
+void Trainer::copy_masters(const std::vector<at::Tensor>& masters) {
   SHARDPROOF_ASSERT(masters.size() == masters_.size(), "a master for each parameter");
   const at::NoGradGuard no_grad;
-  settle();
+  store_->settle();  // without a backward it waits for nothing
   for (size_t i = 0; i < masters.size(); ++i) masters_[i].copy_(masters[i]);
   store_->refresh();
 }
