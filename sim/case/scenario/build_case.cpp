@@ -9,6 +9,7 @@
 #include "base/count_of.h"
 #include "base/error.h"
 #include "base/read_text.h"
+#include "base/stage_layout.h"
 #include "sim/case/idle_options.h"
 #include "sim/case/names.h"
 #include "sim/case/scenario/blocks.h"
@@ -263,6 +264,8 @@ void set_parallel(const Settings& settings, ParallelSpec& parallel) {
   const std::string blamed = settings.given_below("parallel.");
   const Mesh mesh = read_outside(settings, blamed.empty() ? "world.size" : blamed,
                                  [&] { return parallel.mesh(); });
+  read_outside(settings, "parallel.pp.layout",
+               [&] { return read_layout(parallel.pp_options.layout); });
   if (!settings.given("world.size")) return;
   const auto world_size = settings.get<int64_t>("world.size");
   if (world_size != mesh.world_size()) {
@@ -298,6 +301,12 @@ void check_expected(const Settings& settings, const CaseSpec& spec) {
                                               : Verdict::kMismatch;
     settings.fail(path, fmt::format("{} is {}, which no {} has", path, *value, expect.verdict),
                   fmt::format("name the verdict that has it: expect: {{verdict: {}, ..}}", due));
+  }
+  if (expect.nothing_counted && !fits(Verdict::kMatch)) {
+    settings.fail("expect.nothing_counted",
+                  fmt::format("expect.nothing_counted is of a match, and expect.verdict is {}",
+                              expect.verdict),
+                  "leave one of them out");
   }
 }
 

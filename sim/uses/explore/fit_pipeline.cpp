@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/pipeline_schedules.h"
+#include "base/stage_layout.h"
 #include "sim/case/names.h"
 #include "sim/uses/explore/fitted_settings.h"
 
@@ -22,6 +23,12 @@ constexpr const char *kRefPp = "reference.mesh.pp", *kSchedule = "parallel.pp.sc
                      *kHeads = "model.num_nextn_predict_layers";
 constexpr const char* kCounts[] = {"parallel.pp.count_embedding", "parallel.pp.count_head"};
 constexpr int64_t kMostStages = 4;
+
+int64_t layers_in(const std::string& layout) {
+  int64_t layers = 0;
+  for (const std::string& stage : read_layout(layout)) layers += std::ranges::count(stage, 't');
+  return layers;
+}
 
 class PipelineFit : private FittedSettings {
  public:
@@ -120,11 +127,13 @@ class PipelineFit : private FittedSettings {
     if (!has(kLayout)) return;
     for (const char* path : {kFirst, kLast, kCounts[0], kCounts[1]}) drop(path);
     const int64_t stages = all.front() * size(kChunks, 1);
+    const bool in_files = has("model.folder") || has("data.case");
+    int64_t layers = in_files ? layers_in(settings_[kLayout]) : size(kLayers, 2);
     const bool empty = has_stage_without_layers(settings_[kLayout]) ||
-                       (is_fixed(kLayers) && size(kLayers, 2) < stages);
-    if (!empty && size(kLayers, 2) < stages) set(kLayers, stages);
+                       ((is_fixed(kLayers) || in_files) && layers < stages);
+    if (!empty && layers < stages) set(kLayers, layers = stages);
     // The first stage has most layers; or none, and then the last one has them.
-    const int64_t each = empty ? 0 : 1, rest = size(kLayers, 2) - each * stages;
+    const int64_t each = empty ? 0 : 1, rest = layers - each * stages;
     std::string text = "E" + std::string(static_cast<size_t>(empty ? 0 : 1 + rest), 't');
     for (int64_t stage = 1; stage < stages; ++stage) {
       const bool takes_rest = empty && stage == stages - 1;

@@ -133,7 +133,8 @@ void keep_layers_within(const CaseSettings& settings, int64_t before, int64_t la
 void add_sizes(const CaseSettings& settings, const WorkloadOptions& options,
                std::vector<Edit>& edits) {
   for (const CaseOption& key : case_schema().keys()) {
-    if (!is_size(key)) continue;
+    const bool in_files = settings.contains("model.folder") || settings.contains("data.case");
+    if (!is_size(key) || (in_files && key.path.starts_with("model."))) continue;
     const int64_t size = size_at(settings, key), low = static_cast<int64_t>(key.low);
     std::set<int64_t> smaller = {low, 2, 4, 8, size / 2, size - 1};
     for (const int64_t target : smaller) {

@@ -6,6 +6,7 @@
 
 #include "base/count_of.h"
 #include "base/error.h"
+#include "base/stage_layout.h"
 
 namespace shardproof {
 namespace {

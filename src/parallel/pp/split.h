@@ -50,8 +50,4 @@ struct StageParts {
 std::vector<StageParts> split_model(int64_t layers, const Placement& placement,
                                     const SplitRules& rules, int64_t extra_heads = 0);
 
-// The entries of a layout with repetitions written out: "Et|(t|)*2L" is {"Et", "t", "t", "L"}.
-// Throws Error(kBadInput) with the position if the text cannot be read.
-std::vector<std::string> read_layout(const std::string& layout);
-
 }  // namespace shardproof

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "base/stage_layout.h"
 #include "tests/support/said_by.h"
 
 namespace shardproof::tests {

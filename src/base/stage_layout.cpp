@@ -1,10 +1,10 @@
-// Reads the text of a layout.
+#include "base/stage_layout.h"
+
 #include <fmt/format.h>
 
 #include <string_view>
 
 #include "base/error.h"
-#include "parallel/pp/split.h"
 
 namespace shardproof {
 namespace {
