@@ -52,6 +52,9 @@ std::string unknown_axis(const std::string& axis) {
     const size_t end = std::min(axis.find_first_of("+,", begin), axis.size());
     const std::string name = whole_axis(axis.substr(begin, end - begin));
     const auto at = std::find(known.begin(), known.end(), name);
+    if (name.find(" holders of ") != name.npos) {
+      return "'" + name + "' is a group of ranks and no axis; select its calls by their label";
+    }
     if (at == known.end()) return "unknown axis '" + name + "'";
     if (at < last) return "'" + axis + "' is not in the order of the mesh";
     last = at;

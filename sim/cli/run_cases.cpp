@@ -167,7 +167,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
       arguments.relations && arguments.shard_count == 1 && !results.empty() &&
       !run.info.interrupted && run.info.not_run.empty() &&
       std::ranges::all_of(results, [](const auto& result) { return result.may_be_refused; });
-  // Scenarios and the machine excuse what they skip; that no relation fits is no excuse.
+  // Scenarios and the machine excuse what they skip; that no relation fits excuses nothing.
   const bool none_fits = arguments.relations && results.empty() && arguments.shard_count == 1 &&
                          std::ranges::any_of(run.info.skipped, [](const CaseSpec& spec) {
                            return spec.skip.starts_with(relations::kNoRelation);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "base/error.h"
 #include "base/text_file.h"
 #include "base/utf8.h"
+#include "sim/case/scenario/schema.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/outputs.h"
 #include "sim/cli/selection.h"
@@ -36,6 +38,8 @@ constexpr size_t kShownLine = 400;  // bytes of a finding in the head of the fil
 constexpr const char* kShrunkFrom = "# Shrunk from ";
 
 // The case of this name; of a scenario of one case, that one.
+std::string first_line_of(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 explore::CaseSettings settings_of_case(const Scenario& scenario, const std::string& name) {
   std::vector<std::string> names;
   const std::string only = judge::name_without_schedule(name);
@@ -105,11 +109,11 @@ class Shrink {
     }
     if (before.verdict == Verdict::kBadInput) {
       std::cerr << "shardproof: the case is bad input, which is not shrunk: "
-                << printable(explore::failure_text(before), kShownLine) << "\n";
+                << printable(first_line_of(explore::failure_text(before)), kShownLine) << "\n";
       return 2;
     }
-    std::cout << "the case fails: " << printable(explore::failure_text(before), kShownLine)
-              << std::endl;
+    std::cout << "the case fails: "
+              << printable(first_line_of(explore::failure_text(before)), kShownLine) << std::endl;
     const explore::Shrunk shrunk = explore::shrink_case(
         settings, signature, [&](const auto& cases) { return tried.signatures_of(cases); },
         [this] { return in_time(); },
@@ -145,7 +149,8 @@ class Shrink {
     if (kept.signature.empty()) return "match";
     const auto* const found = tried.ending_of(kept.edited);
     if (found == nullptr || found->text.empty()) return kept.signature;
-    return found->text.substr(0, found->text.find('\n'));
+    const bool zeros = explore::without_cause(kept.signature).ends_with(explore::kOfZeros);
+    return first_line_of(found->text) + (zeros ? ", with all gradients 0" : "");
   }
 
   void write(const explore::TriedCases& tried, const explore::CaseSettings& before,
@@ -160,11 +165,13 @@ class Shrink {
     // A case without faults is to match once it is corrected.
     if (settings.contains("faults") && found.verdict != Verdict::kInternal) {
       settings["expect.verdict"] = name_of(found.verdict);
-      if (found.kind != ResultKind::kUnresolved) settings["expect.kind"] = name_of(found.kind);
+      const auto& kinds = case_schema().find("expect.kind")->choices;
+      const std::string kind = name_of(found.kind);
+      if (std::ranges::count(kinds, kind) > 0) settings["expect.kind"] = kind;
     }
     const std::string head =
-        fmt::format("{}\nShrunk from {}{}.", printable(found.text, kShownLine), run_.paths.front(),
-                    run_.only.empty() ? "" : ", case " + run_.only);
+        fmt::format("{}\nShrunk from {}{}.", printable(first_line_of(found.text), kShownLine),
+                    run_.paths.front(), run_.only.empty() ? "" : ", case " + run_.only);
     const std::string text = explore::scenario_text(settings, head);
     write_text_file(out_, text);
     std::cout << fmt::format(

@@ -193,12 +193,26 @@ std::optional<EndingVerdict> of_grounds(const CaseResult& result) {
   return EndingVerdict{Verdict::kBadInput, ResultKind::kBadInput, empty};
 }
 
+// What ranks refuse after a planted fault lies not in the file: the fault made them throw.
+std::optional<EndingVerdict> of_endings(const Judged& judged) {
+  auto verdict = judge_endings(judged.endings, judged.result.spec.parallel.ranks());
+  const auto has = [&](const auto& holds) { return std::ranges::any_of(judged.endings, holds); };
+  const bool fired = has([](const RankEnding& ending) {
+    return std::ranges::any_of(ending.faults, &FaultNote::fired);
+  });
+  const bool refused =
+      verdict && (verdict->verdict == Verdict::kRefused || verdict->verdict == Verdict::kBadInput);
+  if (refused && fired && !has(&RankEnding::shortage)) {
+    verdict->verdict = Verdict::kFailed;
+    verdict->kind = ResultKind::kThrew;
+  }
+  return verdict;
+}
+
 // The first non-empty verdict counts. The case matches only when all detectors return empty ones.
 constexpr std::optional<EndingVerdict> (*kDetectors[])(Judged& judged) = {
     // A world that ended early holds values of unfinished work, which prove nothing.
-    [](Judged& judged) {
-      return judge_endings(judged.endings, judged.result.spec.parallel.ranks());
-    },
+    [](Judged& judged) { return of_endings(judged); },
     // Without every rank's report no later detector sees the whole case.
     [](Judged& judged) { return judged.unreadable; },
     // A wrong tensor names its position in the computation and the call that altered it.

@@ -206,7 +206,7 @@ std::string failure_signature(const judge::CaseResult& result) {
     const judge::Divergence& found = *result.divergence;
     const std::string& cause = found.likely.empty() ? found.pattern : found.likely;
     // A case whose gradients are all 0 would show little, or be refused, once it does not fail.
-    const char* zeros = result.account.grounds.is_empty ? " of zeros" : "";
+    const char* zeros = result.account.grounds.is_empty ? kOfZeros : "";
     return fmt::format("{} {}{}{}{}", signature, without_numbers(found.tensor), zeros, kBeforeCause,
                        without_numbers(first_clause(without_holders(cause))));
   }

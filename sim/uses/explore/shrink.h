@@ -48,6 +48,8 @@ std::string failure_signature(const judge::CaseResult& result);
 
 // A signature without its pattern or cause.
 std::string without_cause(const std::string& signature);
+// What the signature of a case whose gradients are all 0 has, before its cause.
+inline constexpr const char* kOfZeros = " of zeros";
 
 // "mismatch (values): grad.model.layers.0.mlp.down_proj.weight of step 1: <pattern>; <cause>"
 std::string failure_text(const judge::CaseResult& result);
