@@ -189,7 +189,7 @@ TESTED = {
     ("src/random/rng_seeds.cpp", "kModelOffset"): ("unit/random/rng_tracker_test.cpp", ["1024 + 100 * 17 = 2718 + 6"]),
     ("src/base/seed.h", "kMaxGeneratorSeed"): ("unit/random/rng_tracker_test.cpp", ["most - 1024 - 2904", "most - 1024 - 2903"]),
     ("src/mesh/mesh.h", "kMaxWorldSize"): ("unit/mesh/mesh_test.cpp", ["world_size() == 65536", "dp=65537"]),
-    ("src/parallel/pp/layout.cpp", "kLongest"): ("unit/parallel/pp/split_test.cpp", ["more than 100000 parts"]),
+    ("src/base/stage_layout.cpp", "kLongest"): ("unit/parallel/pp/split_test.cpp", ["more than 100000 parts"]),
     ("src/tensor/safetensors_header.h", "kMaxSafetensorsDims"): ("unit/tensor/safetensors_test.cpp", ["more than 32 dims"]),
 }
 
@@ -212,7 +212,7 @@ OTHERWISE = {
         "src/optim/muon.cpp": "kA kB kC kLeastNorm kSteps",
         "golden/kept_streams.cpp": "kPartsOffset kStageOffset", "golden/weight_terms.cpp": "16", "src/logprob/row_loops.h": "kRounding p power r",
         "src/model/moe/selection.cpp": "kLeastSum", "src/model/moe/side_losses.cpp": "scores",
-        "src/parallel/pp/layout.cpp": "count", "src/train/grad_norm.cpp": "coefficient", "src/train/loss.cpp": "rounding"},
+        "src/base/stage_layout.cpp": "count", "src/train/grad_norm.cpp": "coefficient", "src/train/loss.cpp": "rounding"},
     "the default of a key or option, which scenarios give": {
         "golden/golden_main.cpp": "kFirstMembers", "src/base/training_choices.h": "*", "src/model/batch.h": "seq_len",
         "src/model/config.cpp": "1e-6 kv_rank nope q_rank query_pre_attn_scalar rope value", "src/model/config.h": "*",
