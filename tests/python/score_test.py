@@ -1,6 +1,7 @@
 """`shardproof score`: the faults that fit, what it says of a suite of which one test sees little, and its statuses."""
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import json
@@ -11,12 +12,14 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE.parent / "support")]
 
 import in_fork  # noqa: E402
+import ranks  # noqa: E402,F401 (imports what ranks need)
 import shardproof.command  # noqa: E402
 from processes import process_of, wait_for  # noqa: E402
 from said import FolderTest  # noqa: E402
@@ -239,8 +242,43 @@ class Ends(FolderTest):
         self.assertEqual([one["ended_before"] for one in result], [False] * 4 + [True, False])
 
 
+class InFork:
+    """As subprocess.Popen of a Python that would import what this process has: torch takes seconds for each fault."""
+
+    def __init__(self, words, env, stdout, **_):
+        forget = ("shardproof.pytest_plugin", "shardproof.score.planting", "shardproof.score.results")
+        self._process = in_fork.start(self.begin, words[2:], os.getcwd(), env, (stdout, stdout), forget)
+        self.pid = self._process.pid
+
+    def wait(self, timeout=None):
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("", timeout)
+        return self._process.exitcode
+
+    @staticmethod
+    def begin(words):
+        """Of python -B: -c TEXT, or -m pytest and its words. What is imported already is watched at once."""
+        os.setsid()
+        planting = importlib.import_module("shardproof.score.planting")
+        for name, watch in (("torch.distributed.distributed_c10d", planting.wrap_gloo),
+                            ("torch.optim.optimizer", planting.watch_steps),
+                            ("torch.nn.modules.module", planting.watch_modules)):
+            watch(importlib.import_module(name))
+        if words[0] == "-c":
+            return exec(words[1], {"__name__": "__main__"})
+        return importlib.import_module("pytest").main(words[2:])
+
+
+def main_in_forks(arguments):
+    forks = SimpleNamespace(Popen=InFork, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
+    with mock.patch.object(command, "subprocess", forks):
+        return shardproof.command.main(arguments)
+
+
 class Suites(unittest.TestCase):
-    """The suite in score_cases.py. The backend's extension is built if it was not."""
+    """The suite in score_cases.py. The backend's extension is built if it was not. What Python's start and its imports plant,
+    the script and pytest show, which each fault starts anew."""
 
     @classmethod
     def setUpClass(cls):
@@ -249,11 +287,11 @@ class Suites(unittest.TestCase):
     def setUp(self):
         self.json = Path(self.enterContext(tempfile.TemporaryDirectory())) / "score.json"
 
-    def run_in(self, folder, *arguments, anew=False):
+    def run_in(self, folder, *arguments, main=shardproof.command.main, anew=False):
         environment = dict(os.environ, PYTHONPATH=str(HERE.parents[1] / "python"), SHARDPROOF_CHECKER="python")
         arguments = ["score", "--json", str(self.json), *arguments]
         if not anew:
-            return in_fork.run(shardproof.command.main, arguments, folder, environment, 300)
+            return in_fork.run(main, arguments, folder, environment, 300)
         return subprocess.run([sys.executable, "-B", "-m", "shardproof", *arguments],
                               cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
@@ -281,7 +319,7 @@ class Suites(unittest.TestCase):
 
     def test_worlds_of_several_sizes(self):
         """A fault of a rank that the smaller worlds lack."""
-        done = self.run_in(HERE, "--kinds", "drop", "--", sys.executable, "-B", "-c", SIZES)
+        done = self.run_in(HERE, "--kinds", "drop", "--", sys.executable, "-B", "-c", SIZES, main=main_in_forks)
         self.assertIn("1 of 1 fault was noticed", done.stdout, done.stderr)
 
     @unittest.skipUnless(importlib.util.find_spec("pytest"), "pytest is not installed")
@@ -290,7 +328,8 @@ class Suites(unittest.TestCase):
         """No fault is in the golden: rank 1 is not in it, and what rank 0 sends there is right."""
         (self.json.parent / "test_it.py").write_text(LAYOUTS)
         done = self.run_in(self.json.parent, "--kinds", "drop", "--", sys.executable, "-B", "-m", "pytest", "-p",
-                           "shardproof.pytest_plugin", "-p", "no:cacheprovider", f"--basetemp={self.json.parent}/runs", "test_it.py")
+                           "shardproof.pytest_plugin", "-p", "no:cacheprovider", f"--basetemp={self.json.parent}/runs", "test_it.py",
+                           main=main_in_forks)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual([(one["rank"], one["by"]) for one in json.loads(self.json.read_text())["faults"]],
                          [(0, ["test_it.py::test_numbers[dp2]"]), (1, ["test_it.py::test_numbers[dp2]"])], done.stdout)
