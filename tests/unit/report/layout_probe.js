@@ -1,5 +1,5 @@
 // Put into a copy of the page, which lies in a frame: looks at every text as the browser lays it out, and writes what is
-// wrong with it into <pre id="layout-probe"> of the page around it, as JSON.
+// wrong with it into <pre class="layout-probe" id="found-NAME"> of the page around the frame NAME, as JSON.
 addEventListener("load", () => {
   const target = document.getElementById(location.hash.slice(1)), at = target?.getBoundingClientRect();
   const reached = { id: target?.id, open: target?.open, inView: at && at.top >= 0 && at.top < innerHeight,
@@ -88,7 +88,8 @@ addEventListener("load", () => {
   const drawn = boxes.filter((box) => box.drawing).length;
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const found = parent.document.createElement("pre");
-  found.id = "layout-probe";
+  found.className = "layout-probe";
+  found.id = `found-${window.name}`;
   found.textContent = JSON.stringify({ width: innerWidth, dark, brightness: light(ground(document.body)),
                                        texts: boxes.length, drawn, problems, reached });
   parent.document.body.append(found);

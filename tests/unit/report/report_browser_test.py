@@ -4,7 +4,6 @@ sideways, and every text stands out from what is below it.
 Without chromium the test installs it where it may (root, Debian); else it counts as skipped."""
 
 import html
-import itertools
 import json
 import os
 import re
@@ -105,22 +104,32 @@ def write_run(folder):
     (Path(folder) / "timeline.json").write_text(json.dumps(timeline))
 
 
-def look(page, width, dark=False, anchor=""):
-    """What layout_probe.js finds in the page at a width, opened at an anchor. The page lies in a frame of this width, because a window of
-    chromium is at least 500 pixels wide."""
+def look(*frames, dark=False):
+    """What layout_probe.js finds in each (page, width, "#anchor" or ""). A page lies in a frame of its width, because a window of
+    chromium is at least 500 pixels wide; all frames lie in one window, as each chromium takes a second to start."""
     probe = (HERE / "layout_probe.js").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "page.html").write_text(page.replace("</body>", f"<script>{probe}</script></body>"), "utf-8")
-        frame = Path(folder) / "frame.html"
-        frame.write_text(f'<body><iframe src="page.html{anchor}" width="{width}" height="2000" style="border:0"></iframe>')
+        window = Path(folder) / "window.html"
+        window.write_text("<body>" + "".join(
+            f'<iframe name="{number}" src="page{number}.html{anchor}" width="{width}" height="2000" style="border:0"></iframe>'
+            for number, (_, width, anchor) in enumerate(frames)))
+        for number, (page, _, _) in enumerate(frames):
+            (Path(folder) / f"page{number}.html").write_text(page.replace("</body>", f"<script>{probe}</script></body>"), "utf-8")
         done = subprocess.run(
             [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
              "--allow-file-access-from-files", f"--user-data-dir={folder}/profile", "--window-size=1500,2000",
-             f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom", frame.as_uri()],
+             f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--dump-dom", window.as_uri()],
             capture_output=True, text=True, timeout=360, check=False)
-    found = re.search(r'<pre id="layout-probe">(.*?)</pre>', done.stdout, re.S)
-    assert found, (done.returncode, done.stderr[-2000:], done.stdout[:500])
-    return json.loads(html.unescape(found[1]))
+    found = dict(re.findall(r'<pre class="layout-probe" id="found-(\d+)">(.*?)</pre>', done.stdout, re.S))
+    assert len(found) == len(frames), (done.returncode, done.stderr[-2000:], done.stdout[:500])
+    return [json.loads(html.unescape(found[str(number)])) for number in range(len(frames))]
+
+
+def at_both_widths(page):
+    """(width, whether it is dark, what is found)."""
+    for dark in (False, True):
+        for width, found in zip(WIDTHS, look(*((page, width, "") for width in WIDTHS), dark=dark)):
+            yield width, dark, found
 
 
 class Layout(unittest.TestCase):
@@ -131,9 +140,8 @@ class Layout(unittest.TestCase):
             cls.page = report.render(run_data.read_results(folder), [folder])
 
     def test_every_text_can_be_read_at_both_widths(self):
-        for width, dark in itertools.product(WIDTHS, (False, True)):
+        for width, dark, found in at_both_widths(self.page):
             with self.subTest(width=width, dark=dark):
-                found = look(self.page, width, dark)
                 self.assertEqual((found["width"], found["dark"]), (width, dark))
                 self.assertEqual(found["brightness"] < 0.2, dark)
                 self.assertEqual(found["problems"], [])
@@ -144,20 +152,19 @@ class Layout(unittest.TestCase):
         found = validation.example(validation.finding(), validation.finding(message="a long word " + "x" * 400))
         page = validation_page.render(found).replace(  # the page itself forbids scripts, and the probe is one
             "style-src 'unsafe-inline'", "style-src 'unsafe-inline'; script-src 'unsafe-inline'")
-        for width, dark in itertools.product(WIDTHS, (False, True)):
+        for width, dark, seen in at_both_widths(page):
             with self.subTest(width=width, dark=dark):
-                seen = look(page, width, dark)
                 self.assertEqual((seen["width"], seen["dark"], seen["problems"]), (width, dark, []))
                 self.assertEqual(seen["brightness"] < 0.2, dark)
                 self.assertGreater(seen["texts"], 50)
 
     def test_a_link_from_outside_reaches_its_case(self):
-        for anchor, state in (("case-tp-llama_tp2_nan-emulated", {"filter": ""}),
-                              ("case-tp-llama_tp3_float64-emulated", {"open": True, "filter": ""}),  # is folded
-                              ("case-refused-heads_tp5-emulated", {"filter": "refused/heads_tp5"})):  # is a row only
+        states = {"case-tp-llama_tp2_nan-emulated": {"filter": ""},
+                  "case-tp-llama_tp3_float64-emulated": {"open": True, "filter": ""},  # is folded
+                  "case-refused-heads_tp5-emulated": {"filter": "refused/heads_tp5"}}  # is a row only
+        for (anchor, state), found in zip(states.items(), look(*((self.page, 1400, "#" + anchor) for anchor in states))):
             with self.subTest(anchor):
-                found = look(self.page, 1400, anchor="#" + anchor)["reached"]
-                self.assertEqual(found, {"id": anchor, "inView": True, **state})
+                self.assertEqual(found["reached"], {"id": anchor, "inView": True, **state})
 
     def test_what_is_planted_is_found(self):
         card = '<h2 id="cases-of-run">All cases</h2>'
@@ -171,10 +178,10 @@ class Layout(unittest.TestCase):
             "contrast": '<p style="background:#fff;color:#eee">white on white</p>',
         }
         self.assertTrue(card in self.page)
-        for what, markup in planted.items():
+        looked = look(*((self.page.replace(card, markup + card), 390, "") for markup in planted.values()))
+        for what, found in zip(planted, looked):
             with self.subTest(what):
-                problems = look(self.page.replace(card, markup + card), 390)["problems"]
-                self.assertTrue(any(what in problem for problem in problems), problems)
+                self.assertTrue(any(what in problem for problem in found["problems"]), found["problems"])
 
 
 if __name__ == "__main__":
