@@ -6,10 +6,10 @@ SHARDPROOF_PROGRAM is the program; without it, or without a framework, its tests
 """
 
 import argparse
+import importlib
 import importlib.util
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -17,8 +17,9 @@ from pathlib import Path
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "python"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "python"), str(Path(__file__).parent)]
 
+import in_fork  # noqa: E402
 import judging  # noqa: E402
 import ranks  # noqa: E402
 import runs  # noqa: E402
@@ -68,9 +69,8 @@ class ExamplesTest(judging.SaidTest):
         """Those on which docs/score.md shows its command. Else each rank imports torch._dynamo, which its optimizer needs."""
         path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
         plugins = ["-p", "no:cacheprovider", "-p", "torch._dynamo"]
-        done = subprocess.run([sys.executable, "-B", "-m", "pytest", "-q", *plugins, "test_train.py"],
-                              cwd=ROOT / "examples" / "dtensor_fsdp2", env=dict(os.environ, PYTHONPATH=path),
-                              capture_output=True, text=True, check=False)
+        done = in_fork.run(importlib.import_module("pytest").main, ["-q", *plugins, "test_train.py"],
+                           ROOT / "examples" / "dtensor_fsdp2", dict(os.environ, PYTHONPATH=path))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("3 passed", done.stdout)
 
