@@ -64,11 +64,11 @@ class Installed(SaidTest):
     def setUpClass(cls):
         cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         cls.wheel = make_wheel(cls.folder)
-        own = ROOT / ".venv/bin/python"
-        subprocess.run([own if torch_site() else sys.executable, "-m", "venv", cls.folder / "env"], check=True)
+        own = ROOT / ".venv/bin/python" if torch_site() else sys.executable
+        subprocess.run([own, "-m", "venv", "--without-pip", cls.folder / "env"], check=True)  # a pip takes seconds to install
         cls.bin = cls.folder / "env/bin"
-        subprocess.run([cls.bin / "python", "-m", "pip", "install", "--quiet", "--no-index", "--disable-pip-version-check",
-                        cls.wheel], check=True)
+        subprocess.run([own, "-m", "pip", "--python", cls.bin / "python", "install", "--quiet", "--no-index",
+                        "--disable-pip-version-check", cls.wheel], check=True)
         if torch_site():  # as if they were installed there, too
             [site] = (cls.folder / "env/lib").glob("python3*/site-packages")
             (site / "torch.pth").write_text(f"{torch_site()}\n")
