@@ -50,8 +50,8 @@ def write_file(path, tensors, metadata=()):
 
 def log_softmax_of(logits, token, keep=None):
     most = max(logits)
-    kept = range(len(logits)) if keep is None else keep
-    return logits[token] - most - math.log(sum(math.exp(logits[v] - most) for v in kept))
+    kept = logits if keep is None else [logits[v] for v in keep]
+    return logits[token] - most - math.log(sum([math.exp(z - most) for z in kept]))
 
 
 def nucleus(logits, top_p):
@@ -100,7 +100,8 @@ class Batch:
     def score(self, dtype, temperature=1.0, keep=None, change=None, target=None):
         """One engine's logprobs: each logit is off by roundings of its own. change(b, t) is the width of other
         weights' logits; target(b, t, logits) may give another logit for the token."""
-        unit = 2.0 ** -BITS[dtype]
+        unit, gauss = 2.0 ** -BITS[dtype], self.draw.gauss
+        splitter = (1 << 53 - BITS[dtype]) + 1.0  # Veltkamp's: as rounded(), for the millions of logits here
         values = []
         for b in range(self.rows):
             row = [0.0] * self.length
@@ -110,8 +111,10 @@ class Batch:
                 width = change(b, t) if change else 0
                 logits = []
                 for z in self.logits[b][t]:
-                    other = z + self.draw.gauss(0, width) if width else z
-                    logits.append(rounded(other + unit * abs(z) * self.draw.gauss(0, 1), dtype) / temperature)
+                    other = z + gauss(0, width) if width else z
+                    noisy = other + unit * abs(z) * gauss(0, 1)
+                    wide = splitter * noisy
+                    logits.append((wide - (wide - noisy)) / temperature)
                 token = self.ids[b][t]
                 value = log_softmax_of(logits, token, keep(self.logits[b][t]) if keep else None)
                 row[t] = value + (target(b, t, logits) if target else 0)
