@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/cli"))
 import cli_test  # noqa: E402
+import loaded  # noqa: E402
 from recorded_test import of, recorded  # noqa: E402
 from said import SaidTest  # noqa: E402
 
@@ -61,7 +62,7 @@ class Light(SaidTest):
         """Exit status, output and errors, which are the same."""
         said = []
         for program in (self.light, PROGRAM):
-            done = subprocess.run([program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+            done = loaded.run([program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
             said.append((done.returncode, done.stdout, done.stderr))
         self.assertEqual(*said)
         return said[0]
