@@ -384,10 +384,12 @@ class RecordedRunTest(JudgedTest):
         self.expect(run, 1, "replicas", "grad.layers.0.norm.weight")
 
     def test_counts_of_steps_are_no_result(self):
-        def with_counts(mesh=()):
-            return in_float32(recorded(mesh)).add_to_all("opt", "step.head.weight", [1], (), dtype="int64")
-        self.golden = with_counts()
-        self.expect(with_counts(DP), 4, "REFUSED", "no value could be judged", "float32")
+        def with_counts(kind, name, mesh=()):
+            return in_float32(recorded(mesh)).add_to_all(kind, name, [1], (), dtype="int64")
+        for of in (("opt", "step.head.weight"), ("buffer", "positions"), ("scalar", "tokens")):
+            with self.subTest(of):
+                self.golden = with_counts(*of)
+                self.expect(with_counts(*of, DP), 4, "REFUSED", "no value could be judged", "float32")
 
     def test_other_settings_of_the_optimizer(self):
         moved = after_step("head", lambda value: value + 1e-3)

@@ -138,17 +138,29 @@ void mark_means(const RecordedRun& run,
   }
 }
 
-// Counts of steps and learning rates, and of a run with steps its start, do not count as results.
+// What training or scoring is for, besides counts, buffers, outputs and own values.
+bool is_computed(ObservationKind kind) {
+  using enum ObservationKind;
+  return kind == kLogprobs || kind == kLoss || kind == kScores || kind == kGradient ||
+         kind == kGradNorm || is_stepped(kind);
+}
+
+// Counts of steps and learning rates, and of a run with steps its start, do not count as results;
+// nor does anything else that is not computed, in a run that has what is.
 bool judged_anything(const RecordedRun& run, const judge::CaseResult& result) {
+  bool has_computed = false, judged_computed = false, judged_others = false;
   for (const judge::RankReport& report : result.reports) {
     for (const judge::ResultRow& row : report.rows) {
       const bool is_given = row.kind == ObservationKind::kStepCount ||
                             row.kind == ObservationKind::kRate ||
                             (row.phase == Phase::kStep && row.step == 0 && run.steps > 0);
-      if (row.judged > 0 && !is_given) return true;
+      if (is_given) continue;
+      const bool computed = is_computed(row.kind);
+      has_computed = has_computed || computed;
+      if (row.judged > 0) (computed ? judged_computed : judged_others) = true;
     }
   }
-  return false;
+  return judged_computed || (!has_computed && judged_others);
 }
 
 // What both runs are demanded to have, and the reference has in no form to compare with.
