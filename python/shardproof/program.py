@@ -1,10 +1,12 @@
 """The programs that judge recorded runs: shardproof-light, which the wheel holds and a clone builds, and the whole program."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 TOO_LONG = 124  # the status that timeout(1) gives
+NO_JUDGE = 126  # a program that says no verdict, whatever its status
 HERE = Path(__file__).resolve().parent
 CLONE = HERE.parents[1]
 
@@ -22,13 +24,17 @@ def find(name: str = "") -> tuple[str, str]:
 
 
 def judged(name: str, run: Path, golden: Path, timeout: float) -> tuple[int, str]:
-    """The status of the program and what it says of a run; TOO_LONG where it does not end within so many seconds."""
+    """The status of the program and what it says of a run; TOO_LONG where it does not end within so many seconds,
+    NO_JUDGE where it says no verdict."""
     try:
         done = subprocess.run([name, "judge", str(run), "--golden", str(golden)], stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         return TOO_LONG, f"the judge did not end within {timeout:g} s; give more"
-    return done.returncode, done.stdout + done.stderr or "the judge wrote nothing"
+    said = done.stdout + done.stderr
+    if done.returncode < 2 and not re.search(("^MATCH", "^MISMATCH")[done.returncode], said, re.MULTILINE):
+        return NO_JUDGE, f'"{name}" gave no verdict, so that it is not shardproof\n{said}'
+    return done.returncode, said or "the judge wrote nothing"
 
 
 def missing(name: str = "") -> str:

@@ -73,7 +73,15 @@ def pytest_generate_tests(metafunc) -> None:
     if "layout" not in metafunc.fixturenames:
         raise pytest.Collector.CollectError(
             f"{name} has the marker layouts, but does not take the fixture layout. Write def {name}(layout).")
+    own = [one for one in metafunc.definition.own_markers if one.name == "layouts"]
+    if len(own) > 1:
+        raise pytest.Collector.CollectError(f"{name} has {len(own)} markers layouts, of which pytest gives one. Name all "
+                                            "layouts in one marker.")
     unknown = sorted(set(marker.kwargs) - {"noise", "no_unresolved"})
+    noise, demands = marker.kwargs.get("noise", 0), marker.kwargs.get("no_unresolved", False)
+    if type(noise) is not int or noise < 0 or type(demands) is not bool:
+        raise pytest.Collector.CollectError(f"{name}: noise={noise!r} and no_unresolved={demands!r} of the marker layouts. Give "
+                                            "a number of repeats from 0, and True or False.")
     if unknown or not marker.args:
         raise pytest.Collector.CollectError(
             f"{name}: the marker layouts has no argument '{unknown[0]}'; it takes layouts, noise and no_unresolved." if unknown

@@ -408,7 +408,8 @@ class Recorder:
                 return  # a forward pass within the backward pass is a recomputation
             if self._is_recorded(self._step()):
                 add(name, tensor)
-        return hook
+        # A model that is compiled has imported torch._dynamo, which would trace the recorder too.
+        return torch.compiler.disable(hook) if "torch._dynamo" in sys.modules else hook
 
     def _begin_pass(self, model: int, inputs) -> None:
         """Remembers a forward pass of one of the models."""
@@ -531,7 +532,7 @@ class Recorder:
         return count
 
     def _partial_over(self, mean_over: Iterable[str], sum_over: Iterable[str]) -> Partial | None:
-        mean_over, sum_over = tuple(mean_over), tuple(sum_over)
+        mean_over, sum_over = ((axes,) if isinstance(axes, str) else tuple(axes) for axes in (mean_over, sum_over))
         self.mesh.check_batch_axes((*mean_over, *sum_over))
         means, sums = self.mesh.known(mean_over), self.mesh.known(sum_over)
         if means and sums:

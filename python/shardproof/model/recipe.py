@@ -76,13 +76,20 @@ class OfFunction(Recipe):
         module, _, function = name.partition(":")
         try:
             self._function = getattr(importlib.import_module(module), function)
-        except (ImportError, AttributeError) as error:
-            raise Error(f'"{name}" is not found: {error}', "Write module:function, with the module in PYTHONPATH") from None
-        self._cuts_itself = "layout" in inspect.signature(self._function).parameters
+            self._cuts_itself = "layout" in inspect.signature(self._function).parameters
+        except Exception as error:  # the module is the user's, and may raise anything
+            raise Error(f'"{name}" is not a function that can be called: {type(error).__name__}: {error}',
+                        "Write module:function, with the module in PYTHONPATH") from None
 
     def build(self, layout) -> torch.nn.Module:
         torch.manual_seed(0)
-        return self._function(layout) if self._cuts_itself else self._function()
+        model = self._function(layout) if self._cuts_itself else self._function()
+        for module in model.modules():
+            if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+                module.p = 0.0
+        if is_of_transformers(model):
+            without_dropout(model.config)
+        return model
 
     def start(self, folder: Path, layout, golden_run: Path | None):
         if layout.world_size == 1 or self._cuts_itself:

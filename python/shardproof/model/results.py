@@ -106,7 +106,7 @@ def read(folder: Path, versions: dict) -> list[Result]:
             fields = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if fields.pop("versions") == versions:
+        if isinstance(fields, dict) and fields.pop("versions", None) == versions:
             found.append(Result(**fields))
     return found
 

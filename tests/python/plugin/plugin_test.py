@@ -4,6 +4,7 @@ SHARDPROOF_PROGRAM is the program that judges; without it the tests are skipped.
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -274,6 +275,10 @@ class SessionTest(SaidTest):
                            ("@pytest.mark.layouts(['dp2', 'dp4'])", "The layout ['dp2', 'dp4'] is of the type list"),
                            ("@pytest.mark.layouts('dp2', 2)", "The layout 2 is of the type int, and a layout is"),
                            ("@pytest.mark.layouts()", "the marker layouts names no layout"),
+                           ("@pytest.mark.layouts('dp2')\n@pytest.mark.layouts('dp4')", "has 2 markers layouts"),
+                           ("@pytest.mark.layouts('dp2', noise='16')", "noise='16' and no_unresolved=False of the marker"),
+                           ("@pytest.mark.layouts('dp2', noise=-3)", "noise=-3 and"),
+                           ("@pytest.mark.layouts('dp2', no_unresolved='no')", "no_unresolved='no' of the marker"),
                            ("@pytest.mark.layouts('dp2 tp3000')", '"dp2 tp3000" has 6000 ranks, each a process'),
                            ("", "takes the fixture layout without the marker layouts")):
             test = self.write(f"import pytest\n{line}\ndef test_a(layout): pass\n")
@@ -296,6 +301,11 @@ class SessionTest(SaidTest):
                              f"{ROOT}/shardproof build shardproof-light. Or give the path")
         self.assertRegex(said[1], "1 passed, .*1 error in")
         self.assertEqual(notes(self.folder), [])
+
+    def test_a_program_that_gives_no_verdict(self):
+        for program in ("true", "false"):
+            said = run(self.folder, str(HERE / "plugin_cases.py"), "-k", "test_right and sp", "--shardproof", shutil.which(program))
+            self.expect(said, 1, "gave no verdict, so that it is not shardproof")
 
     def test_a_program_that_is_not_found_by_an_installed_package(self):
         with mock.patch.object(program, "CLONE", Path(self.folder)):
