@@ -5,6 +5,7 @@
 #include "sim/program/program.h"
 
 using namespace shardproof;
+using namespace shardproof::sim;
 using namespace shardproof::sim::program;
 using namespace shardproof::sim::proofs;
 
@@ -37,7 +38,7 @@ int main(int argc, char** argv) {
   return run_program(argc, argv,
                      {{.name = "own_layer",
                        .about = "y = gelu(x up^T) down^T + bias, up and down cut over tp",
-                       .options = {{"width", 6}, {"hidden", 10}},
+                       .options = {{"width", 6}, {"hidden", 10, "Features of h", Range{1, 100}}},
                        .inputs = inputs,
                        .plain = plain,
                        .sharded = sharded}});

@@ -168,8 +168,10 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
       !run.info.interrupted && run.info.not_run.empty() &&
       std::ranges::all_of(results, [](const auto& result) { return result.may_be_refused; });
   // Scenarios and the machine excuse what they skip; that no relation fits excuses nothing.
-  const bool none_fits = arguments.relations && results.empty() && arguments.shard_count == 1 &&
-                         std::ranges::any_of(run.info.skipped, [](const CaseSpec& spec) {
+  const bool none_fits = arguments.relations && arguments.shard_count == 1 && results.empty() &&
+                         !run.info.interrupted && run.info.not_run.empty() && selection.slow == 0 &&
+                         !run.info.skipped.empty() &&
+                         std::ranges::all_of(run.info.skipped, [](const CaseSpec& spec) {
                            return spec.skip.starts_with(relations::kNoRelation);
                          });
   const bool no_relation = all_relations_refused || none_fits;

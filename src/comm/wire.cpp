@@ -65,8 +65,8 @@ void divide(const at::Tensor& sum, int64_t count) {
 at::Tensor reduce_in_order(const at::Tensor& pieces, ReduceOp op) {
   const at::ScalarType dtype = pieces.scalar_type();
   const at::ScalarType sum_type = is_half(dtype) ? at::kFloat : dtype;
+  if (pieces.size(0) == 1) return pieces.select(0, 0).clone();
   at::Tensor sum = pieces.select(0, 0).to(sum_type);
-  if (pieces.size(0) == 1) return sum.clone().to(dtype);
   for (int64_t i = 1; i < pieces.size(0); ++i) {
     const at::Tensor piece = pieces.select(0, i).to(sum_type);
     const bool is_first = i == 1;  // the sum is a piece still, which stays

@@ -126,7 +126,7 @@ void Trainer::set_masters(const std::vector<at::Tensor>& masters) {
 void Trainer::copy_masters(const std::vector<at::Tensor>& masters) {
   SHARDPROOF_ASSERT(masters.size() == masters_.size(), "a master for each parameter");
   const at::NoGradGuard no_grad;
-  store_->settle();  // without a backward it waits for nothing
+  store_->settle();  // it waits only for gradients of a backward that threw
   for (size_t i = 0; i < masters.size(); ++i) masters_[i].copy_(masters[i]);
   store_->refresh();
 }

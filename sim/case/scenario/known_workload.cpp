@@ -82,7 +82,7 @@ KeyType type_of_usual(const json& value) {
   return value.is_string() ? KeyType::kText : KeyType::kMap;
 }
 
-// `value` without quotes; a number that JSON lacks, such as nan, as text.
+// Text in single quotes; a number that JSON lacks, such as nan, as its name.
 std::string shown_value(const json& value) {
   if (value.is_string()) return "'" + value.get<std::string>() + "'";
   return value.is_number_float() ? fmt::format("{}", value.get<double>()) : value.dump();

@@ -37,9 +37,9 @@ constexpr const char* kFolders[] = {"model.folder", "data.case"};
 constexpr size_t kShownLine = 400;  // bytes of a finding in the head of the file
 constexpr const char* kShrunkFrom = "# Shrunk from ";
 
-// The case of this name; of a scenario of one case, that one.
 std::string first_line_of(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+// The case of this name; of a scenario of one case, that one.
 explore::CaseSettings settings_of_case(const Scenario& scenario, const std::string& name) {
   std::vector<std::string> names;
   const std::string only = judge::name_without_schedule(name);

@@ -193,18 +193,31 @@ std::optional<EndingVerdict> of_grounds(const CaseResult& result) {
   return EndingVerdict{Verdict::kBadInput, ResultKind::kBadInput, empty};
 }
 
-// What ranks refuse after a planted fault lies not in the file: the fault made them throw.
+// Whether a fault of the kind changes what a rank sends, receives or calls.
+bool changes_calls(FaultKind kind) {
+  using enum FaultKind;
+  return kind == kSkip || kind == kDrop || kind == kDuplicate || kind == kRepeat ||
+         kind == kCorrupt || kind == kStale;
+}
+
+// What ranks refuse after a fault that changed their data or calls lies not in the file: it made
+// them throw.
 std::optional<EndingVerdict> of_endings(const Judged& judged) {
   auto verdict = judge_endings(judged.endings, judged.result.spec.parallel.ranks());
   const auto has = [&](const auto& holds) { return std::ranges::any_of(judged.endings, holds); };
-  const bool fired = has([](const RankEnding& ending) {
-    return std::ranges::any_of(ending.faults, &FaultNote::fired);
+  const std::vector<FaultSpec>& faults = judged.result.spec.faults;
+  const bool fired = has([&](const RankEnding& ending) {
+    return std::ranges::any_of(ending.faults, [&](const FaultNote& note) {
+      return note.fired && changes_calls(faults.at(static_cast<size_t>(note.index)).kind);
+    });
   });
   const bool refused =
       verdict && (verdict->verdict == Verdict::kRefused || verdict->verdict == Verdict::kBadInput);
   if (refused && fired && !has(&RankEnding::shortage)) {
     verdict->verdict = Verdict::kFailed;
     verdict->kind = ResultKind::kThrew;
+    const auto first = std::ranges::find(judged.endings, true, is_refusal);
+    verdict->message = fmt::format("rank {}: {}", first->rank, first->message);
   }
   return verdict;
 }

@@ -62,7 +62,7 @@ void add_numbers(DrawnOption& option) {
                       : 0.5;
   if (option.path == "run.noise_std") middle = 0.02;  // more, and gradients overflow
   std::vector<double> numbers = {middle / 2, middle * 3};
-  const bool has_range = option.low != option.high;                  // a workload's option has none
+  const bool has_range = option.low != option.high;
   const bool counts = option.path != "data.token_mask_probability";  // of 0 no token counts
   if (has_range && option.low == 0 && counts) numbers.push_back(0);
   if (option.low < 0) numbers.push_back(-middle);

@@ -4,7 +4,6 @@
 // elements and one number; ranks that may not read hold other numbers. Outputs: "got.<key>".
 #include <ATen/ATen.h>
 
-#include "base/error.h"
 #include "parallel/tp/broadcast_data.h"
 #include "sim/uses/proofs/built_in.h"
 

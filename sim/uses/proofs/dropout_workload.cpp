@@ -5,13 +5,10 @@
 // evaluated, and trains again. Outputs: "residual", "features", "tokens", "layer.*", and the draws
 // of each as "draw.<place>". Sharded: src/random/region_dropout.h, rng_tracker.h. Plain:
 // dealt_streams.h.
-//
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <optional>
 
-#include "base/error.h"
 #include "random/region_dropout.h"
 #include "random/rng_seeds.h"
 #include "sim/uses/proofs/built_in.h"

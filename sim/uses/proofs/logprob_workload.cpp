@@ -4,11 +4,9 @@
 // logits are exact in bfloat16, hence equal in every precision, and any error comes from the
 // functions.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
 
 #include <limits>
 
-#include "base/error.h"
 #include "logprob/vocab_parallel_entropy.h"
 #include "logprob/vocab_parallel_kl.h"
 #include "logprob/vocab_parallel_logprob.h"

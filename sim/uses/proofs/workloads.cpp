@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "mesh/training_axes.h"
 #include "sim/case/names.h"
 #include "sim/uses/proofs/built_in.h"
 #include "sim/uses/proofs/built_in_rows.h"
@@ -15,6 +16,29 @@ namespace {
 bool is_name(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(),
                                       [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+}
+
+void check_row(const Workload& workload, const WorkloadOption& option) {
+  const auto refuse = [&](bool wrong, const std::string& what, const std::string& fix) {
+    if (!wrong) return;
+    throw_bad_input(fmt::format("option {} of workload {} {}", option.path, workload.name, what),
+                    fix);
+  };
+  const auto has = [&](const std::string& other) {
+    return other.empty() || std::ranges::count(workload.options, other, &Option::path) == 1;
+  };
+  refuse(!has(option.path), "is there twice", "give each a name of its own");
+  refuse(!option.choices.empty() && !option.default_value.is_string(),
+         "has choices and is not text", "give a usual value of text");
+  const auto refuse_axis = [&](const std::string& axis, const std::string& other) {
+    const bool known = std::ranges::count(kTrainingAxes, axis, &TrainingAxis::name) == 1;
+    refuse(!known, "names the axis '" + axis + "'", "give pp, dp, cp, ulysses or tp");
+    refuse(!has(other), "names an option '" + other + "' that is not there", "name one of its own");
+  };
+  for (const CutOver& cut : option.cuts) refuse_axis(cut.axis, cut.where);
+  for (const CountsRanks& of : option.counts) refuse_axis(of.axis, of.named_by);
+  for (const NotBeside& beside : option.excludes)
+    refuse(!has(beside.other), "names another that is not there", "name one of its own");
 }
 
 }  // namespace
@@ -39,11 +63,9 @@ void Workloads::add(Workload workload) {
   if (std::ranges::count(workload.options, kStridedInputs, &Option::path) == 0) {
     workload.options.push_back(strided_inputs_option());
   }
-  for (const WorkloadOption& option : workload.options) {
-    if (std::ranges::count(workload.options, option.path, &Option::path) == 1) continue;
-    throw_bad_input(fmt::format("workload '{}' has two options '{}'", name, option.path),
-                    "give each a name of its own");
-  }
+  for (const WorkloadOption& option : workload.options) check_row(workload, option);
+  checked_options({.name = name, .about = "", .options = workload.options},
+                  usual_values(workload.options), throw_bad_input);
   by_name_.emplace(name, std::move(workload));
 }
 

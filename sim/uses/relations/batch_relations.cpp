@@ -84,10 +84,10 @@ void keep_first_samples(const Variant& first, const Variant&, Values&, Values& b
 // --- microbatches
 void change_microbatches(Variant& first, Variant& second) {
   CaseSpec& spec = second.spec;
+  const int64_t least = samples_together(spec);
+  // A rank with no more samples has one microbatch of any size.
+  if (first.batch.size() <= least * spec.parallel.ranks(Share::kSamples)) return;
   if (spec.batching.kind == BatchingKind::kFixed) {
-    const int64_t least = samples_together(spec);
-    // A rank with no more samples has one microbatch of any size.
-    if (first.batch.size() <= least * spec.parallel.ranks(Share::kSamples)) return;
     spec.micro_batch_size = spec.micro_batch_size == least ? 0 : least;
     return;
   }

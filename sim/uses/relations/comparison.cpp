@@ -69,15 +69,14 @@ std::vector<int64_t> index_of(int64_t offset, const at::Tensor& tensor) {
   return index;
 }
 
-// Nothing when all are equal or within the allowance; infinities of one sign are equal, and NaN is
-// within none. Of tensors that have to be equal to the bit, which are allowed nothing, NaN are
-// equal too.
+// Nothing when all are equal or within the allowance. Where both are NaN nothing is compared; of
+// tensors that have to be equal to the bit, which are allowed nothing, NaN are equal.
 std::optional<Difference> difference_of(const std::string& name, const at::Tensor& first,
                                         const at::Tensor& second, std::optional<double> allowed) {
   const at::Tensor a = first.reshape(-1), b = second.reshape(-1);
   const at::Tensor error = (a - b).abs();
   const at::Tensor right =
-      a.eq(b).logical_or(allowed ? error.le(*allowed) : a.ne(a).logical_and(b.ne(b)));
+      a.eq(b).logical_or(error.le(allowed.value_or(0))).logical_or(a.ne(a).logical_and(b.ne(b)));
   const int64_t wrong = right.numel() - right.sum().item<int64_t>();
   if (wrong == 0) return {};
   const int64_t worst =
@@ -133,7 +132,8 @@ Comparison compare_values(const CaseSpec& spec, const Values& first, const Value
       comparison.elements += a->second.numel();
       std::optional<double>& seen = magnitudes[facts.kind];
       seen = std::max(seen.value_or(0), facts.scale);
-      const bool is_whole = exact || a->second.isfinite().all().item<bool>();
+      const bool is_whole =
+          exact || a->second.isfinite().logical_or(b->second.isfinite()).all().item<bool>();
       if (!is_whole && comparison.not_finite.empty()) comparison.not_finite = name;
       const double ratio = allowed > 0 ? largest(a->second - b->second) / allowed : 0;
       if (ratio > comparison.worst_ratio) {

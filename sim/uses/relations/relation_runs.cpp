@@ -226,8 +226,8 @@ void RelationRuns::compare(Job& job, judge::CaseResult& result) {
   result.worst_tensor = found.worst_tensor;
   result.verdict = Verdict::kMatch;
   result.as_expected = true;
-  const bool is_empty = !found.difference && found.is_empty && !job.named.expect.nothing_counted;
-  if (is_empty || !found.not_finite.empty()) {
+  const bool is_empty = found.is_empty && !job.named.expect.nothing_counted;
+  if (!found.difference && (is_empty || !found.not_finite.empty())) {
     result.verdict = Verdict::kBadInput;
     result.kind = ResultKind::kBadInput;
     result.as_expected = false;

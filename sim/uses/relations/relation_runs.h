@@ -30,7 +30,7 @@ struct Comparison {
   // Whether it would show nothing: no tensor was compared, or in the first case all gradients are
   // 0, or without gradients the loss, or where nothing trains all logprobs.
   bool is_empty = true;
-  std::string not_finite = {};  // the first tensor of the first case with such an element, if any
+  std::string not_finite = {};  // the first tensor of which both have no number, if any
 };
 
 // By the float64 rule of tolerance.h. Both after bring_back(). With `exact`, the bits must be

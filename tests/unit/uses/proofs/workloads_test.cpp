@@ -49,6 +49,16 @@ TEST_CASE("a workload without one of its functions, or with two options of a nam
     if (part == 3) workload.options = {{"size", 3}, {"size", 4}};
     CHECK_FALSE(takes(workloads, workload));
   }
+  const WorkloadOptions rows[] = {
+      {{"a", 3, "", CutOver{"tensor"}}},      {{"a", 3, "", CutOver{"tp", "b"}}},
+      {{"a", 3, "", CountsRanks{"tp", "b"}}}, {{"a", 3, "", NotBeside{3, "b"}}},
+      {{"a", 3, "", Choices{{"x"}}}},         {{"a", 3, "", Range{4, 5}}},
+      {{"a", "z", "", Choices{{"x", "y"}}}}};
+  for (const WorkloadOptions& options : rows) {
+    Workload workload = named("w");
+    workload.options = options;
+    CHECK_FALSE(takes(workloads, workload));
+  }
   CHECK(workloads.empty());
   Workload with_notes = named("w");
   with_notes.sharded = nullptr;
