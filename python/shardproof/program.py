@@ -32,7 +32,7 @@ def judged(name: str, run: Path, golden: Path, timeout: float) -> tuple[int, str
     except subprocess.TimeoutExpired:
         return TOO_LONG, f"the judge did not end within {timeout:g} s; give more"
     said = done.stdout + done.stderr
-    if done.returncode < 2 and not re.search(("^MATCH", "^MISMATCH")[done.returncode], said, re.MULTILINE):
+    if done.returncode in (0, 1) and not re.search(("^MATCH", "^MISMATCH")[done.returncode], said, re.MULTILINE):
         return NO_JUDGE, f'"{name}" gave no verdict, so that it is not shardproof\n{said}'
     return done.returncode, said or "the judge wrote nothing"
 

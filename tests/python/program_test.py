@@ -18,7 +18,9 @@ class JudgedTest(unittest.TestCase):
         return program.judged(str(path), folder / "run", folder / "golden", timeout)
 
     def test_its_status_and_its_words(self):
-        self.assertEqual(self.answer('echo "$1 $3"; exit 1'), (1, "judge --golden\n"))
+        self.assertEqual(self.answer('echo "MISMATCH $1 $3"; exit 1'), (1, "MISMATCH judge --golden\n"))
+        for status in (0, 1):
+            self.assertEqual(self.answer(f"echo usage; exit {status}")[0], program.NO_JUDGE)
 
     def test_one_that_does_not_end(self):
         status, text = self.answer("exec sleep 600", timeout=0.2)

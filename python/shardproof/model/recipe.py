@@ -87,7 +87,7 @@ class OfFunction(Recipe):
         for module in model.modules():
             if isinstance(module, torch.nn.modules.dropout._DropoutNd):
                 module.p = 0.0
-        if is_of_transformers(model):
+        if hasattr(getattr(model, "config", None), "to_dict"):
             without_dropout(model.config)
         return model
 
