@@ -19,17 +19,25 @@ from .sources.find import find_mesh, find_slots, models_of
 
 INDEX_BITS, NAME_BITS = 32, 21  # float64 holds integers of 53 bits
 SHOWN = 3
+filled: set[str] = set()  # what the last coded() of this process or its parent filled, by name
 
 
 def coded(model, optimizer=None, *, mesh=None, layouts: Mapping | None = None) -> None:
     """Overwrites parameters and the optimizer's states with integers that say tensor and element. Each rank fills its own."""
+    filled.clear()
     with torch.no_grad(), torch._C.DisableTorchFunction():
         for name, piece in pieces_of(model, optimizer, mesh, layouts):
             piece.tensor.copy_(code(name, piece))
+            filled.add(name)
 
 
 def check_coded(model, optimizer=None, *, mesh=None, layouts: Mapping | None = None) -> None:
-    """Raises an Error that names what has arrived in place of what, if this rank holds an element that is not its own."""
+    """Raises an Error that names what has arrived in place of what, if this rank holds an element that is not its own, or if an
+    optimizer lacks a state that coded() has filled in this process or its parent."""
+    lost = lost_states(*slots_of(model, optimizer, mesh, layouts))
+    if lost:
+        raise Error(f"{lost[0]} is not there{f', nor are {len(lost) - 1} more states' if lost[1:] else ''}; coded() has filled it",
+                    "Look for what saves or loads the states of the optimizer")
     found = list(pieces_of(model, optimizer, mesh, layouts))
     names = {id_of(name): (name, piece.global_shape) for name, piece in found}
     wrong = []
@@ -47,10 +55,7 @@ def check_coded(model, optimizer=None, *, mesh=None, layouts: Mapping | None = N
 
 def pieces_of(model, optimizer, mesh, layouts) -> Iterator[tuple[str, Piece]]:
     """The pieces of parameters and states on this rank. A plain tensor of which nothing is known is taken as whole."""
-    models = models_of(model)
-    found_mesh = find_mesh(models, mesh)
-    slots = find_slots(models, found_mesh, layouts, DTensorBoxes(found_mesh))
-    inner = [one for part in optimizers.as_list(optimizer) for one in optimizers.inner_optimizers(part)]
+    slots, inner = slots_of(model, optimizer, mesh, layouts)
     states = 0
     for slot in slots:
         for piece in slot.pieces(slot.value()):
@@ -62,6 +67,26 @@ def pieces_of(model, optimizer, mesh, layouts) -> Iterator[tuple[str, Piece]]:
     if inner and not states:
         raise Error(f"The optimizer has no states of the {len(slots)} parameters",
                     "Let it make a step first, so that there are states to be filled, or leave it out")
+
+
+def slots_of(model, optimizer, mesh, layouts) -> tuple[list, list]:
+    """The parameters on this rank, and the torch optimizers."""
+    models = models_of(model)
+    found_mesh = find_mesh(models, mesh)
+    slots = find_slots(models, found_mesh, layouts, DTensorBoxes(found_mesh))
+    return slots, [one for part in optimizers.as_list(optimizer) for one in optimizers.inner_optimizers(part)]
+
+
+def lost_states(slots, inner) -> list[str]:
+    """The states that were filled and that an optimizer of this rank lacks of a parameter that it steps."""
+    stepped = optimizers.parameters_of(inner)
+    lost = []
+    for slot in slots:
+        if any(id(key) in stepped for key in slot.keys()):
+            held = {f"{name}.{slot.name}" for name in slot.states(inner)} | {f"param.{slot.name}"}
+            lost += sorted(name for name in filled - held if name.endswith(f".{slot.name}")
+                           and "." not in name.removesuffix(f".{slot.name}"))
+    return lost
 
 
 def checked(name: str, piece: Piece) -> Piece:

@@ -77,6 +77,25 @@ class CodedTest(unittest.TestCase):
         self.optimizer.load_state_dict(saved[1])
         shardproof.check_coded(self.model, self.optimizer)
 
+    def test_states_that_a_checkpoint_lost(self):
+        """Of one parameter, and of one kind; of a parameter that no optimizer steps none is due."""
+        saved = self.optimizer.state_dict()
+        def loaded(spoil, parameters=None):
+            states = copy.deepcopy(saved)
+            spoil(states["state"])
+            model = copy.deepcopy(self.model)
+            optimizer = torch.optim.AdamW(list(model.parameters())[:parameters])
+            if parameters:
+                states["param_groups"][0]["params"] = list(range(parameters))
+            optimizer.load_state_dict(states)
+            shardproof.check_coded(model, optimizer)
+        loaded(lambda _: None)
+        loaded(lambda states: states.pop(3), 3)
+        with self.assertRaisesRegex(Error, r"exp_avg.1.weight is not there, nor are 1 more states; coded\(\) has filled it"):
+            loaded(lambda states: states.pop(2))
+        with self.assertRaisesRegex(Error, "exp_avg_sq.0.weight is not there, nor are 3 more"):
+            loaded(lambda states: [state.pop("exp_avg_sq") for state in states.values()])
+
     def test_rows_in_another_order(self):
         weight = self.model[0].weight
         weight.data = weight.data[[0, 2, 1, 3, 4, 5]]

@@ -69,14 +69,13 @@ std::vector<int64_t> index_of(int64_t offset, const at::Tensor& tensor) {
   return index;
 }
 
-// Nothing when all are equal or within the allowance. Where both are NaN nothing is compared; of
-// tensors that have to be equal to the bit, which are allowed nothing, NaN are equal.
+// Nothing when all are equal or within the allowance, which is 0 where they have to be equal to the
+// bit. Where both are NaN nothing is compared.
 std::optional<Difference> difference_of(const std::string& name, const at::Tensor& first,
-                                        const at::Tensor& second, std::optional<double> allowed) {
+                                        const at::Tensor& second, double allowed) {
   const at::Tensor a = first.reshape(-1), b = second.reshape(-1);
-  const at::Tensor error = (a - b).abs();
-  const at::Tensor right =
-      a.eq(b).logical_or(error.le(allowed.value_or(0))).logical_or(a.ne(a).logical_and(b.ne(b)));
+  const at::Tensor error = (a - b).abs(), both_nan = a.isnan().logical_and(b.isnan());
+  const at::Tensor right = a.eq(b).logical_or(error.le(allowed)).logical_or(both_nan);
   const int64_t wrong = right.numel() - right.sum().item<int64_t>();
   if (wrong == 0) return {};
   const int64_t worst =
@@ -87,7 +86,7 @@ std::optional<Difference> difference_of(const std::string& name, const at::Tenso
                     .first = a[worst].item<double>(),
                     .second = b[worst].item<double>(),
                     .error = error[worst].item<double>(),
-                    .allowed = allowed.value_or(0),
+                    .allowed = allowed,
                     .wrong = wrong,
                     .count = right.numel()};
 }
@@ -126,8 +125,7 @@ Comparison compare_values(const CaseSpec& spec, const Values& first, const Value
       GoldenTensor facts = facts_of(name, a->second);
       facts.phase_scale = scales.of_phase(facts);
       const double allowed = exact ? 0 : tolerance.allowance(facts);
-      found = difference_of(name, a->second, b->second,
-                            exact ? std::nullopt : std::optional<double>(allowed));
+      found = difference_of(name, a->second, b->second, allowed);
       ++comparison.tensors;
       comparison.elements += a->second.numel();
       std::optional<double>& seen = magnitudes[facts.kind];
