@@ -104,7 +104,7 @@ class Outputs(cli_test.CommandTest):
                      "first", "--out", "first")
 
     def test_fuzz_and_validate_use_a_folder_of_other_files_with_force(self):
-        for words in (["fuzz", "--count", "1"], ["validate", "--ranks", "1", "suite.yaml"]):
+        for words in (["fuzz", "--count", "1", "--seed", "1"], ["validate", "--ranks", "1", "suite.yaml"]):
             self.write("suite.yaml", "stages: [environment]\n")
             os.makedirs(self.path("other"), exist_ok=True)
             self.write("other/notes.txt", "mine")
