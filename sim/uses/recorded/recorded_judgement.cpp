@@ -113,6 +113,9 @@ constexpr const char* kOtherStart =
 // be wrong at its start.
 void explain_start(const RecordedRun& run, judge::Divergence& found) {
   const bool is_resumed = run.from_step > 0;
+  if (is_resumed && found.step == 0 && found.kind == ResultKind::kMissing) {
+    found.likely = "it was not saved, or what was loaded here lacks it";
+  }
   const bool is_state = is_resumed || found.worst.kind == ObservationKind::kParameter;
   if (found.step > 0 || found.kind != ResultKind::kValues || !is_state) return;
   const std::string cause = is_resumed ? kOtherState : kOtherStart;
