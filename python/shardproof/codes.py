@@ -19,26 +19,28 @@ from .sources.find import find_mesh, find_slots, models_of
 
 INDEX_BITS, NAME_BITS = 32, 21  # float64 holds integers of 53 bits
 SHOWN = 3
-filled: set[str] = set()  # what the last coded() of this process or its parent filled, by name
+filled: dict[str, set[str]] = {}  # the states of each parameter that the last coded() of this process or its parent filled
 
 
 def coded(model, optimizer=None, *, mesh=None, layouts: Mapping | None = None) -> None:
     """Overwrites parameters and the optimizer's states with integers that say tensor and element. Each rank fills its own."""
-    filled.clear()
+    slots, inner = slots_of(model, optimizer, mesh, layouts)
     with torch.no_grad(), torch._C.DisableTorchFunction():
-        for name, piece in pieces_of(model, optimizer, mesh, layouts):
+        for name, piece in pieces_of(slots, inner):
             piece.tensor.copy_(code(name, piece))
-            filled.add(name)
+    filled.clear()
+    filled.update((slot.name, set(slot.states(inner))) for slot in slots)
 
 
 def check_coded(model, optimizer=None, *, mesh=None, layouts: Mapping | None = None) -> None:
     """Raises an Error that names what has arrived in place of what, if this rank holds an element that is not its own, or if an
     optimizer lacks a state that coded() has filled in this process or its parent."""
-    lost = lost_states(*slots_of(model, optimizer, mesh, layouts))
+    slots, inner = slots_of(model, optimizer, mesh, layouts)
+    lost = lost_states(slots, inner)
     if lost:
         raise Error(f"{lost[0]} is not there{f', nor are {len(lost) - 1} more states' if lost[1:] else ''}; coded() has filled it",
                     "Look for what saves or loads the states of the optimizer")
-    found = list(pieces_of(model, optimizer, mesh, layouts))
+    found = list(pieces_of(slots, inner))
     names = {id_of(name): (name, piece.global_shape) for name, piece in found}
     wrong = []
     for name, piece in found:
@@ -53,9 +55,8 @@ def check_coded(model, optimizer=None, *, mesh=None, layouts: Mapping | None = N
         raise Error("; ".join(wrong[:SHOWN]) + more, "Look for what saves or loads these tensors")
 
 
-def pieces_of(model, optimizer, mesh, layouts) -> Iterator[tuple[str, Piece]]:
+def pieces_of(slots, inner) -> Iterator[tuple[str, Piece]]:
     """The pieces of parameters and states on this rank. A plain tensor of which nothing is known is taken as whole."""
-    slots, inner = slots_of(model, optimizer, mesh, layouts)
     states = 0
     for slot in slots:
         for piece in slot.pieces(slot.value()):
@@ -80,13 +81,8 @@ def slots_of(model, optimizer, mesh, layouts) -> tuple[list, list]:
 def lost_states(slots, inner) -> list[str]:
     """The states that were filled and that an optimizer of this rank lacks of a parameter that it steps."""
     stepped = optimizers.parameters_of(inner)
-    lost = []
-    for slot in slots:
-        if any(id(key) in stepped for key in slot.keys()):
-            held = {f"{name}.{slot.name}" for name in slot.states(inner)} | {f"param.{slot.name}"}
-            lost += sorted(name for name in filled - held if name.endswith(f".{slot.name}")
-                           and "." not in name.removesuffix(f".{slot.name}"))
-    return lost
+    return [f"{name}.{slot.name}" for slot in slots if any(id(key) in stepped for key in slot.keys())
+            for name in sorted(filled.get(slot.name, set()) - set(slot.states(inner)))]
 
 
 def checked(name: str, piece: Piece) -> Piece:

@@ -163,18 +163,17 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   }
   run.run_all(*files);
   std::vector<judge::CaseResult> results = run.results();
-  const bool all_relations_refused =
-      arguments.relations && arguments.shard_count == 1 && !results.empty() &&
-      !run.info.interrupted && run.info.not_run.empty() &&
-      std::ranges::all_of(results, [](const auto& result) { return result.may_be_refused; });
+  const bool all_related = arguments.relations && arguments.shard_count == 1 &&
+                           !run.info.interrupted && run.info.not_run.empty();
+  const bool all_refused = !results.empty() && std::ranges::all_of(results, [](const auto& result) {
+    return result.may_be_refused;
+  });
   // Scenarios and the machine excuse what they skip; that no relation fits excuses nothing.
-  const bool none_fits = arguments.relations && arguments.shard_count == 1 && results.empty() &&
-                         !run.info.interrupted && run.info.not_run.empty() && selection.slow == 0 &&
-                         !run.info.skipped.empty() &&
+  const bool none_fits = results.empty() && selection.slow == 0 && !run.info.skipped.empty() &&
                          std::ranges::all_of(run.info.skipped, [](const CaseSpec& spec) {
                            return spec.skip.starts_with(relations::kNoRelation);
                          });
-  const bool no_relation = all_relations_refused || none_fits;
+  const bool no_relation = all_related && (all_refused || none_fits);
   run.info.exit_status = no_relation ? kBadInput : status_of(results, run.info, arguments);
   files->finish(results, run.info);
   if (arguments.durations > 0) out << '\n' << report::slowest_text(results, arguments.durations);

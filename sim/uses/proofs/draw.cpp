@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "base/physical_memory.h"
 #include "base/seed.h"
