@@ -9,6 +9,7 @@
 #include "model/precision.h"
 #include "sim/case/idle_options.h"
 #include "sim/judge/probe/rank_recorder.h"
+#include "sim/uses/proofs/built_in_rows.h"
 #include "sim/uses/proofs/passes.h"
 #include "sim/uses/proofs/run_workload.h"
 #include "sim/world/calls/call_trace.h"
