@@ -76,6 +76,23 @@ def context_shard(draw):
     return place(batch, lambda row, t: t * parts // 64 == part, "context_shard", rf"chunk {part} of {parts}")
 
 
+def context_shard_in_zigzag_order(draw):
+    """Of each row, or of each packed sequence, padded to equal chunks."""
+    packed, ranks = draw.random() < 0.5, draw.choice([2, 3, 4])
+    batch, rank = Batch(draw, rows=24, length=96, packed=1 if packed else 0), draw.randrange(ranks)
+
+    def held(row, t):
+        at, length = t, batch.length
+        if packed:
+            own = batch.segments[row]
+            at, length = t - own.index(own[t]), own.count(own[t])
+        chunk = at // -(-length // (2 * ranks))
+        return min(chunk, 2 * ranks - 1 - chunk) == rank
+
+    return place(batch, held, "context_shard",
+                 rf"chunks {rank} and {2 * ranks - 1 - rank} of {2 * ranks} of each {'segment' if packed else 'row'}")
+
+
 def penalty_of_one_token(draw):
     batch, penalty = Batch(draw), draw.choice([-1, 1]) * draw.uniform(1, 4)
     counts = collections.Counter(token for row in batch.ids for token in row)
@@ -149,6 +166,7 @@ def first_token_after_an_unscored_prompt(draw):
 
 KINDS = [mean_of_each_row, sum_of_the_sequence_so_far, probabilities, first_token_after_an_unscored_prompt, late_positions,
          late_positions_of_some_rows, attention_scores, attention_scores_of_segments, later_segments, context_shard,
+         context_shard_in_zigzag_order,
          penalty_of_one_token, low_temperatures, some_rows_of_different_lengths]
 
 

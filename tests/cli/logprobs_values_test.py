@@ -81,7 +81,54 @@ class LogprobsValuesTest(cli_test.CommandTest):
         a = batch.score("float32")
         a[1][3] = a[2][5] = -math.inf
         self.expect(self.compare(batch, a, a), 0, "EQUAL", "58 tokens compared",
-                    "left out  2 tokens, where both have the same infinity; the first at row 1, position 3")
+                    "left out  2 tokens, where both are -infinity; the first at row 1, position 3")
+        a[1][3] = math.inf  # which no logprob is
+        self.expect(self.compare(batch, a, a), 1, "A has 0 NaN and 1 infinite values, B has 0 NaN and 1 infinite values")
+
+    def test_tokens_that_contradict_a_claim_are_not_left_out(self):
+        """No probability is negative, and none is below what was added to it."""
+        draw = random.Random(f"{SEED} contradicted")
+        batch = Batch(draw, rows=4, length=17)
+        scored = [[t > 0 for t in range(17)] for _ in range(4)]
+
+        def pair(b_of, other):  # of 5 tokens, 3 follow the claim
+            a = [[-draw.uniform(0.3, 1.2) if one else 0.0 for one in row] for row in scored]
+            b = [[(b_of(x) if t % 5 < 3 else other()) if x else 0.0 for t, x in enumerate(row)] for row in a]
+            return a, b
+
+        low = pair(lambda x: math.log(math.exp(x) - 0.2), lambda: -draw.uniform(2, 9))
+        a, b = pair(math.exp, lambda: -draw.uniform(2, 9))
+        for a, b in (low, tuple(reversed(low)), (b, a), (a, b)):
+            self.assertNotIn("the cause is known", self.compare(batch, a, b, dtype="float32").stdout)
+
+    def test_a_number_needs_more_than_the_tokens_it_follows_from(self):
+        batch = Batch(random.Random(f"{SEED} few"), rows=1, length=9)
+        for scored, status in ((1, None), (2, None), (3, None), (4, "factor")):
+            a = [[0.0] + [-1.5 - t / 8 if t < scored else 0.0 for t in range(8)]]
+            b = [[value * 6.5 for value in a[0]]]
+            out = self.compare(batch, a, b, dtype="float64").stdout
+            self.assertEqual("the cause is known" in out, status is not None, out)
+
+    def test_what_a_claim_says_nothing_of(self):
+        batch = Batch(random.Random(f"{SEED} edges"), rows=8, length=16)
+        a = batch.score("float32")
+        b = [row[1:] + [-1.0] for row in a]
+        for row in b:
+            row[0] = 0.0
+        self.expect(self.compare(batch, a, b, dtype="float32"), 1, "the cause is known: shift", "it says nothing of 8 of 120 tokens")
+
+    def test_the_chunks_of_a_rank_in_zigzag_order(self):
+        draw = random.Random(f"{SEED} zigzag")
+        batch = Batch(draw, rows=16, length=64)
+        a, b = (batch.score("bfloat16") for _ in range(2))
+        b = [[value - (value != 0 and t // 16 in (0, 3)) * draw.uniform(0.3, 0.9) for t, value in enumerate(row)] for row in b]
+        self.expect(self.compare(batch, a, b), 1, "the cause is known: context_shard",
+                    "only the positions of chunks 0 and 3 of 4 of each row differ, which rank 0 of 2 holds in zigzag order:")
+        # With the prompt masked, a rank of 4 that holds one chunk has the same tokens.
+        given = {"mask": ("int64", [[int(t >= 16) for t in range(64)]] * 16)}
+        files = [batch.tensors(values, "bfloat16") | given for values in (a, b)]
+        self.expect(self.pair(a=files[0], b=files[1]), 1,
+                    "only positions 48 to 63 differ, chunk 3 of 4 of each row, or the positions of chunks 0 and 3 of 4")
 
     def test_tensors_of_other_names_are_listed(self):
         batch = Batch(random.Random(f"{SEED} names"), rows=4, length=16)

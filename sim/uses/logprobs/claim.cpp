@@ -14,6 +14,8 @@ constexpr double kHalf = 0.5;
 // A prediction that leaves more than noise brings so many of the differing tokens nearer: else a
 // few large differences alone would speak for it.
 constexpr double kLeastNearer = 0.75;
+// Tokens that differ, where a claim has a free number.
+constexpr double kFewestFitted = 4;
 // A place that holds more of the tokens says nothing.
 constexpr double kNearlyAll = 0.95;
 
@@ -139,6 +141,8 @@ std::optional<Claim> judge_prediction(const Comparison& comparison,
   }
   if (2 * covered < static_cast<double>(tokens.size()) || before == 0) return std::nullopt;
   if (std::sqrt(effect / covered) < comparison.pair.epsilon / 2) return std::nullopt;
+  if (claim.description >= kFreeNumber && differing < kFewestFitted) return std::nullopt;
+  claim.unsaid = std::ssize(tokens) - static_cast<int64_t>(covered);
   claim.share = 1 - left / before;
   claim.leaves_noise = comparison.is_noise(remaining);
   if (claim.share < kHalf) return std::nullopt;

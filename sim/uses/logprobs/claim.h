@@ -29,6 +29,7 @@ struct Claim {
   double limit = INFINITY;
   double share = 0;           // of the squared difference
   bool leaves_noise = false;  // what remains is noise of the dtype
+  int64_t unsaid = 0;         // tokens of which a prediction says nothing
   // Of a claim that says where, not what the values are.
   std::optional<PlaceCounts> place = std::nullopt;
   // Each row or segment has tokens inside and outside by the claim's definition, so that a place
@@ -82,7 +83,8 @@ struct Comparison {
 
 inline constexpr double kMostNoise = 16, kMeanNoise = 2;
 
-// Judges a claim that predicts b (NaN: not this token), or a if it is `turned`.
+// Judges a claim that predicts b (NaN: it says nothing of this token), or a if it is `turned`. One
+// number fits one token always, so that a claim that is no likelier than kFreeNumber needs more.
 std::optional<Claim> judge_prediction(const Comparison& comparison,
                                       const std::vector<double>& predicted, Claim claim,
                                       bool turned = false);

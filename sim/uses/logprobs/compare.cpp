@@ -32,7 +32,8 @@ constexpr Propose kCauses[] = {
     propose_likeliest,      propose_repeated,         propose_smoothed,
 };
 
-constexpr double kFew = 0.1;  // of the tokens: "few tokens differ"
+constexpr double kFew = 0.1;           // of the tokens: "few tokens differ"
+constexpr double kNearlyRight = 0.75;  // of them differ by noise then
 
 double median_size(std::vector<double> differences) {
   for (double& value : differences) value = std::abs(value);
@@ -76,7 +77,7 @@ std::string non_finite_text(const Pair& pair) {
 
 std::string infinite_text(const Pair& pair) {
   if (pair.infinite.empty()) return "";
-  return fmt::format("{}, where both have the same infinity; {}",
+  return fmt::format("{}, where both are -infinity; {}",
                      count_of(std::ssize(pair.infinite), "token"), first_of(pair.infinite, pair));
 }
 
@@ -303,8 +304,8 @@ void describe_without_cause(const Comparison& comparison, const std::string& lis
       kMostNoise * comparison.noise, wrong_rows_text(rows, comparison));
   // A computation in bfloat16 whose logprobs were saved in a wider dtype.
   const double noise_of_bfloat16 = noise_of(kEpsilonOfBfloat16);
-  const bool few =
-      finding.above_noise <= kFew * finding.compared && median_size(sizes) <= comparison.noise;
+  const bool few = finding.above_noise <= kFew * finding.compared &&
+                   quantile(sizes, kNearlyRight) <= kMeanNoise * comparison.noise;
   finding.possible =
       few ? "few tokens differ: another kernel or layout with heavier rounding, or a bug that hits "
             "few tokens; compare these tokens' logits"

@@ -28,7 +28,7 @@ struct Finding {
   std::optional<RouteSplit> split = std::nullopt;  // where routes differ
   std::string values = {};         // a fact: one file holds no logprobs, but other values; ""
   std::string non_finite = {};     // a fact: how many values are not finite, and where; ""
-  std::string left_out = {};       // a fact: how many values are the same infinity in both; ""
+  std::string left_out = {};       // a fact: how many values are -infinity in both; ""
   std::vector<Claim> claims = {};  // the best first, then those that are as good
   std::string without_cause = {};  // what is known of a difference without a cause; ""
   std::string possible = {};       // the causes that its values cannot tell apart; ""

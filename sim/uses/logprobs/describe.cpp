@@ -67,12 +67,15 @@ std::string first_text(const Finding& finding) {
 }
 
 // What the claim explains, and what remains.
-std::string explained(const Claim& claim, const std::string& dtype) {
+std::string explained(const Claim& claim, const Finding& finding) {
   const double percent = 100 * claim.share;
   std::string text = claim.place
                          ? fmt::format("; {:.4g}% of the squared difference is there", percent)
                          : fmt::format("; explains {:.4g}% of the squared difference", percent);
-  if (claim.leaves_noise) text += ", and the rest is noise of " + dtype;
+  if (claim.leaves_noise) text += ", and the rest is noise of " + finding.dtype;
+  if (claim.unsaid > 0 && !claim.place) {
+    text += fmt::format("; it says nothing of {} of {} tokens", claim.unsaid, finding.compared);
+  }
   return text;
 }
 
@@ -93,6 +96,7 @@ nlohmann::ordered_json json_of(const Claim& claim) {
                               {"explained", claim.share},
                               {"rest_is_noise", claim.leaves_noise},
                               {"nats", claim.score()}};
+  if (claim.unsaid > 0) json["says_nothing_of"] = claim.unsaid;
   if (!claim.place) return json;
   json["wrong_above"] = claim.place->limit;
   json["inside"] = {{"wrong", claim.place->wrong_inside}, {"tokens", claim.place->inside}};
@@ -182,11 +186,11 @@ std::string describe(const Finding& finding, bool color) {
   text += line("values", finding.values);
   if (!finding.claims.empty()) {
     const Claim& best = finding.claims.front();
-    text += line("cause", best.text + explained(best, finding.dtype));
+    text += line("cause", best.text + explained(best, finding));
     text += line("likely", best.likely);
   }
   for (size_t i = 1; i < finding.claims.size(); ++i) {
-    text += line("or", finding.claims[i].text + explained(finding.claims[i], finding.dtype));
+    text += line("or", finding.claims[i].text + explained(finding.claims[i], finding));
   }
   text += line("cause", finding.without_cause);
   return text + line("possible", finding.possible);

@@ -208,7 +208,7 @@ void collect_tokens(Pair& pair, const IntegerTensors& integers) {
       }
       const double a = pair.a[i], b = pair.b[i];
       if (pair.counts[i] == 0 || (a == b && a == 0)) continue;
-      if (a == b && std::isinf(a)) {
+      if (a == -INFINITY && b == -INFINITY) {
         pair.infinite.push_back(i);
         continue;
       }
@@ -277,7 +277,7 @@ Pair read_pair(const std::string& path_a, const std::string& path_b) {
     const auto counting = std::count(pair.counts.begin(), pair.counts.end(), 1);
     throw_bad_input(
         fmt::format("{} and {} have no scored token to compare: all {} logprobs that count are 0, "
-                    "or infinite and equal, in both",
+                    "or -infinity, in both",
                     path_a, path_b, counting),
         "write the logprobs of the scored tokens, or correct the mask");
   }

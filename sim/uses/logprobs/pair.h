@@ -41,7 +41,7 @@ struct Pair {
   std::vector<int64_t> segment;     // [B, S]; all 0 without segments
   std::vector<Token> tokens;        // with finite values, in the order of the batch
   std::vector<int64_t> non_finite;  // indices into [B, S] of the others that count
-  std::vector<int64_t> infinite;    // of those that are the same infinity in both, and left out
+  std::vector<int64_t> infinite;    // of those that are -infinity in both, and left out
   bool has_ids = false, has_segments = false, has_versions = false, has_lengths = false;
   int64_t vocab_size = 0;  // of the metadata; 0 unknown
   int64_t max_id = -1;

@@ -210,18 +210,6 @@ std::optional<Claim> judge_late(const Comparison& comparison, int64_t begin, boo
        .grows_behind = in_every});
 }
 
-// Position ranges of context ranks. A rank that holds positions 16 to 31 scores tokens 16 to 31,
-// or 17 to 32: the logprob of a token is computed at the position before it.
-struct Chunk {
-  Range range;
-  int64_t shift;
-  bool contains(int64_t position) const { return range.contains(position - shift); }
-  std::string text(int64_t length) const {
-    const int64_t begin = range.part * range.size + shift;
-    return fmt::format("{} to {}", begin, std::min(begin + range.size, length) - 1);
-  }
-};
-
 }  // namespace
 
 std::optional<Claim> propose_first_tokens(const Comparison& comparison) {
@@ -334,28 +322,6 @@ std::optional<Claim> propose_late_positions(const Comparison& comparison) {
     keep_better(best, std::move(claim));
   }
   return best;
-}
-
-std::optional<Claim> propose_context_shard(const Comparison& comparison) {
-  const Pair& pair = comparison.pair;
-  BestPlace best(comparison);
-  for (const Range& range : equal_ranges(pair.length, {2, 3, 4, 6, 8, 16})) {
-    if (pair.length % range.parts != 0) continue;
-    for (const Chunk& chunk : {Chunk{range, 0}, Chunk{range, 1}}) {
-      const auto inside = [&](const Token& token) { return chunk.contains(token.position); };
-      best.offer(tokens_where(comparison, inside), [&] {
-        return Claim{.cause = "context_shard",
-                     .text = fmt::format("only positions {} differ, {}chunk {} of {} of each row",
-                                         chunk.text(pair.length),
-                                         chunk.shift == 1 ? "which are scored from " : "",
-                                         range.part, range.parts),
-                     .likely =
-                         "one rank of context parallelism computes something else, or its "
-                         "neighbors' keys and values do not reach it"};
-      });
-    }
-  }
-  return best.judge(static_cast<double>(pair.rows) * std::log(pair.length));
 }
 
 }  // namespace shardproof::sim::logprobs

@@ -17,10 +17,16 @@ constexpr double kNearBound = 0.8;
 constexpr double kSameFactor = 0.5;
 
 template <class Function>
-std::vector<double> map_a(const Comparison& comparison, const Function& function) {
+std::vector<double> map_tokens(const Comparison& comparison, double Token::*of,
+                               const Function& function) {
   std::vector<double> predicted;
-  for (const Token& token : comparison.pair.tokens) predicted.push_back(function(token.a));
+  for (const Token& token : comparison.pair.tokens) predicted.push_back(function(token.*of));
   return predicted;
+}
+
+template <class Function>
+std::vector<double> map_a(const Comparison& comparison, const Function& function) {
+  return map_tokens(comparison, &Token::a, function);
 }
 
 // Whether the small values and the large ones have the same factor: what is added to the logprobs
@@ -279,15 +285,14 @@ std::optional<Claim> propose_cumulative(const Comparison& comparison) {
 std::optional<Claim> propose_probability(const Comparison& comparison) {
   std::optional<Claim> best;
   for (const bool of_b : {true, false}) {
-    const auto predict = [of_b](double a) {
-      return of_b ? std::exp(a) : a > 0 ? std::log(a) : NAN;
-    };
-    auto claim =
-        judge_prediction(comparison, map_a(comparison, predict),
-                         {.cause = "probability",
-                          .text = fmt::format("{} is exp({})", of_b ? "B" : "A", of_b ? "A" : "B"),
-                          .likely = "one file has probabilities; save their logarithms",
-                          .description = std::log(2)});
+    auto claim = judge_prediction(
+        comparison,
+        map_tokens(comparison, of_b ? &Token::a : &Token::b, [](double x) { return std::exp(x); }),
+        {.cause = "probability",
+         .text = fmt::format("{} is exp({})", of_b ? "B" : "A", of_b ? "A" : "B"),
+         .likely = "one file has probabilities; save their logarithms",
+         .description = std::log(2)},
+        !of_b);
     keep_better(best, std::move(claim));
   }
   return best;
@@ -329,17 +334,16 @@ std::optional<Claim> propose_added(const Comparison& comparison) {
       [](const Token& x, const Token& y) { return std::abs(x.b - x.a) < std::abs(y.b - y.a); });
   const double added = std::exp(largest->b) - std::exp(largest->a);
   if (added == 0 || !(std::abs(added) < 1)) return std::nullopt;
-  const auto predict = [added](double a) {
-    const double p = std::exp(a) + added;
-    return p > 0 ? std::log(p) : NAN;
-  };
+  const bool to_b = added > 0;
+  const auto with_added = [&](double x) { return std::log(std::exp(x) + std::abs(added)); };
   return judge_prediction(
-      comparison, map_a(comparison, predict),
+      comparison, map_tokens(comparison, to_b ? &Token::a : &Token::b, with_added),
       {.cause = "added",
-       .text = fmt::format("{} is log(exp({}) + {:.4g}) at every token", added > 0 ? "B" : "A",
-                           added > 0 ? "A" : "B", std::abs(added)),
+       .text = fmt::format("{} is log(exp({}) + {:.4g}) at every token", to_b ? "B" : "A",
+                           to_b ? "A" : "B", std::abs(added)),
        .likely = "one file takes log(p + eps) of a probability; save log_softmax of the logits",
-       .description = kFreeNumber});
+       .description = kFreeNumber},
+      !to_b);
 }
 
 std::optional<Claim> propose_offset(const Comparison& comparison) {
