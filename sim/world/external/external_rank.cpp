@@ -139,7 +139,7 @@ Seals shake_hands(int socket, const ExternalPlace& place, const NetAddress& cont
   }
   const auto reply = receive(socket, kReplyBytes, limit);
   const auto seals = reply ? handshake.check(*reply) : std::nullopt;
-  if (!seals) throw refuse("is not control of a run with this rank's secret");
+  if (!seals) throw refuse("is not control of a run with this rank's secret and WORLD_SIZE");
   return *seals;
 }
 

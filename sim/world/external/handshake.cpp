@@ -73,9 +73,10 @@ std::optional<ProvedRank> ControlHandshake::check(const std::string& answer) con
   if (!equal(mac_of(secret_, kRankProves, facts), answer.data() + kFactsOfRank)) {
     return std::nullopt;
   }
-  if (facts.world_size != facts_.world_size || facts.rank >= facts.world_size) return std::nullopt;
+  const bool is_of_world = facts.world_size == facts_.world_size && facts.rank < facts.world_size;
   return ProvedRank{facts.rank,
-                    text_of(mac_of(secret_, kControlProves, facts)),
+                    facts.world_size,
+                    is_of_world ? text_of(mac_of(secret_, kControlProves, facts)) : "",
                     {.out = FrameSeal(mac_of(secret_, kFramesToRank, facts)),
                      .in = FrameSeal(mac_of(secret_, kFramesToControl, facts))}};
 }

@@ -33,8 +33,8 @@ struct HandshakeFacts {
 
 // What control knows of a rank that has proved itself.
 struct ProvedRank {
-  int64_t rank = -1;
-  std::string reply;
+  int64_t rank = -1, world_size = 0;
+  std::string reply;  // "": it is no rank of this world
   Seals seals;
 };
 
@@ -42,7 +42,8 @@ class ControlHandshake {
  public:
   ControlHandshake(std::string secret, int64_t world_size);
   std::string greeting() const;
-  // Nothing unless a rank of this world made the answer to this greeting with the secret.
+  // Nothing unless a rank, perhaps of another world, made the answer to this greeting with the
+  // secret.
   std::optional<ProvedRank> check(const std::string& answer) const;
 
  private:

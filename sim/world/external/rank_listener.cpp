@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <ranges>
 #include <utility>
 
 namespace shardproof::sim::world {
@@ -54,7 +55,12 @@ std::string RankListener::refusals() {
   } while (!callers_.empty() && steady_clock::now() < until);
   auto hosts = refused_;
   for (const Caller& silent : callers_) ++hosts[silent.host];
-  if (hosts.empty()) return "";
+  std::string others =
+      fmt::format("{}", fmt::join(others_ | std::views::take(kMostHostsNamed), "; "));
+  if (others_.size() > kMostHostsNamed) {
+    others += fmt::format("; and {} more", others_.size() - kMostHostsNamed);
+  }
+  if (hosts.empty()) return others;
   int64_t count = 0;
   std::vector<std::string> named;
   for (const auto& [host, times] : hosts) {
@@ -65,8 +71,9 @@ std::string RankListener::refusals() {
   if (hosts.size() > named.size()) {
     named.push_back(fmt::format("{} other addresses", hosts.size() - named.size()));
   }
-  return fmt::format("{} connection{} without the secret {} refused, from {}", count,
-                     count == 1 ? "" : "s", count == 1 ? "was" : "were", fmt::join(named, ", "));
+  return fmt::format("{}{}{} connection{} without the secret {} refused, from {}", others,
+                     others.empty() ? "" : "; ", count, count == 1 ? "" : "s",
+                     count == 1 ? "was" : "were", fmt::join(named, ", "));
 }
 
 void RankListener::serve(milliseconds limit) {
@@ -104,7 +111,10 @@ bool RankListener::settled(Caller& caller) {
     return false;
   }
   auto proved = caller.handshake.check(caller.answer);
-  if (proved && send_all(caller.socket.get(), proved->reply)) {
+  if (proved && proved->reply.empty()) {
+    others_.insert(fmt::format("rank {} of {} came with WORLD_SIZE={} where rank 0 has {}",
+                               proved->rank, caller.host, proved->world_size, world_size_));
+  } else if (proved && send_all(caller.socket.get(), proved->reply)) {
     proved_.push_back({std::move(caller.socket), proved->rank, proved->seals});
   } else {
     ++refused_[caller.host];

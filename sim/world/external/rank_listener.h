@@ -5,6 +5,7 @@
 #include <chrono>
 #include <list>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,8 @@ class RankListener {
   // something, at most so long.
   std::vector<Rank> take(std::chrono::milliseconds limit);
 
-  // Serves whoever has called by now. Then: how many were refused and from where, in a sentence; ""
-  // nobody.
+  // Serves whoever has called by now. Then: how many were refused and from where, and which
+  // ranks of another WORLD_SIZE, in a sentence; "" nobody.
   std::string refusals();
 
   const NetAddress& address() const { return listening_.address; }
@@ -53,6 +54,7 @@ class RankListener {
   std::list<Caller> callers_;  // that have neither proved themselves nor been refused
   std::vector<Rank> proved_;
   std::map<std::string, int64_t> refused_;  // by host
+  std::set<std::string> others_;            // ranks with the secret of another world, in words
 };
 
 }  // namespace shardproof::sim::world

@@ -73,8 +73,12 @@ TEST_CASE("a proof holds for its rank and its world only", "[external]") {
     INFO("byte " << at);
     CHECK_FALSE(met.control.check(changed));
   }
-  CHECK_FALSE(Met(kSecret, 3, 3).proved);  // ranks are 0 to 2
-  CHECK_FALSE(Met(kSecret, 2, 4).proved);
+  for (const auto& [rank, size] : {std::pair<int64_t, int64_t>{3, 3}, {2, 4}}) {  // 0 to 2 of 3
+    const Met other(kSecret, rank, size);
+    REQUIRE(other.proved);
+    CHECK(other.proved->reply.empty());
+    CHECK_FALSE(other.seals);
+  }
 }
 
 TEST_CASE("an answer of another length proves nothing", "[external]") {

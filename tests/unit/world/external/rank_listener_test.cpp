@@ -123,6 +123,16 @@ TEST_CASE("silent strangers keep no rank waiting", "[external]") {
         "200 connections without the secret were refused, from 127.0.0.1");
 }
 
+TEST_CASE("a rank of another world size is named and no stranger", "[external]") {
+  Door door;
+  const OwnedFd caller = door.call();
+  door.greet(caller);
+  RankHandshake handshake(kSecretOfWorld, 1, 4);
+  say(caller.get(), handshake.answer(*receive(caller.get(), kGreetingBytes, 60s)));
+  CHECK(door.refuse("rank 1 ") == "rank 1 of 127.0.0.1 came with WORLD_SIZE=4 where rank 0 has 3");
+  CHECK(rest(caller.get()).empty());
+}
+
 TEST_CASE("a silent stranger is refused in time", "[external]") {
   Door door(100ms);
   const OwnedFd silent = door.call();
