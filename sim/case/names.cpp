@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 
 #include "base/error.h"
 
@@ -47,6 +48,8 @@ std::string whole_axis(const std::string& name) {
 
 std::string unknown_axis(const std::string& axis) {
   const std::vector<std::string> known = known_axes();
+  std::multimap<int64_t, std::string> names;  // by their place in the mesh
+  bool is_in_order = true;
   auto last = known.begin();
   for (size_t begin = 0; begin <= axis.size();) {
     const size_t end = std::min(axis.find_first_of("+,", begin), axis.size());
@@ -56,11 +59,14 @@ std::string unknown_axis(const std::string& axis) {
       return "'" + name + "' is a group of ranks and no axis; select its calls by their label";
     }
     if (at == known.end()) return "unknown axis '" + name + "'";
-    if (at < last) return "'" + axis + "' is not in the order of the mesh";
+    is_in_order = is_in_order && at >= last;
     last = at;
+    names.emplace(at - known.begin(), axis.substr(begin, end - begin));
     begin = end + 1;
   }
-  return "";
+  if (is_in_order) return "";
+  return fmt::format("'{}' is not in the order of the mesh, which is {}", axis,
+                     fmt::join(std::views::values(names), "+"));
 }
 
 std::string group_of_axis(std::string axis) {

@@ -2,6 +2,7 @@
 // control and the judge; the others only serve.
 #include <fmt/format.h>
 
+#include "base/count_of.h"
 #include "base/error.h"
 #include "base/failure.h"
 #include "sim/cli/commands.h"
@@ -30,7 +31,7 @@ int run_selected(const RunArguments& given, const CommandLine& command, world::W
   const RunArguments arguments = as_they_ran(given);
   Selection selection = select_cases(arguments);
   if (selection.cases.empty() && !selection.skipped.empty()) {
-    throw_bad_input(fmt::format("no selected case is for {} ranks", *arguments.world_size),
+    throw_bad_input(fmt::format("no selected case is for {}", count_of(*arguments.world_size, "rank")),
                     "start as many ranks as the mesh has, or choose other cases");
   }
   return run_cases(arguments, command, std::move(selection), pool);

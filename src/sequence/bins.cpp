@@ -43,12 +43,12 @@ void check_token_budget(const std::vector<int64_t>& lengths, int64_t token_budge
   if (token_budget < 1) {
     throw_bad_input(fmt::format("a budget of {} tokens", token_budget), "give 1 or more");
   }
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    if (lengths[i] <= token_budget) continue;
-    throw_bad_input(fmt::format("sequence {} takes {} tokens, the budget of a microbatch is {}", i,
-                                lengths[i], token_budget),
-                    fmt::format("raise the budget to {}, or cut the sequence", lengths[i]));
-  }
+  const auto longest = std::ranges::max_element(lengths);
+  if (longest == lengths.end() || *longest <= token_budget) return;
+  throw_bad_input(
+      fmt::format("sequence {} takes {} tokens with its padding, the budget of a microbatch is {}",
+                  longest - lengths.begin(), *longest, token_budget),
+      fmt::format("raise the budget to {}, or cut the sequence", *longest));
 }
 
 Bins pack_first_fit_decreasing(const std::vector<int64_t>& lengths, int64_t token_budget) {

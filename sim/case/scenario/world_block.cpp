@@ -1,5 +1,5 @@
 // Checks the nodes, stragglers and faults of a scenario's world against its number of ranks.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <set>
 
@@ -104,7 +104,10 @@ void check_axis(const Settings& settings, const std::string& path, const std::st
   const std::string unknown = unknown_axis(axis);
   if (unknown.empty()) return;
   settings.fail(path, unknown + " in " + where,
-                "several are dp+cp, in the order of the mesh; " + known_names(axis, known_axes()));
+                axis.find_first_of("+,") == axis.npos
+                    ? known_names(axis, known_axes())
+                    : fmt::format("several are dp+cp, in the order of the mesh; known are {}",
+                                  fmt::join(known_axes(), ", ")));
 }
 
 void set_world(const Settings& settings, CaseSpec& spec) {

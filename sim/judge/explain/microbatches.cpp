@@ -136,6 +136,9 @@ std::vector<std::string> names_of(const std::vector<MicrobatchGradient>& parts) 
 
 Explanation words_for(const Counted& found, const std::vector<MicrobatchGradient>& parts) {
   const std::vector<std::string> names = names_of(parts);
+  const bool is_one_each = have_one_each(parts);
+  const std::string of_parts =
+      fmt::format("of {}{}", parts.size(), is_one_each ? " parts of the batch" : "");
   std::vector<std::string> once, left_out, several;
   size_t only = 0;
   for (size_t k = 0; k < names.size(); ++k) {
@@ -143,25 +146,28 @@ Explanation words_for(const Counted& found, const std::vector<MicrobatchGradient
     if (count == 1) only = k;
     if (count == 1) once.push_back(names[k]);
     if (count == 0) left_out.push_back(names[k]);
-    if (count > 1) several.push_back(fmt::format("{} counts {} times", names[k], count));
+    const bool is_plural = is_one_each && parts[k].samples.size() > 1;
+    if (count > 1) {
+      several.push_back(
+          fmt::format("{} {} {} times", names[k], is_plural ? "count" : "counts", count));
+    }
   }
-  const bool is_one_each = have_one_each(parts);
   if (several.empty() && once.size() == 1) {
+    const std::string alone =
+        fmt::format("it is the gradient of {} alone, {}", once.front(), of_parts);
     if (is_one_each) {
-      return {fmt::format("it is the gradient of {} alone, of {} parts of the batch", once.front(),
-                          parts.size()),
+      return {alone,
               "the gradients of the ranks that have the other samples are missing from the sum"};
     }
     const bool is_last = std::ranges::all_of(
         parts, [&](const auto& part) { return part.microbatch <= parts[only].microbatch; });
-    return {fmt::format("it is the gradient of {} alone, of {}", once.front(), parts.size()),
+    return {alone,
             is_last ? "each backward replaces what earlier ones left, or the last microbatch alone "
                       "is trained or reduced"
                     : "the backwards of the other microbatches do not run, or are not added"};
   }
   if (several.empty()) {
-    return {fmt::format("it is the golden without {}, of {}", fmt::join(left_out, " and "),
-                        parts.size()),
+    return {fmt::format("it is the golden without {}, {}", fmt::join(left_out, " and "), of_parts),
             is_one_each
                 ? fmt::format("the gradients of the ranks that have {} are missing from "
                               "the sum",

@@ -86,9 +86,10 @@ std::optional<ValidationFinding> idle_fault(const ValidationResult& result, cons
   for (size_t i = 0; i < suite.faults.size(); ++i) {
     if (acted.contains(i)) continue;
     return bad_input_of(
-        result, fmt::format("faults[{}], {}, never acted: no call of the stages that ran was one "
-                            "at which it acts; see its stage, at_call and probability",
-                            i, suite.faults[i].kind));
+        result,
+        fmt::format("faults[{}], {}, never acted: no call of the stages that ran was one "
+                    "at which it acts; see its stage, at_call (5 without the key) and probability",
+                    i, suite.faults[i].kind));
   }
   return std::nullopt;
 }

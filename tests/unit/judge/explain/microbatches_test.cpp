@@ -67,7 +67,7 @@ TEST_CASE("where each rank has one backward the samples of ranks are named", "[m
   for (MicrobatchGradient& one : gradients) one.microbatch = 0;
   const auto lost = proposed(kGolden - 0.3 * kParts[1], kGolden, gradients);
   REQUIRE(lost);
-  CHECK(lost->pattern == "it is the golden without the samples 10, 11, of 3");
+  CHECK(lost->pattern == "it is the golden without the samples 10, 11, of 3 parts of the batch");
   CHECK(lost->likely ==
         "the gradients of the ranks that have the samples 10, 11 are missing from the sum");
   const auto twice = proposed(kGolden + 0.2 * kParts[0], kGolden, gradients);
