@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "base/failure.h"
 #include "base/read_text.h"
 #include "sim/cli/arguments.h"
 #include "sim/cli/light_commands.h"
@@ -30,6 +31,8 @@ int run_judge(const CheckArguments& arguments) {
                           : "run ./shardproof build in a clone"});
 }
 
+const CommandNames kHere = {"judge", "lint", "logprobs", "report", "version", "model", "score"};
+
 int dispatch(const Arguments& arguments) {
   if (arguments.command == "judge") return run_judge(arguments.check);
   if (arguments.command == "lint") {
@@ -49,5 +52,9 @@ int dispatch(const Arguments& arguments) {
 }  // namespace shardproof::sim::cli
 
 int main(int argc, char** argv) {
-  return shardproof::sim::cli::run_command_line(argc, argv, shardproof::sim::cli::dispatch);
+  using namespace shardproof::sim::cli;
+  if (argc > 1 && is_of_package(argv[1])) {
+    return shardproof::run_or_say_why([&] { return package_command({argv + 1, argv + argc}); });
+  }
+  return run_command_line(argc, argv, dispatch, kHere);
 }

@@ -318,25 +318,31 @@ std::string with_nearest(const std::string& message, const CLI::App& app,
 constexpr const char* kPurpose =
     "shardproof runs sharded LLM training on N ranks and proves it against one device";
 
-void add_commands(CLI::App& app, Arguments& arguments) {
+constexpr const char* kElsewhere = "Only in the whole program (./shardproof build in a clone)";
+
+void add_commands(CLI::App& app, Arguments& arguments, const CommandNames& here = {}) {
   app.require_subcommand(1);
   app.set_version_flag("--version", version_text());
-  for (const Command& command : kCommands) {
-    CLI::App* sub = app.add_subcommand(command.name, command.what)->group(group_of(command.name));
-    sub->footer("Exit status: see shardproof --help");
-    command.add(*sub, arguments);
-    sub->callback([&arguments, &command] { arguments.command = command.name; });
+  for (const bool is_here : {true, false}) {
+    for (const Command& command : kCommands) {
+      if (is_in(here, command.name) != is_here) continue;
+      CLI::App* sub = app.add_subcommand(command.name, command.what)
+                          ->group(is_here ? group_of(command.name) : kElsewhere);
+      sub->footer("Exit status: see shardproof --help");
+      command.add(*sub, arguments);
+      sub->callback([&arguments, &command] { arguments.command = command.name; });
+    }
   }
-  app.footer(examples_and_statuses());  // now that no command inherits it
+  app.footer(examples_and_statuses(here));  // now that no command inherits it
 }
 
 }  // namespace
 
-ParsedArguments parse_arguments(std::vector<std::string> words) {
+ParsedArguments parse_arguments(std::vector<std::string> words, const CommandNames& here) {
   ParsedArguments parsed;
   Arguments arguments;
   CLI::App app(kPurpose, "shardproof");
-  add_commands(app, arguments);
+  add_commands(app, arguments, here);
   const auto refuse = [&parsed](const std::string& message) {
     parsed.status = 2;
     parsed.text =
@@ -363,11 +369,12 @@ ParsedArguments parse_arguments(std::vector<std::string> words) {
   return parsed;
 }
 
-int run_command_line(int argc, char** argv, const std::function<int(Arguments&)>& command) {
+int run_command_line(int argc, char** argv, const std::function<int(Arguments&)>& command,
+                     const CommandNames& here) {
   prepare_standard_files();
   prepare_interrupts();
   return status_of_output(run_or_say_why([&] {
-    ParsedArguments parsed = parse_arguments({argv, argv + argc});
+    ParsedArguments parsed = parse_arguments({argv, argv + argc}, here);
     (parsed.status == 0 ? std::cout : std::cerr) << parsed.text;
     return parsed.arguments ? command(*parsed.arguments) : parsed.status;
   }));

@@ -146,11 +146,18 @@ struct ParsedArguments {
   std::string text;
 };
 
-// `words` begins with the program's name.
-ParsedArguments parse_arguments(std::vector<std::string> words);
+// The commands of a program; empty: all of them.
+using CommandNames = std::set<std::string>;
+inline bool is_in(const CommandNames& here, const std::string& command) {
+  return here.empty() || here.contains(command);
+}
+
+// `words` begins with the program's name. The help lists commands that are not here at its end.
+ParsedArguments parse_arguments(std::vector<std::string> words, const CommandNames& here = {});
 // What a program's main() does: parses, prints the text of parsing, and returns the exit status of
 // `command`, of its exception, or 2 when standard output did not take what was printed.
-int run_command_line(int argc, char** argv, const std::function<int(Arguments&)>& command);
+int run_command_line(int argc, char** argv, const std::function<int(Arguments&)>& command,
+                     const CommandNames& here = {});
 // A script for bash that completes commands, options and files.
 std::string bash_completion();
 

@@ -40,11 +40,14 @@ const HelpGroup kGroups[] = {
     {"Check machines", {"validate", "doctor"}},
 };
 
-constexpr const char* kExamples =
-    "Examples:\n"
-    "  shardproof run scenarios/smoke --backend emulated\n"
-    "  shardproof judge recorded/tp2 --golden recorded/one   (docs/recorded_runs.md)\n"
-    "  shardproof validate --ranks 4\n";
+struct Example {
+  const char *command, *words;
+};
+constexpr Example kExamples[] = {
+    {"run", "scenarios/smoke --backend emulated"},
+    {"judge", "recorded/tp2 --golden recorded/one   (docs/recorded_runs.md)"},
+    {"validate", "--ranks 4"},
+};
 
 }  // namespace
 
@@ -267,8 +270,12 @@ std::string group_of(const std::string& command) {
   return "Other";
 }
 
-std::string examples_and_statuses() {
-  std::string text = std::string(kExamples) + "\nExit status:\n";
+std::string examples_and_statuses(const CommandNames& here) {
+  std::string text = "Examples:\n";
+  for (const auto& [command, words] : kExamples) {
+    if (is_in(here, command)) text += fmt::format("  shardproof {} {}\n", command, words);
+  }
+  text += "\nExit status:\n";
   for (const int status : {0, 1, 2, 3, 4, 5, 130}) {
     text += "  " + report::exit_status_text(status) + "\n";
   }

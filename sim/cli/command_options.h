@@ -34,6 +34,6 @@ CLI::Validator shard_text(RunArguments& run);
 std::string group_of(const std::string& command);
 
 // The end of --help: some commands to begin with, and the exit statuses.
-std::string examples_and_statuses();
+std::string examples_and_statuses(const CommandNames& here);
 
 }  // namespace shardproof::sim::cli

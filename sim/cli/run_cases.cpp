@@ -147,6 +147,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   run.info.directory = std::filesystem::current_path().string();
   run.info.version = version_text();
   run.info.program = program;
+  run.info.selection = selection.digest;
   run.info.compact =
       arguments.keep.empty() ? run.cases().size() > kFewCases : arguments.keep == "unexpected";
   run.info.no_unresolved = arguments.no_unresolved;

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/count_of.h"
+#include "base/digest.h"
 #include "base/error.h"
 #include "sim/case/idle_options.h"
 #include "sim/case/names.h"
@@ -215,6 +216,14 @@ std::string wrong_size(const RunArguments& arguments, const CaseSpec& spec) {
                      *arguments.world_size);
 }
 
+// Of the names and backends of the cases, and of what the command changes in all of them.
+std::string digest_of_selection(const RunArguments& arguments, const std::vector<CaseSpec>& cases) {
+  std::string text = fmt::format("{} {} {}", arguments.seed.value_or(-1), arguments.sample_rows,
+                                 arguments.schedules);
+  for (const CaseSpec& spec : cases) text += fmt::format("\n{} {}", spec.name, spec.world.backend);
+  return fmt::format("{:016x}", digest_of(text.data(), text.size()));
+}
+
 std::vector<CaseSpec> deal(const RunArguments& arguments, const std::vector<CaseSpec>& cases) {
   std::vector<CaseSpec> mine;
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -300,6 +309,7 @@ Selection select_cases(const RunArguments& given) {
     return is_slow;
   });
   const size_t of_all_shares = cases.size();
+  selection.digest = digest_of_selection(arguments, cases);
   cases = deal(arguments, cases);
   if (cases.empty() && of_all_shares > 0) {
     selection.empty_share =

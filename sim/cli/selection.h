@@ -12,6 +12,7 @@ namespace shardproof::sim::cli {
 struct Selection {
   std::vector<CaseSpec> cases;    // to run, in this order
   std::vector<CaseSpec> skipped;  // selected but not run; `skip` has the reason
+  std::string digest = {};        // of what is selected in all shares: shares of one run have one
   // "share 6 of 6 has none of the 5 cases" where --shard leaves none of them; else "".
   std::string empty_share = {};
   int64_t slow = 0;  // left out for their tag alone, slow or manual; of all shares

@@ -19,6 +19,11 @@ std::string record_text(const std::vector<std::string>& commands, const std::str
                      options);
 }
 
+// "smoke/llama on gloo"; a recorded run has no world.
+std::string place_of(const CaseComparison& one) {
+  return one.backend.empty() ? one.name : fmt::format("{} on {}", one.name, one.backend);
+}
+
 // `run` counts a parameter once, this what the optimizer made of the golden's gradients, too.
 std::string tensors_text(const CaseComparison& one) {
   const std::string text = fmt::format("{} tensors", one.tensors - one.fed);
@@ -69,19 +74,18 @@ std::string comparison_text(const RunComparison& comparison) {
   for (const CaseComparison& one : comparison.cases) {
     if (!one.other_seed.empty()) {
       ++differing;
-      text += fmt::format("DIFFERS   {} on {}   other seed ({}): nothing to compare\n", one.name,
-                          one.backend, one.other_seed);
+      text += fmt::format("DIFFERS   {}   other seed ({}): nothing to compare\n", place_of(one),
+                          one.other_seed);
       continue;
     }
     const bool nothing = one.tensors == 0 && !one.differs();
     differing += one.differs();
     empty += nothing;
-    text +=
-        fmt::format("{:<8}  {} on {}   {}\n",
-                    nothing         ? "nothing"
-                    : one.differs() ? "DIFFERS"
-                                    : "same",
-                    one.name, one.backend, nothing ? "no tensors to compare" : tensors_text(one));
+    text += fmt::format("{:<8}  {}   {}\n",
+                        nothing         ? "nothing"
+                        : one.differs() ? "DIFFERS"
+                                        : "same",
+                        place_of(one), nothing ? "no tensors to compare" : tensors_text(one));
     for (const std::string& setting : one.settings) text += "  " + setting + "\n";
     text += differences_text(one);
   }

@@ -171,6 +171,7 @@ Json case_json(size_t index, const judge::CaseResult& result, const RunInfo& inf
   const std::string id = case_id(index, result.spec);
   Json out = {{"id", id}};
   out.update(spec_json(result.spec));
+  if (!info.recorded.empty()) out["backend"] = out["device"] = "";  // they are not recorded
   out["verdict"] = result.verdict;
   out["judged"] = result.spec.judged;
   out["kind"] = result.kind;
@@ -238,17 +239,19 @@ Json shard_json(const std::vector<std::string>& words) {
 Json run_json(const RunInfo& info) {
   Json environment = Json::object();
   for (const auto& [key, value] : info.environment) environment[key] = valid_utf8(value);
-  return {{"command", valid_utf8(info.command)},
-          {"arguments", texts(info.arguments)},
-          {"shard", shard_json(info.arguments)},
-          {"directory", valid_utf8(info.directory)},
-          {"version", valid_utf8(info.version)},
-          {"program", info.program},
-          {"started", info.started.empty() ? utc_now() : valid_utf8(info.started)},
-          {"seconds", json_number(info.seconds)},
-          {"interrupted", info.interrupted},
-          {"exit_status", info.exit_status < 0 ? Json(nullptr) : Json(info.exit_status)},
-          {"environment", environment}};
+  Json out = {{"command", valid_utf8(info.command)},
+              {"arguments", texts(info.arguments)},
+              {"shard", shard_json(info.arguments)},
+              {"directory", valid_utf8(info.directory)},
+              {"version", valid_utf8(info.version)},
+              {"program", info.program},
+              {"started", info.started.empty() ? utc_now() : valid_utf8(info.started)},
+              {"seconds", json_number(info.seconds)},
+              {"interrupted", info.interrupted},
+              {"exit_status", info.exit_status < 0 ? Json(nullptr) : Json(info.exit_status)},
+              {"environment", environment}};
+  if (!info.selection.empty()) out["selection"] = info.selection;
+  return out;
 }
 
 Json skipped_json(const std::vector<CaseSpec>& skipped) {

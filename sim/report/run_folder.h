@@ -26,6 +26,7 @@ namespace shardproof::sim::report {
 struct RunInfo {
   std::string command;                      // as it was typed
   std::vector<std::string> arguments = {};  // the same as words, without the program's name
+  std::string selection = {};               // a digest of the cases of all shares
   std::string directory = {};               // where it was started
   std::string program = {};                 // a digest of the program
   std::string version;                      // of shardproof

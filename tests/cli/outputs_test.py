@@ -289,6 +289,13 @@ class ForCi(cli_test.CommandTest):
         results = json.loads((self.folder / "none/results.json").read_text())
         self.assertEqual([6, 6], results["run"]["shard"])
         self.assertEqual((results["cases"], results["totals"]["cases"]), ([], 0))
+        # Shares of one selection have one digest, and those of another have another.
+        digests = [results["run"]["selection"]]
+        for words in (["--shard", "1/6"], ["--shard", "1/6", "--seed", "7"], ["--shard", "1/6", "--filter", "1"]):
+            self.call("run", "five.yaml", "--backend", "emulated", *words, "--out", "none")
+            digests.append(json.loads((self.folder / "none/results.json").read_text())["run"]["selection"])
+        self.assertEqual(digests[0], digests[1])
+        self.assertEqual(len(set(digests)), 3, digests)
         self.assertIn("<testsuites", (self.folder / "none/junit.xml").read_text())
         self.assertIn("no case was selected", self.call("run", "five.yaml", "--backend", "emulated", "--shard", "1/6",
                                                         "--filter", "nothing_like_this", status=2))

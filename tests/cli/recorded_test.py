@@ -721,6 +721,11 @@ class RecordedRunTest(JudgedTest):
             process.read_terminal()
             self.assertEqual(process.wait(cli_test.LIMIT_S), 0)
 
+    def test_one_rank_beside_one_rank_judges_no_sharding(self):
+        text = "this run has one rank, as the golden has: nothing of a sharding is judged"
+        self.assertIn(text, self.expect(recorded(), 0).stdout)
+        self.assertNotIn(text, self.expect(recorded([("dp", 2)]), 0).stdout)
+
     def test_the_folder_of_out(self):
         wrong = of("grad", "norm", lambda value, run, rank: 1.5 * value, ranks=[1, 3])
         layout = [("dp", 2), ("tp", 2)]
@@ -736,6 +741,7 @@ class RecordedRunTest(JudgedTest):
             case, = results["cases"]
             self.assertEqual((results["run"]["exit_status"], case["as_expected"], case["mesh"]["text"], case["name"]),
                              (status, status == 0, "dp=2 tp=2", run))
+            self.assertEqual((case["precision"], case["backend"], case["device"]), ("float64", "", ""))  # of no world
             self.assertEqual(done.stdout.split("::error")[0].rstrip(), case["text"].rstrip())
             self.assertEqual(results["run"]["command"], f"shardproof judge {run} --golden {self.golden}")
             suite = xml.etree.ElementTree.parse(os.path.join(out, "junit.xml")).getroot()
@@ -922,8 +928,12 @@ class RecordedRunTest(JudgedTest):
         self.expect(broken(rewrite("run.json", lambda text: text[:-4])), 2, "run.json", "JSON")
 
     def test_arguments(self):
+        run = self.written(recorded([("dp", 2)]))
         for words, *texts in (([self.golden], "--golden"), ([self.scratch], "needs a result file"),
                               ([self.golden, "file.safetensors", "--golden", self.golden], "takes no result file"),
+                              ([run, "--golden", self.golden, "--no-cache"],
+                               "--no-cache computes the golden of a case anew"),
+                              ([run, "--golden", self.golden, "--force"], "--out, which is not given"),
                               ([self.scratch, "x", "--out", "out"],
                                "--out and --force are of recorded runs")):
             self.says(self.run_to_end("judge", *words, status=2), *texts)

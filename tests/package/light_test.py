@@ -122,6 +122,17 @@ class Light(SaidTest):
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn("run ./shardproof build in a clone", done.stderr)
 
+    def test_the_help_lists_what_is_elsewhere_apart(self):
+        text = subprocess.run([self.light, "--help"], capture_output=True, text=True, check=True).stdout
+        here, elsewhere = text.split("Only in the whole program (./shardproof build in a clone):\n")
+        self.assertRegex(here, r"\n  judge +Judge")
+        self.assertNotRegex(here, r"\n  run ")
+        self.assertRegex(elsewhere, r"^  run +Run")
+        self.assertIn("shardproof judge recorded/tp2", elsewhere)
+        self.assertNotIn("shardproof run", elsewhere)
+        # A command of the Python package goes to it, as in the whole program.
+        self.both("model", "--no-such-option")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -37,6 +37,15 @@ int judge_recorded(const CheckArguments& arguments) {
         "leave it out");
   }
   refuse_case_flags(arguments, arguments.case_path + " is a recorded run, which has no case");
+  if (arguments.world.no_cache) {
+    throw_bad_input("--no-cache computes the golden of a case anew, and " + arguments.case_path +
+                        " is a recorded run",
+                    "leave it out");
+  }
+  if (arguments.force && arguments.out.empty()) {
+    throw_bad_input("--force replaces what lies at --out, which is not given",
+                    "name the folder with --out, or leave it out");
+  }
   if (arguments.golden.empty()) {
     throw_bad_input(arguments.case_path + " is a recorded run, and nothing to compare it with",
                     "record the script on one rank, and name that run: --golden RUN");

@@ -28,6 +28,11 @@
 namespace shardproof::sim::recorded {
 namespace {
 
+std::string one_rank_alone(const RecordedRun& run, const RecordedRun& reference) {
+  if (run.world_size > 1 || reference.world_size > 1) return "";
+  return "this run has one rank, as the golden has: nothing of a sharding is judged";
+}
+
 // What the judge asks of a case: a training run on as many ranks. The optimizer that sets
 // allowances is the reference's. Without enough repeats no value below float64 is judged, and the
 // others are those of a float64 run.
@@ -314,6 +319,7 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
   if (result.divergence) {
     out.also = other_wrong_gradients(result.reports, result.divergence->step);
   }
+  result.spec.precision = run.precision;
   if (run.is_file) {  // what it lacks is said by lacking_answers()
     out.against = reference.folder;
     return out;
@@ -326,8 +332,9 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
   out.against = fmt::format("{} ({})", reference.folder, ranks);
   out.note = note_of(run, golden);
   const std::string advice = result.divergence ? advice_on(run, golden, *result.divergence) : "";
-  for (const std::string& more : {without_gradients(run), uncut_batch(run, reference), hashes.note,
-                                  compare_random_states(run, reference), advice}) {
+  for (const std::string& more :
+       {one_rank_alone(run, reference), without_gradients(run), uncut_batch(run, reference),
+        hashes.note, compare_random_states(run, reference), advice}) {
     if (!more.empty()) out.note += (out.note.empty() ? "" : "; ") + more;
   }
   return out;
