@@ -22,8 +22,10 @@ WorkloadOption tokens_option() {
 WorkloadOption vocabulary_option() {
   return {"vocab_size", 36, "Tokens, cut over tp", kPositiveSizes, CutOver{"tp"}};
 }
+// At higher ones, and at a smaller spread, a KL divergence is smaller than the rounding of its
+// terms.
 WorkloadOption temperature_option() {
-  return {"temperature", 1.0, "Divisor of the logits", Range{1e-6, 1e6}};
+  return {"temperature", 1.0, "Divisor of the logits", Range{1e-3, 1e3}};
 }
 WorkloadOption block_rows_option() {
   return {"block_rows", 0, "Rows that are computed together; 0: all", kSizes};
@@ -235,7 +237,7 @@ const std::vector<KnownWorkload>& built_in_rows() {
        .about = "logprob of a target, entropy and KL of each row, vocabulary cut over tp",
        .options = {rows_option(),
                    vocabulary_option(),
-                   {"spread", 4.0, "Standard deviation of the logits", kConstants},
+                   {"spread", 4.0, "Standard deviation of the logits", Range{0.01, kMaxConstant}},
                    temperature_option(),
                    block_rows_option(),
                    {"ruled_out_every", 0,
