@@ -86,6 +86,11 @@ struct Option {
   std::string not_drawn = {};   // why `fuzz` draws no values of it; "": it does
   std::string not_paired = {};  // why its values need not be combined with those of others; ""
 
+  bool has_range() const { return low != high; }
+  bool is_in_range(double number) const {  // NaN is in none
+    return !has_range() || (number >= low && number <= high);
+  }
+
   // "--microbatch"; "" without a flag.
   std::string flag_name() const {
     const std::string names = flag.names;

@@ -31,8 +31,9 @@ int run_selected(const RunArguments& given, const CommandLine& command, world::W
   const RunArguments arguments = as_they_ran(given);
   Selection selection = select_cases(arguments);
   if (selection.cases.empty() && !selection.skipped.empty()) {
-    throw_bad_input(fmt::format("no selected case is for {}", count_of(*arguments.world_size, "rank")),
-                    "start as many ranks as the mesh has, or choose other cases");
+    throw_bad_input(
+        fmt::format("no selected case is for {}", count_of(*arguments.world_size, "rank")),
+        "start as many ranks as the mesh has, or choose other cases");
   }
   return run_cases(arguments, command, std::move(selection), pool);
 }

@@ -14,6 +14,7 @@
 
 #include "base/count_of.h"
 #include "base/error.h"
+#include "base/utf8.h"
 #include "sim/case/reference.h"
 #include "sim/judge/verdict/replay.h"
 #include "sim/report/color.h"
@@ -29,8 +30,6 @@ std::string_view color_of(const judge::CaseResult& result) {
   if (result.as_expected) return kGreen;
   return result.verdict == Verdict::kRefused ? kYellow : kRed;
 }
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 std::string what_it_says(const judge::CaseResult& result) {
   if (!result.unexpected.empty()) return first_line(result.unexpected);

@@ -54,6 +54,10 @@ size_t invalid_utf8(std::string_view text) {
 
 bool is_printable(std::string_view text) { return printable(text) == text; }
 
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
 std::string printable(std::string_view text, size_t max_bytes) {
   std::string out;
   for (size_t at = 0; at < text.size();) {

@@ -14,6 +14,7 @@
 #include "base/call.h"
 #include "base/error.h"
 #include "base/shortage.h"
+#include "base/utf8.h"
 
 namespace shardproof {
 namespace {
@@ -38,9 +39,8 @@ Device make_device(const std::string& host) {
   } catch (const std::exception& error) {
     if (!shortage_text(error).empty()) throw;
     const std::string text = error.what();
-    throw_failed(
-        fmt::format("Gloo cannot listen on '{}': {}", host, text.substr(0, text.find('\n'))),
-        "name an address of this host", "threw");
+    throw_failed(fmt::format("Gloo cannot listen on '{}': {}", host, first_line(text)),
+                 "name an address of this host", "threw");
   }
 }
 
@@ -145,7 +145,7 @@ class GlooGroups {
       if (!shortage_text(error).empty()) throw;  // no thread or descriptor is left: nobody hangs
       const std::string text = error.what();
       throw_failed(fmt::format("group {} was not made within {} ms: {}", group_name(name, ranks),
-                               settings_.timeout.count(), text.substr(0, text.find('\n'))),
+                               settings_.timeout.count(), first_line(text)),
                    "see how the other ranks of the group ended: one of them never joined it",
                    "hung");
     }

@@ -7,11 +7,10 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace shardproof {
 namespace {
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 bool contains_any(const std::string& text, std::initializer_list<const char*> words) {
   for (const char* word : words) {

@@ -27,19 +27,19 @@ bool same_type(const json& a, const json& b) {
 }
 
 // Whether the numbers of `value` are finite and within the option's range.
-bool is_in_range(const WorkloadOption& option, const json& value) {
+bool fits_range(const WorkloadOption& option, const json& value) {
   if (value.is_array()) {
-    return std::ranges::all_of(value, [&](const json& item) { return is_in_range(option, item); });
+    return std::ranges::all_of(value, [&](const json& item) { return fits_range(option, item); });
   }
   if (!value.is_number()) return true;
   const auto number = value.get<double>();
-  if (option.low != option.high) return number >= option.low && number <= option.high;
+  if (option.has_range()) return option.is_in_range(number);
   if (value.is_number_float()) return std::isfinite(number);
   return std::abs(number) <= static_cast<double>(WorkloadOption::kMostInteger);
 }
 
 std::string range_of(const WorkloadOption& option) {
-  if (option.low != option.high) return fmt::format("give {} to {}", option.low, option.high);
+  if (option.has_range()) return fmt::format("give {} to {}", option.low, option.high);
   return fmt::format("write finite numbers, and integers of at most {} in size",
                      WorkloadOption::kMostInteger);
 }
@@ -122,7 +122,7 @@ json checked_options(const KnownWorkload& workload, const json& given, const Ref
       refuse(fmt::format("option {} is {}, of another type than its default {}", name, value.dump(),
                          option->default_value.dump()),
              "write a value of that type");
-    } else if (!is_in_range(*option, value)) {
+    } else if (!fits_range(*option, value)) {
       refuse(fmt::format("option {} is {}", name, shown_value(value)), range_of(*option));
     } else if (!option->choices.empty() &&
                !std::ranges::count(option->choices, value.get<std::string>())) {
@@ -142,7 +142,7 @@ json workload_table(const std::vector<KnownWorkload>& known) {
       json& row = options["options"][option.path] = {{"usual", option.default_value}};
       if (!option.doc.empty()) row["about"] = option.doc;
       if (!option.choices.empty()) row["choices"] = option.choices;
-      if (option.low != option.high) row["range"] = {option.low, option.high};
+      if (option.has_range()) row["range"] = {option.low, option.high};
     }
   }
   return table;

@@ -37,8 +37,6 @@ constexpr const char* kFolders[] = {"model.folder", "data.case"};
 constexpr size_t kShownLine = 400;  // bytes of a finding in the head of the file
 constexpr const char* kShrunkFrom = "# Shrunk from ";
 
-std::string first_line_of(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 // The case of this name; of a scenario of one case, that one.
 explore::CaseSettings settings_of_case(const Scenario& scenario, const std::string& name) {
   std::vector<std::string> names;
@@ -109,11 +107,11 @@ class Shrink {
     }
     if (before.verdict == Verdict::kBadInput) {
       std::cerr << "shardproof: the case is bad input, which is not shrunk: "
-                << printable(first_line_of(explore::failure_text(before)), kShownLine) << "\n";
+                << printable(first_line(explore::failure_text(before)), kShownLine) << "\n";
       return 2;
     }
     std::cout << "the case fails: "
-              << printable(first_line_of(explore::failure_text(before)), kShownLine) << std::endl;
+              << printable(first_line(explore::failure_text(before)), kShownLine) << std::endl;
     const explore::Shrunk shrunk = explore::shrink_case(
         settings, signature, [&](const auto& cases) { return tried.signatures_of(cases); },
         [this] { return in_time(); },
@@ -150,7 +148,7 @@ class Shrink {
     const auto* const found = tried.ending_of(kept.edited);
     if (found == nullptr || found->text.empty()) return kept.signature;
     const bool zeros = explore::without_cause(kept.signature).ends_with(explore::kOfZeros);
-    return first_line_of(found->text) + (zeros ? ", with all gradients 0" : "");
+    return first_line(found->text) + (zeros ? ", with all gradients 0" : "");
   }
 
   void write(const explore::TriedCases& tried, const explore::CaseSettings& before,
@@ -170,7 +168,7 @@ class Shrink {
       if (std::ranges::count(kinds, kind) > 0) settings["expect.kind"] = kind;
     }
     const std::string head =
-        fmt::format("{}\nShrunk from {}{}.", printable(first_line_of(found.text), kShownLine),
+        fmt::format("{}\nShrunk from {}{}.", printable(first_line(found.text), kShownLine),
                     run_.paths.front(), run_.only.empty() ? "" : ", case " + run_.only);
     const std::string text = explore::scenario_text(settings, head);
     write_text_file(out_, text);

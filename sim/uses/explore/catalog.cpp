@@ -49,10 +49,7 @@ std::vector<int64_t> sizes_of(const DrawnOption& option) {
 
 void add_integers(DrawnOption& option) {
   for (const int64_t size : sizes_of(option)) {
-    const auto number = static_cast<double>(size);
-    if (option.low == option.high || (number >= option.low && number <= option.high)) {
-      option.candidates.emplace_back(size);
-    }
+    if (option.is_in_range(static_cast<double>(size))) option.candidates.emplace_back(size);
   }
 }
 
@@ -62,13 +59,11 @@ void add_numbers(DrawnOption& option) {
                       : 0.5;
   if (option.path == "run.noise_std") middle = 0.02;  // more, and gradients overflow
   std::vector<double> numbers = {middle / 2, middle * 3};
-  const bool has_range = option.low != option.high;
   const bool counts = option.path != "data.token_mask_probability";  // of 0 no token counts
-  if (has_range && option.low == 0 && counts) numbers.push_back(0);
+  if (option.has_range() && option.low == 0 && counts) numbers.push_back(0);
   if (option.low < 0) numbers.push_back(-middle);
   for (const double number : numbers) {
-    const bool in_range = !has_range || (number >= option.low && number <= option.high);
-    if (in_range) option.candidates.emplace_back(number);
+    if (option.is_in_range(number)) option.candidates.emplace_back(number);
   }
 }
 
@@ -125,7 +120,7 @@ std::string layout_label(const std::string& layout) {
 std::string number_label(const Option& option, const json& value) {
   const auto number = value.get<double>();
   if (number < 0) return "negative";
-  if (option.low != option.high && number == option.low) return "least";
+  if (option.has_range() && number == option.low) return "least";
   if (option.type == KeyType::kNumber) {
     if (option.default_value.is_null()) return value.dump();
     return number < option.default_value.get<double>() ? "less" : "more";

@@ -170,8 +170,7 @@ json Drawer::drawn_value(const DrawnOption& option, const CaseSettings& settings
                     (option.path.starts_with("model.") || option.path.starts_with("data."));
   if (size && happens(kByMesh, random)) {
     const json value = size_by_mesh(settings, random);
-    const bool fits = !value.is_null() &&
-                      (option.low == option.high || (value >= option.low && value <= option.high));
+    const bool fits = !value.is_null() && option.is_in_range(value.get<double>());
     if (fits && option.path != "model.hidden_size") return value;
   }
   return any(option.candidates, random);

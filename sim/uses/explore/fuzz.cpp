@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/seed.h"
 #include "base/text_file.h"
+#include "base/utf8.h"
 #include "sim/case/scenario/scenario.h"
 #include "sim/lint/case_reader.h"
 #include "sim/uses/explore/shrink.h"
@@ -129,7 +130,7 @@ void Fuzz::draw(PairCoverage& expected, std::vector<CaseSpec>& cases,
 void Fuzz::take(const judge::CaseResult& result, DrawnCase& drawn) {
   if (result.verdict == Verdict::kRefused) {
     ++refused_;
-    refusals_.try_emplace(result.message.substr(0, result.message.find('\n')), drawn.file.string());
+    refusals_.try_emplace(first_line(result.message), drawn.file.string());
     return;
   }
   ++run_count_;

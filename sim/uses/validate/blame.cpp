@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/count_of.h"
+#include "base/utf8.h"
 
 namespace shardproof::sim::validate {
 namespace {
@@ -213,8 +214,8 @@ std::vector<ValidationFinding> findings_of_endings(const std::vector<RankEnding>
     }
     for (const int64_t host : where) finding.hosts.push_back(hosts.name(host));
     const RankEnding& first = *those.front();
-    finding.message = fmt::format("{} {}: {}", hosts.text(first.rank), first.kind,
-                                  first.message.substr(0, first.message.find('\n')));
+    finding.message =
+        fmt::format("{} {}: {}", hosts.text(first.rank), first.kind, first_line(first.message));
     if (those.size() > 1) {
       finding.message +=
           fmt::format(" (and {}, on {})", count_of(std::ssize(those) - 1, "more rank"),

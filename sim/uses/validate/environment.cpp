@@ -141,7 +141,7 @@ const std::set<std::string> kInstructionSets = {
     "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile",
     "amx_bf16", "amx_int8", "asimd",       "sve",         "bf16"};
 
-std::string first_line(const std::string& path) {
+std::string first_line_of(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);
@@ -191,8 +191,8 @@ void add_interfaces(Facts& facts) {
     const int family = one->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;
     const std::string name = one->ifa_name, folder = "/sys/class/net/" + name + "/";
-    const std::string speed = first_line(folder + "speed");
-    interfaces.insert(fmt::format("{} mtu {}{}", name, first_line(folder + "mtu"),
+    const std::string speed = first_line_of(folder + "speed");
+    interfaces.insert(fmt::format("{} mtu {}{}", name, first_line_of(folder + "mtu"),
                                   speed.empty() || speed[0] == '-' ? "" : " " + speed + " Mb/s"));
     std::array<char, NI_MAXHOST> text = {};
     const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
@@ -260,7 +260,7 @@ Facts machine_facts() {
   struct utsname name {};
   ::uname(&name);
   facts["host"] = name.nodename;
-  facts["boot"] = first_line("/proc/sys/kernel/random/boot_id");
+  facts["boot"] = first_line_of("/proc/sys/kernel/random/boot_id");
   facts["kernel"] = fmt::format("{} {}", name.sysname, name.release);
   facts["architecture"] = name.machine;
   facts["libtorch"] = TORCH_VERSION;

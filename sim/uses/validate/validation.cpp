@@ -14,6 +14,7 @@
 #include "base/count_of.h"
 #include "base/elapsed.h"
 #include "base/error.h"
+#include "base/utf8.h"
 #include "sim/judge/verdict/verdict.h"
 #include "sim/run/case_check.h"
 #include "sim/run/golden_store.h"
@@ -355,8 +356,8 @@ class Validation {
     const judge::CaseResult result = judge::judge(spec, by_rank);
     run.matches = result.verdict == Verdict::kMatch;
     if (run.matches) return run;
-    run.verdict = fmt::format("{} ({}): {}", result.verdict, result.kind,
-                              result.message.substr(0, result.message.find('\n')));
+    run.verdict =
+        fmt::format("{} ({}): {}", result.verdict, result.kind, first_line(result.message));
     if (result.divergence) run.wrong_ranks = result.divergence->ranks;
     return run;
   }

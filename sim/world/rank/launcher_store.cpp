@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace shardproof::sim::world {
 namespace {
@@ -12,9 +13,9 @@ namespace {
 [[noreturn]] void store_failed(const LauncherStore& place, const std::string& what,
                                const std::exception& error) {
   const std::string text = error.what();
-  throw_failed(fmt::format("the store at {}:{} {}: {}", place.host, place.port, what,
-                           text.substr(0, text.find('\n'))),
-               "look at how rank 0 ended", "aborted");
+  throw_failed(
+      fmt::format("the store at {}:{} {}: {}", place.host, place.port, what, first_line(text)),
+      "look at how rank 0 ended", "aborted");
 }
 
 }  // namespace
