@@ -149,9 +149,12 @@ def make_inner(name, store, rank, size, timeout, group, ranks):
 def meet(store, rank, ranks, group, seconds, kind):
     """Waits until all members make the group, and names those that do not, or that check in another way."""
     keys = [f"shardproof/here/{i}" for i in range(len(ranks))]
-    store.set(keys[rank], kind)
     try:
+        store.set(keys[rank], kind)
         store.wait(keys, timedelta(seconds=seconds))
+    except dist.DistNetworkError as error:
+        raise dist.DistBackendError(f"group {group} {ranks} was not made: rank {ranks[rank]} makes it, and "
+                                    f"{checker.STORE_ENDED}") from error
     except Exception as error:
         missing = [str(ranks[i]) for i, key in enumerate(keys) if not store.check([key])]
         if not missing:

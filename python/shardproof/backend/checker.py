@@ -4,6 +4,7 @@ A ProcessGroup whose calls go to an inner one (Gloo, NCCL) once all members have
 call is checked and made on a thread of its group, each message on a thread of its channel, so that it blocks nobody.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -19,8 +20,11 @@ from torch.distributed import distributed_c10d as c10d
 from .call import Call, by_key, call_site, list_text, message_key, names, note_strides, reduce_text, tensors_text
 
 SAME_CALLS = "make every member enter the same calls in the same order"
+STORE_ENDED = ("a connection was closed, that of the store, which rank 0 or its launcher keeps; read the error of the rank "
+               "that ended first")
 ODD_STRIDES = (", of which Gloo takes the elements as they lie in memory: the result would be wrong; make the call on "
                "tensor.contiguous() and copy the result back")
+EVEN_WITHOUT_A_STORE = contextlib.suppress(dist.DistNetworkError)  # of what the others are told beside
 POLL_SECONDS = (0.0002, 0.005)    # from the first look into the store to later ones
 FINDING_SECONDS = 2.0             # after which a rank that waits believes another one's finding
 
@@ -106,7 +110,8 @@ class World:
     def enter(self, group: str, call: Call) -> None:
         """The others are told this rank's last call."""
         with self._lock:
-            self.store.set(f"last/{self.rank}", f"call {call.sequence} of group {group}: {call.text()}")
+            with EVEN_WITHOUT_A_STORE:
+                self.store.set(f"last/{self.rank}", f"call {call.sequence} of group {group}: {call.text()}")
             if self._log:
                 shapes, _, dtype = call.tensors.rpartition(" ")
                 self._log.write("\t".join([str(call.sequence), group, call.op_text(), dtype or "-", shapes or "-",
@@ -120,8 +125,9 @@ class World:
         return self.store.get("finding").decode() if self.store.check(["finding"]) else ""
 
     def publish(self, finding: str) -> None:
-        if not self.finding():
-            self.store.set("finding", finding)
+        with EVEN_WITHOUT_A_STORE:
+            if not self.finding():
+                self.store.set("finding", finding)
 
 
 class CheckedGroup(dist.ProcessGroup):
@@ -338,7 +344,8 @@ class CheckedGroup(dist.ProcessGroup):
                        f"{call.odd_strides}{ODD_STRIDES}")
         records = self._exchange(call, {i: f"{prefix}/{i}" for i in range(self.size())}, self._rank)
         if call.sequence > 0:  # all members have read it
-            self._store.delete_key(f"call/{call.sequence - 1}/{self._rank}")
+            with EVEN_WITHOUT_A_STORE:
+                self._store.delete_key(f"call/{call.sequence - 1}/{self._rank}")
         where = f"call {call.sequence} of group {self._text()} differs: "
         if len({record["key"] for record in records}) > 1:
             self._fail(where + by_key(records, " call") + f"; {SAME_CALLS}")
@@ -364,10 +371,12 @@ class CheckedGroup(dist.ProcessGroup):
 
     def _exchange(self, call: Call, keys: dict[int, str], own: int) -> list[dict]:
         """Writes this rank's record, and reads those of the others as they come."""
-        self._store.set(keys[own], json.dumps(call.record(self._ranks[own])))
         found: dict[int, dict] = {}
 
         def look():
+            if own not in found:
+                found[own] = call.record(self._ranks[own])
+                self._store.set(keys[own], json.dumps(found[own]))
             for member, key in keys.items():
                 if member not in found and self._store.check([key]):
                     found[member] = json.loads(self._store.get(key))
@@ -375,13 +384,21 @@ class CheckedGroup(dist.ProcessGroup):
         try:
             return self._await(call, look, lambda: [member for member in keys if member not in found])
         except dist.DistBackendError:
-            self._store.delete_key(keys[own])  # one that comes later would go on alone
+            with EVEN_WITHOUT_A_STORE:
+                self._store.delete_key(keys[own])  # one that comes later would go on alone
             raise
 
     def _await(self, call: Call, look, absent):
         """What look() finds. Until then it says for whom it waits, and after the time-out it raises."""
+        where = f"rank {self._world.rank} waits in call {call.sequence} of group {self._text()}: {call.text()}"
+        try:
+            return self._found(where, look, absent)
+        except dist.DistNetworkError:
+            missing = [self._ranks[member] for member in absent()]
+            self._fail(f"{where}; {names(missing)} did not come and {STORE_ENDED}, and {SAME_CALLS}")
+
+    def _found(self, where: str, look, absent):
         world, start, told, pause = self._world, time.monotonic(), False, POLL_SECONDS[0]
-        where = f"rank {world.rank} waits in call {call.sequence} of group {self._text()}: {call.text()}"
         while (result := look()) is None:
             waited = time.monotonic() - start
             missing = [self._ranks[member] for member in absent()]

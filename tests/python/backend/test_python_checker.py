@@ -79,7 +79,70 @@ def sums(rank, size):
     return tensor.tolist(), reduced.tolist() if rank == 0 else None, part.tolist()
 
 
+def in_a_store_of_rank_0(rank, size, then):
+    """An agreed call, after which rank 0 ends, and the store that it keeps with it."""
+    told = dist.distributed_c10d._get_default_store()
+    dist.destroy_process_group()
+    store = dist.TCPStore("localhost", int(told.get("port")) if rank else 0, is_master=rank == 0, wait_for_workers=False)
+    if rank == 0:
+        told.set("port", str(store.port))
+    dist.init_process_group("shardproof", store=store, rank=rank, world_size=size)
+    told.set(f"met{rank}", "")
+    told.wait([f"met{other}" for other in range(size)])
+    dist.all_reduce(torch.ones(4))
+    if rank == 0:
+        told.wait([f"ready{other}" for other in range(1, size)])
+        os._exit(0)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # to which torch writes of each of its connections
+    told.set(f"ready{rank}", "")
+    then(rank, store)
+
+
+def wait_until_gone(store):
+    try:
+        while True:
+            store.check(["gone"])
+    except dist.DistNetworkError:
+        pass
+
+
+def sum_of_all(rank, store):
+    dist.all_reduce(torch.ones(4))
+
+
+def sum_after_it(rank, store):
+    wait_until_gone(store)
+    dist.all_reduce(torch.ones(4))
+
+
+def message_from_any(rank, store):
+    dist.recv(torch.ones(4))
+
+
+def new_group(rank, store):
+    wait_until_gone(store)
+    dist.new_group([1])
+
+
 class Other(InPython, RanksTest):
+    def test_rank_that_keeps_the_store_ended(self):
+        for then, call in ((sum_of_all, "call 1 of group world [0, 1, 2]: all_reduce(sum) [4] float32"),
+                           (sum_after_it, "call 1 of group world [0, 1, 2]: all_reduce(sum) [4] float32"),
+                           (message_from_any, "call 0 of group world [0, 1, 2]: recv from any rank [4] float32")):
+            gone, *others = self.outcomes(3, in_a_store_of_rank_0, then)
+            self.assertIsNone(gone)
+            for rank, outcome in enumerate(others, 1):
+                with self.subTest(then.__name__, rank=rank):
+                    self.assertEqual(outcome.kind, "DistBackendError", outcome.error)
+                    self.assertIn(f"rank {rank} waits in {call} at ", outcome.error)
+                    self.assertRegex(outcome.error, r"; ranks? 0.* did not come and a connection was closed, that of the store, "
+                                     "which rank 0 or its launcher keeps; read the error of the rank that ended first, and make")
+
+    def test_group_that_is_made_when_the_store_is_gone(self):
+        for outcome in self.outcomes(2, in_a_store_of_rank_0, new_group)[1:]:
+            self.assertRegex(outcome.error, r"group \S+ \[1\] was not made: rank 1 makes it, and a connection was closed, that "
+                                            "of the store, which rank 0 or its launcher keeps; read the error of")
+
     def test_sums(self):
         for rank, (total, reduced, part) in enumerate(self.values(3, sums)):
             self.assertEqual(total, [6, 60])
