@@ -131,7 +131,7 @@ def folder_of(golden: Path, repeat: int) -> Path:
 
 
 def check(models: Sequence[torch.nn.Module], repeat: int, golden: Path, world_size: int) -> None:
-    if not isinstance(repeat, int) or not 1 <= repeat <= MOST:
+    if type(repeat) is not int or not 1 <= repeat <= MOST:
         raise Error(f"noise is {repeat!r}, and repeats have numbers from 1 to {MOST}",
                     f"Record {ENOUGH} repeats with noise=1 to noise={ENOUGH}")
     if world_size > 1:

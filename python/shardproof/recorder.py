@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from . import __version__, lift, micro_batches, names, optimizers, run_folder
+from . import __version__, given, lift, micro_batches, names, optimizers, run_folder
 from .clipping import Clipping
 from .error import Error
 from .global_batch import Rows, current
@@ -92,6 +92,10 @@ class Recorder:
     def __init__(self, model, optimizer, out: Path, steps, only, rows, max_bytes, activations, hashes, noise, mesh,
                  layouts, buffers, from_step=0, matrices=None):
         models = models_of(model)
+        self._steps = given.number_or_none("steps", steps, "Give the number of steps to record, None for all")
+        self._rows = given.number_or_none("rows", rows, "Give the number of first rows to record, None for all")
+        max_bytes = given.number_or_none("max_bytes", max_bytes, "Give the most bytes that a rank may record, None for any")
+        self._from_step = given.number("from_step", from_step, 0, "Give the number of steps that came before, 0 for none")
         loaded_mesh, loaded_layouts = current.given_to_load(models)
         mesh = loaded_mesh if mesh is None else mesh
         if loaded_layouts is not None:
@@ -105,14 +109,7 @@ class Recorder:
             check_repeat(models, noise, out, self.mesh.world_size)
             golden, out = out, folder_of(out, noise)
         self._out = out
-        if steps is not None and steps < 1:
-            raise Error(f"steps is {steps}", "Give the number of steps to record, None for all")
-        self._steps = steps
-        if from_step < 0:
-            raise Error(f"from_step is {from_step}", "Give the number of steps that came before, 0 for none")
-        self._from_step = from_step
         self._only = only
-        self._rows = rows
         self._optimizers = optimizers.as_list(optimizer)
         self._boxes = DTensorBoxes(self.mesh)
         self._slots = find_slots(models, self.mesh, layouts, self._boxes)
@@ -150,7 +147,7 @@ class Recorder:
         try:
             self._noise = None if noise is None else Noise(models, noise, golden)
             self._watch(models, activations, hashes)
-            if from_step:
+            if self._from_step:
                 self._record_states(0)
                 self._record_program(0)
         except BaseException:
@@ -485,11 +482,9 @@ class Recorder:
 
     def _pieces_of(self, name, tensor, kind, offset, global_shape) -> list[Piece]:
         """Where the elements lie of a tensor that is not a parameter's."""
-        if offset is not None:
-            if global_shape is None or not len(offset) == len(global_shape) == tensor.ndim:
-                raise Error(f'"{name}" has {tensor.ndim} dims, the offset {offset} and the global shape {global_shape}',
-                            "Give both, with one number per dim")
-            return [Piece(tensor, tuple(global_shape), tuple(offset), source="declared")]
+        if offset is not None or global_shape is not None:
+            offset, global_shape = given.place(name, tensor.shape, offset, global_shape)
+            return [Piece(tensor, global_shape, offset, source="declared")]
         if is_dtensor(tensor):
             return [self._in_batch(piece) for piece in self._boxes.pieces(name, tensor)]
         tensor = local_of(tensor)

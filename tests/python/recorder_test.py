@@ -202,7 +202,13 @@ class RecorderTest(judging.RunsTest):
         on_meta = torch.nn.Linear(2, 2, device="meta")
         for model, options, words in (
                 ([self.model, same_name], {}, ['Two parameters have the name "head.weight"', "ModuleDict"]),
+                *((self.model, {option: value}, [f"^{option} is {value!r}\\. Give the "])
+                  for option in ("steps", "rows", "max_bytes", "from_step") for value in (1.5, "2", True, -1, float("nan"))),
                 (self.model, {"steps": 0}, ["steps is 0", "None for all"]),
+                (self.model, {"rows": 0}, ["rows is 0", "None for all"]),
+                (self.model, {"max_bytes": 0}, ["max_bytes is 0", "None for any"]),
+                (self.model, {"from_step": None}, ["from_step is None", "0 for none"]),
+                (self.model, {"noise": True}, ["noise is True", "from 1 to 1024"]),
                 (self.model, {"max_bytes": 100}, ["recorded \\d+ bytes", "max_bytes is 100", "only="]),
                 (self.model, {"mesh": {"dp": 2, "tp": 2}}, ["has 4 ranks, but the run has 1"]),
                 (lambda x: x, {}, ["The model is a function", "torch.nn.Module"]),
@@ -210,6 +216,24 @@ class RecorderTest(judging.RunsTest):
             with self.subTest(words[0]), self.refused(*words):
                 optimizer = self.optimizer if model is self.model else None
                 shardproof.record(model, optimizer, out=self.out, **options)
+
+    def test_whole_numbers_of_other_types(self):
+        with self.record(steps=2.0, rows=torch.tensor(3), max_bytes=1e6) as rec:
+            train(self.model, self.optimizer, rec, steps=3)
+            rec.tensor("part", torch.ones(1, 2), offset=torch.tensor([3, 1]), global_shape=torch.Size([4, 3]))
+        self.assertEqual([runs.header(self.out)[name] for name in ("steps", "rows")], [2, 3])
+
+    def test_places_that_a_tensor_does_not_fit_are_refused(self):
+        tensor = torch.ones(2, 3)
+        with self.record() as rec:
+            for offset, global_shape in (((3, 0), (4, 3)), ((-1, 0), (4, 3)), ((0.5, 0), (4, 3)), ((True, 0), (4, 3)),
+                                         ("ab", (4, 3)), (0, 4), ((0, 0), None), (None, (4, 3)), ((0,), (4, 3)), ((), ())):
+                with self.subTest(offset=offset, global_shape=global_shape), \
+                        self.refused('"x" has the shape \\[2, 3\\], the offset .* and the global shape', "within"):
+                    rec.tensor("x", tensor, offset=offset, global_shape=global_shape)
+            rec.tensor("x", tensor, offset=(2, 0), global_shape=(4, 3))
+            train(self.model, self.optimizer, rec, steps=1)
+        self.assertEqual(len(runs.pieces(self.out, name="x")), 1)
 
     def test_recorders_that_overlap_count_the_rows_of_a_batch_apart(self):
         other = models.build()

@@ -1,0 +1,40 @@
+"""What a program gives to this package is refused where it is given, before it does harm elsewhere."""
+
+from collections.abc import Sequence
+
+from .error import Error
+
+
+def whole_number(value) -> int | None:
+    """The value as an int, if it is one: 2, 2.0 and NumPy's 2, but not 1.5, "2" and True."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return number if number == value and not isinstance(value, bool) else None
+
+
+def number(option: str, value, least: int, fix: str) -> int:
+    """The value of an option that is a whole number, `least` or more."""
+    found = whole_number(value)
+    if found is None or found < least:
+        raise Error(f"{option} is {value!r}", fix)
+    return found
+
+
+def number_or_none(option: str, value, fix: str) -> int | None:
+    """The value of an option that is a whole number, 1 or more, or None."""
+    return None if value is None else number(option, value, 1, fix)
+
+
+def place(name: str, shape: Sequence[int], offset, global_shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The offset and the global shape of a tensor that lies there."""
+    try:
+        starts, sizes = (tuple(map(whole_number, given)) for given in (offset, global_shape))
+    except TypeError:  # one is not given, or no sequence
+        starts = sizes = ()
+    if not len(starts) == len(sizes) == len(shape) or None in (*starts, *sizes) or \
+            any(not 0 <= start <= size - own for start, own, size in zip(starts, shape, sizes)):
+        raise Error(f'"{name}" has the shape {list(shape)}, the offset {offset} and the global shape {global_shape}',
+                    "Give both, with one whole number per dim, so that the tensor lies within the global shape")
+    return starts, sizes
