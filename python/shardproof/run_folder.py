@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from . import safetensors_file
 from .digest import digest
-from .error import Error
+from .error import AGAIN, Error, reading
 from .piece import Partial, Piece
 
 FORMAT, VERSION, READ = "shardproof-run", 3, (1, 2, 3)
@@ -68,9 +68,10 @@ def read_header(folder: Path) -> dict:
     """run.json of a whole run."""
     path = folder / "run.json"
     if not path.is_file():
-        raise Error(f'The folder "{folder}" has no run.json, so it holds no whole run',
-                    "Record the run again, and let it reach its end")
-    header = json.loads(path.read_text())
+        raise Error(f'The folder "{folder}" has no run.json, so it holds no whole run', AGAIN)
+    with reading(path):
+        header = json.loads(path.read_text())
+    header = header if isinstance(header, dict) else {}
     if header.get("format") != FORMAT or header.get("version") not in READ:
         raise Error(f'"{path}" has the format {header.get("format")!r} of version {header.get("version")!r}, '
                     f"but this package reads {FORMAT!r} of versions {READ[0]} to {READ[-1]}", "Record the run with this package")
@@ -80,9 +81,10 @@ def read_header(folder: Path) -> dict:
 def read_lines(folder: Path, rank: int) -> list[dict]:
     """The lines of a rank's pieces."""
     path = folder / f"rank{rank}.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    if not lines or lines[-1].get("end") != len(lines) - 1:
-        raise Error(f'"{path}" has {len(lines)} lines and no end', "Record the run again, and let it reach its end")
+    with reading(path):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+    if lines[-1:] != [{"end": len(lines) - 1}]:
+        raise Error(f'"{path}" has {len(lines)} lines and no end', AGAIN)
     return lines[:-1]
 
 

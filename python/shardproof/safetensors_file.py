@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from .error import reading
+
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16,
           "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
           "BOOL": torch.bool}
@@ -38,10 +40,13 @@ class Reader:
 
     def __init__(self, path: Path):
         self._path = path
-        with open(path, "rb") as file:
+        with reading(path), open(path, "rb") as file:
             length = struct.unpack("<Q", file.read(8))[0]
             self._header = json.loads(file.read(length))
-        self._start = 8 + length
+            self._start = 8 + length
+            end = self._start + max((one["data_offsets"][1] for one in self._header.values() if "dtype" in one), default=0)
+            if path.stat().st_size < end:
+                raise ValueError(f"it has {path.stat().st_size} bytes, and its tensors end at byte {end}")
 
     def tensor(self, key: str) -> torch.Tensor:
         entry = self._header[key]

@@ -83,6 +83,28 @@ class LoadTest(judging.RunsTest):
         with self.assertRaisesRegex(shardproof.Error, "only=\\['layer.\\*'\\], so that it lacks .*\"embed.weight\". Record both runs without"):
             shardproof.load(model, self.golden)
 
+    def test_a_golden_whose_files_are_cut_off(self):
+        model = Stage()
+        with shardproof.record(model, out=self.golden) as rec:
+            loss_of(model(torch.tensor([1])), torch.tensor([2])).backward()
+            rec.stepped()
+        for name in ("run.json", "rank0.jsonl", "rank0.safetensors"):
+            path = self.golden / name
+            whole = path.read_bytes()
+            for kept in (0, 4, 30, len(whole) - 30, len(whole) - 2):
+                with self.subTest(name, kept=kept):
+                    path.write_bytes(whole[:kept])
+                    with self.assertRaisesRegex(shardproof.Error, f'{name}" (is no whole file of a recorded run: |has 0 lines and no end)'
+                                                ".*Record the run again, and let it reach its end"):
+                        shardproof.load(model, self.golden)
+            path.unlink()
+            with self.assertRaisesRegex(shardproof.Error, f"{name}.*Record the run again"):
+                shardproof.load(model, self.golden)
+            path.write_bytes(whole)
+        (self.golden / "run.json").write_text("[]")
+        with self.assertRaisesRegex(shardproof.Error, "run.json\" has the format None"):
+            shardproof.load(model, self.golden)
+
 
 if __name__ == "__main__":
     import unittest
