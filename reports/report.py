@@ -2,7 +2,6 @@
 share no case, such as those of --shard, make one page, report.html in the current folder."""
 
 import argparse
-import functools
 import gc
 import io
 import math
@@ -12,11 +11,11 @@ from collections import Counter
 from pathlib import Path
 
 try:
-    import jinja2
     import case_view
     import error_budget
     import pictures
     import validation_page
+    from templates import template
 except ImportError as error:
     print(f"shardproof report: {error}; install what it needs: {sys.executable} -m pip install matplotlib jinja2, or call it as "
           "./shardproof report RUN, which installs it", file=sys.stderr)
@@ -176,16 +175,6 @@ def timelines_of(cases, folders):
     return found
 
 
-@functools.cache
-def template():
-    """What pages are made of. It takes a tenth of a second to compile."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
-        undefined=jinja2.ChainableUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["share"] = pictures.share
-    return environment.get_template("page.html")
-
-
 def render(results, folders=(), everything=False, page_folder=None):
     """The page as text; each run's folder holds its timelines, and the tensors of failed cases. Links lead from the folder
     of the page, without one from the run's own."""
@@ -200,7 +189,7 @@ def render(results, folders=(), everything=False, page_folder=None):
     unexpected = [case for case in views if not case["as_expected"]]
     with_section = [views[number] for number in drawn if views[number]["as_expected"] and views[number]["pictures"]]
     shown = unexpected[:None if everything else SHOWN_FAILURES]
-    return template().render(
+    return template("page.html", share=pictures.share).render(
         run=results["run"], summary=summary_of(results), differences=run_data.differences(results), cases=views,
         unexpected=unexpected, shown=shown, drawn=sorted(with_section, key=lambda case: case["number"]),
         rows=case_rows(views, {case["number"] for case in shown + with_section}), verdicts=run_data.SHOWN,

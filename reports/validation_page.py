@@ -1,14 +1,13 @@
 """The page of a folder that `shardproof validate` has written: who is at fault, and what was checked."""
 
-import functools
 import itertools
 import re
 from pathlib import Path
 
 import host_matrix
-import jinja2
 import run_data
 from run_data import Map, Object, anything, count, flag, integer, real, text
+from templates import template
 from validation_checks import contradictions, plural
 
 FORMAT = "shardproof-validation/1"
@@ -105,21 +104,11 @@ def read(folder):
     return run_data.read_checked(Path(folder) / FILE, FORMAT, VALIDATION)
 
 
-@functools.cache
-def template():
-    """What pages are made of. It takes a tenth of a second to compile."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
-        undefined=jinja2.ChainableUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"place": place_of, "plain": plain}
-    return environment.get_template("validation.html")
-
-
 def render(validation):
     drawn, left_out = host_matrix.draw(validation)
     summary = {"headline": headline_of(validation),
                "good": not validation["findings"] and not validation.get("interrupted")}
-    return template().render(
+    return template("validation.html", place=place_of, plain=plain).render(
         run=validation, summary=summary, differences=list(contradictions(validation)), causes=CAUSES, colors={},
         hosts=validation["hosts"], clocks=clocks(validation), most=MOST_ROWS,
         odd=[(host["name"], odd) for host in validation.get("environment", {}).get("hosts", [])
