@@ -1,8 +1,13 @@
 """What a program gives to this package is refused where it is given, before it does harm elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import torch
 
 from .error import Error
+
+PATTERNS = "Give a pattern of names, such as \"*.mlp.*\", or a list of patterns"
+AXES = "Give the name of an axis, or a tuple of names"
 
 
 def whole_number(value) -> int | None:
@@ -25,6 +30,27 @@ def number(option: str, value, least: int, fix: str) -> int:
 def number_or_none(option: str, value, fix: str) -> int | None:
     """The value of an option that is a whole number, 1 or more, or None."""
     return None if value is None else number(option, value, 1, fix)
+
+
+def texts(option: str, value, fix: str) -> list[str]:
+    """The value of an option that is a text or several."""
+    found = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [None]
+    if not all(isinstance(one, str) for one in found):
+        raise Error(f"{option} is {value!r}", fix)
+    return found
+
+
+def tensor(name: str, value) -> torch.Tensor:
+    """A tensor whose values can be recorded under a name."""
+    if not isinstance(name, str):
+        raise Error(f"What is recorded has the name {name!r}", "Give a text")
+    if not isinstance(value, torch.Tensor):
+        raise Error(f'"{name}" is a {type(value).__name__} and no tensor',
+                    "Give rec.tensor and rec.logprobs a torch.Tensor, rec.scalar a number")
+    if value.is_meta or value.layout != torch.strided:
+        kind = "is on the meta device" if value.is_meta else f"has the layout {value.layout}"
+        raise Error(f'"{name}" {kind}, of which no values are recorded', "Give a dense tensor on another device")
+    return value
 
 
 def place(name: str, shape: Sequence[int], offset, global_shape) -> tuple[tuple[int, ...], tuple[int, ...]]:

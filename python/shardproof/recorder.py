@@ -61,17 +61,17 @@ def record(model, optimizer=None, *, out, steps: int | None = None, only: str | 
     matrices     how matrix optimizers move parameters: {"*.qkv.weight": shardproof.Muon(blocks=(64, 32, 32))};
                  torch.optim.Muon is known, and needs blocks alone
     """
-    return Recorder(model, optimizer, Path(out), steps, patterns_of(only), rows, max_bytes,
-                    patterns_of(activations) or [], patterns_of(hashes) or [], noise, mesh, layouts,
-                    patterns_of(buffers) or [], from_step, matrices)
+    return Recorder(model, optimizer, Path(out), steps, patterns_of("only", only), rows, max_bytes,
+                    patterns_of("activations", activations) or [], patterns_of("hashes", hashes) or [], noise, mesh, layouts,
+                    patterns_of("buffers", buffers) or [], from_step, matrices)
 
 
 def is_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def patterns_of(patterns) -> list[str] | None:
-    return [patterns] if isinstance(patterns, str) else None if patterns is None else list(patterns)
+def patterns_of(option: str, patterns) -> list[str] | None:
+    return None if patterns is None else given.texts(option, patterns, given.PATTERNS)
 
 
 def check_patterns(models, slots, buffers, only, of_modules, of_buffers, layouts, matrices) -> None:
@@ -170,7 +170,10 @@ class Recorder:
         """Records a number, such as the loss. With mean_over or sum_over, the ranks of these axes hold terms of it."""
         if not isinstance(value, torch.Tensor):
             # A Python number has 64 bits, even if it was computed from float32.
-            value = torch.tensor(value, dtype=torch.float64 if self._is_float64() else torch.float32)
+            try:
+                value = torch.tensor(value, dtype=torch.float64 if self._is_float64() else torch.float32)
+            except (OverflowError, RuntimeError, TypeError, ValueError) as error:
+                raise Error(f'The scalar "{name}" is {value!r}', "Give a number, or a tensor with one element") from error
         if value.numel() != 1:
             raise Error(f'The scalar "{name}" has {value.numel()} elements', "Record it with rec.tensor")
         self.tensor(name, value.detach().reshape(()), kind="scalar", mean_over=mean_over, sum_over=sum_over)
@@ -186,6 +189,7 @@ class Recorder:
         shardproof.batch gave to this rank."""
         if kind not in KINDS:
             raise Error(f'"{name}" is recorded with the kind "{kind}"', f"Use one of {', '.join(KINDS)}")
+        given.tensor(name, tensor)
         step = self._step()
         if not self._is_recorded(step):
             return
@@ -527,7 +531,8 @@ class Recorder:
         return count
 
     def _partial_over(self, mean_over: Iterable[str], sum_over: Iterable[str]) -> Partial | None:
-        mean_over, sum_over = ((axes,) if isinstance(axes, str) else tuple(axes) for axes in (mean_over, sum_over))
+        mean_over, sum_over = (given.texts(option, axes, given.AXES)
+                               for option, axes in (("mean_over", mean_over), ("sum_over", sum_over)))
         self.mesh.check_batch_axes((*mean_over, *sum_over))
         means, sums = self.mesh.known(mean_over), self.mesh.known(sum_over)
         if means and sums:

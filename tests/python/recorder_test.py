@@ -235,6 +235,34 @@ class RecorderTest(judging.RunsTest):
             train(self.model, self.optimizer, rec, steps=1)
         self.assertEqual(len(runs.pieces(self.out, name="x")), 1)
 
+    def test_what_is_no_pattern_is_refused(self):
+        for option in ("only", "activations", "hashes", "buffers"):
+            for value in (3, [3], [None], ("*", 1.5)):
+                with self.subTest(option, value=value), self.refused(f"^{option} is .*a list of patterns"):
+                    self.record(**{option: value})
+
+    def test_what_is_no_tensor_or_number_is_refused(self):
+        tensor = torch.ones(2, 3)
+        with self.record() as rec:
+            for call, words in (
+                    (lambda: rec.tensor("x", [1, 2]), '"x" is a list and no tensor.*rec.scalar a number'),
+                    (lambda: rec.tensor("x", None), '"x" is a NoneType and no tensor'),
+                    (lambda: rec.logprobs({"logits": tensor}), '"logprobs" is a dict and no tensor'),
+                    (lambda: rec.tensor(3, tensor), "the name 3"),
+                    (lambda: rec.tensor("x", tensor.to_sparse()), '"x" has the layout torch.sparse_coo'),
+                    (lambda: rec.tensor("x", tensor.to("meta")), '"x" is on the meta device'),
+                    (lambda: rec.tensor("x", tensor, mean_over=3), "^mean_over is 3.*name of an axis"),
+                    (lambda: rec.tensor("x", tensor, sum_over=(0,)), "^sum_over is .0,.*name of an axis"),
+                    (lambda: rec.scalar("loss", None), 'The scalar "loss" is None. Give a number'),
+                    (lambda: rec.scalar("loss", "2"), "The scalar \"loss\" is '2'"),
+                    (lambda: rec.scalar("loss", 10 ** 400), 'The scalar "loss" is 1000'),
+                    (lambda: rec.scalar("loss", 1j), 'The scalar "loss" is 1j'),
+                    (lambda: rec.scalar("loss", [1, 2]), 'The scalar "loss" has 2 elements')):
+                with self.subTest(words), self.refused(words):
+                    call()
+            train(self.model, self.optimizer, rec, steps=1)
+        self.assertEqual(runs.names(self.out, kind="act"), [])
+
     def test_recorders_that_overlap_count_the_rows_of_a_batch_apart(self):
         other = models.build()
         with self.record() as rec, shardproof.record(other, out=self.folder / "other") as beside:
