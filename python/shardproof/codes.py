@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from . import optimizers
+from . import given, optimizers
 from .error import Error
 from .piece import Piece
 from .sources.dtensor import DTensorBoxes
@@ -73,6 +73,7 @@ def pieces_of(slots, inner) -> Iterator[tuple[str, Piece]]:
 def slots_of(model, optimizer, mesh, layouts) -> tuple[list, list]:
     """The parameters on this rank, and the torch optimizers."""
     models = models_of(model)
+    given.by_pattern("layouts", layouts, given.LAYOUTS)
     found_mesh = find_mesh(models, mesh)
     slots = find_slots(models, found_mesh, layouts, DTensorBoxes(found_mesh))
     return slots, [one for part in optimizers.as_list(optimizer) for one in optimizers.inner_optimizers(part)]

@@ -1,12 +1,13 @@
 """What a program gives to this package is refused where it is given, before it does harm elsewhere."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from .error import Error
 
 PATTERNS = "Give a pattern of names, such as \"*.mlp.*\", or a list of patterns"
+LAYOUTS = 'Give a dictionary from patterns of names to layouts: layouts={"*.up_proj.weight": shardproof.Shard(0, "tp")}'
 AXES = "Give the name of an axis, or a tuple of names"
 
 
@@ -17,6 +18,17 @@ def whole_number(value) -> int | None:
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
     return number if number == value and not isinstance(value, bool) else None
+
+
+def whole_numbers(value) -> tuple[int, ...] | None:
+    """A sequence of whole numbers, or None."""
+    found = tuple(map(whole_number, value)) if isinstance(value, Iterable) else (None,)
+    return None if None in found else found
+
+
+def are_ints(*values) -> bool:
+    """Whether the values are of the type int itself, as what is written into a file must be; True is none."""
+    return all(type(one) is int for one in values)
 
 
 def number(option: str, value, least: int, fix: str) -> int:
@@ -40,6 +52,12 @@ def texts(option: str, value, fix: str) -> list[str]:
     return found
 
 
+def by_pattern(option: str, value, fix: str) -> None:
+    """Refuses what is no dictionary whose keys are patterns; None stands for an empty one."""
+    if value is not None and not (isinstance(value, Mapping) and all(isinstance(one, str) for one in value)):
+        raise Error(f"{option} is {value!r}", fix)
+
+
 def tensor(name: str, value) -> torch.Tensor:
     """A tensor whose values can be recorded under a name."""
     if not isinstance(name, str):
@@ -55,11 +73,8 @@ def tensor(name: str, value) -> torch.Tensor:
 
 def place(name: str, shape: Sequence[int], offset, global_shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The offset and the global shape of a tensor that lies there."""
-    try:
-        starts, sizes = (tuple(map(whole_number, given)) for given in (offset, global_shape))
-    except TypeError:  # one is not given, or no sequence
-        starts = sizes = ()
-    if not len(starts) == len(sizes) == len(shape) or None in (*starts, *sizes) or \
+    starts, sizes = whole_numbers(offset), whole_numbers(global_shape)
+    if starts is None or sizes is None or not len(starts) == len(sizes) == len(shape) or \
             any(not 0 <= start <= size - own for start, own, size in zip(starts, shape, sizes)):
         raise Error(f'"{name}" has the shape {list(shape)}, the offset {offset} and the global shape {global_shape}',
                     "Give both, with one whole number per dim, so that the tensor lies within the global shape")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from . import names, run_folder, safetensors_file
+from . import given, names, run_folder, safetensors_file
 from .global_batch import current
 from .error import Error
 from .mesh import Mesh
@@ -68,6 +68,7 @@ def load(model, golden, *, mesh=None, layouts: Mapping | None = None) -> None:
     `mesh` and `layouts` are those of shardproof.record, which need not be given them again. Buffers are not copied: the golden
     has them from the end of its first step on. Those that are drawn at random need the same seed on each rank.
     """
+    given.by_pattern("layouts", layouts, given.LAYOUTS)
     start = StartParameters(Path(golden))
     models = models_of(model)
     found_mesh = find_mesh(models, mesh)

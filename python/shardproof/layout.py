@@ -3,6 +3,9 @@
 import dataclasses
 from collections.abc import Sequence
 
+from .error import Error
+from .given import are_ints
+
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
@@ -15,6 +18,11 @@ class Shard:
     dim: int
     axis: str
     blocks: Sequence[int] = ()
+
+    def __post_init__(self):
+        if not (isinstance(self.blocks, (list, tuple)) and are_ints(self.dim, *self.blocks)) or min(self.blocks, default=0) < 0:
+            raise Error(f"A layout is {self}", 'Give the number of a dim, and as blocks the sizes of local parts, such as '
+                                               'Shard(0, "tp", blocks=(64, 32, 32))')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """Matrix optimizers: how Muon moves a parameter, so that a judge can replay its step from what the ranks had."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
 
 from .error import Error
+from .given import are_ints
 from .optimizers import inner_optimizers
 
 
@@ -30,6 +32,14 @@ class Muon:
     coefficients: Sequence[float] = (3.4445, -4.7750, 2.0315)
     iterations: int = 5
     state: str = "momentum_buffer"
+
+    def __post_init__(self):
+        are_lists = isinstance(self.blocks, (list, tuple)) and isinstance(self.coefficients, (list, tuple))
+        if not (are_lists and are_ints(self.iterations, *self.blocks) and self.iterations > 0 and len(self.coefficients) == 3
+                and all(isinstance(one, (int, float)) and math.isfinite(one) for one in (self.momentum, *self.coefficients))
+                and isinstance(self.state, str)):
+            raise Error(f"An optimizer is {self}", "Give blocks whole numbers of rows, coefficients three numbers, iterations a whole "
+                                                   "number from 1, momentum a number and state a text")
 
 
 def fields(optimizers: Sequence, slots, declared: Mapping[str, Muon] | None, fits) -> list[dict]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 from .error import Error
+from .given import whole_number
 
 # Names that programs commonly give to the axes over which the batch is cut.
 BATCH_AXES = ("dp", "dp_replicate", "dp_shard", "edp", "ddp", "fsdp", "hsdp", "data", "data_parallel", "batch",
@@ -167,7 +168,7 @@ def from_user(mesh, rank: int, world_size: int, single: str = "dp") -> Mesh:
     if hasattr(mesh, "mesh_dim_names"):
         found = from_device_mesh(mesh, rank, single)
     else:
-        named = list(mesh.items() if isinstance(mesh, Mapping) else mesh)
+        named = pairs_of(mesh)
         found = Mesh([(name, size) for name, size in named if not isinstance(size, (tuple, list))], rank)
         for name, axes in named:
             if not isinstance(axes, (tuple, list)):
@@ -180,6 +181,19 @@ def from_user(mesh, rank: int, world_size: int, single: str = "dp") -> Mesh:
     if found.world_size != world_size:
         raise Error(f"The mesh {found} has {found.world_size} ranks, but the run has {world_size}",
                     "Name every axis, outer to inner, so that the product of the sizes is the world size")
+    return found
+
+
+def pairs_of(mesh) -> list[tuple]:
+    """The axes that a user named with their sizes, or, of a part, with the axes that it consists of."""
+    try:
+        found = [(name, size) for name, size in (mesh.items() if isinstance(mesh, Mapping) else mesh)]
+    except (TypeError, ValueError):
+        found = [(None, 0)]
+    if any(not isinstance(name, str) or not (isinstance(size, (tuple, list)) or (whole_number(size) or 0) > 0)
+           for name, size in found) or len(dict(found)) < len(found):
+        raise Error(f"mesh is {mesh!r}", 'Give a DeviceMesh, or each axis once with its number of ranks, outer to inner: '
+                                         'mesh={"dp": 2, "tp": 2}')
     return found
 
 

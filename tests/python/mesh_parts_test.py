@@ -90,6 +90,10 @@ class PartsTest(unittest.TestCase):
                               ({"dp": 2, "tp": 2, "ep": ("tp", "dp")}, "are not neighbors")):
             with self.assertRaisesRegex(shardproof.Error, message):
                 from_user(mesh, 0, 8 if "pp" in mesh else 4)
+        for mesh in (2, "dp", (2, 2), ["ab"], {"dp": 1.5}, {"dp": "2"}, {"dp": -1, "tp": -1}, {"dp": 0}, {3: 1}, {"dp": None},
+                     [("dp", 1), ("dp", 1)]):
+            with self.subTest(mesh), self.assertRaisesRegex(shardproof.Error, "^mesh is .*Give a DeviceMesh, or each axis once"):
+                from_user(mesh, 0, 1)
         mesh = Mesh([("dp", 4)], 0, parts=[Part("ep", 1, 2)])
         with self.assertRaisesRegex(shardproof.Error, '"ep" cuts the axes of the mesh {dp: 4} in the middle'):
             mesh.axes_in("ep")

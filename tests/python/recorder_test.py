@@ -241,6 +241,23 @@ class RecorderTest(judging.RunsTest):
                 with self.subTest(option, value=value), self.refused(f"^{option} is .*a list of patterns"):
                     self.record(**{option: value})
 
+    def test_what_is_no_layout_or_matrix_optimizer_is_refused(self):
+        for option in ("layouts", "matrices"):
+            for value in ([1], "x", {3: shardproof.Replicate()}, shardproof.Muon()):
+                with self.subTest(option, value=value), self.refused(f"^{option} is .*Give a dictionary"):
+                    self.record(**{option: value})
+        for function in (shardproof.coded, lambda model, layouts: shardproof.load(model, self.out, layouts=layouts)):
+            with self.refused("^layouts is 3"):
+                function(self.model, layouts=3)
+        for arguments in (("0", "tp"), (0.5, "tp"), (0, "tp", 4), (0, "tp", (1.5,)), (True, "tp"), (0, "tp", (13, -1))):
+            with self.subTest(arguments), self.refused("^A layout is Shard.*the number of a dim"):
+                shardproof.Shard(*arguments)
+        self.assertEqual(shardproof.Shard(-1, "tp", [4, 2]).dim, -1)
+        for options in ({"blocks": 4}, {"blocks": (1.5,)}, {"coefficients": (1, 2)}, {"coefficients": None}, {"iterations": 0},
+                        {"iterations": 1.5}, {"blocks": (torch.tensor(4),)}, {"momentum": "a"}, {"momentum": float("nan")}, {"state": None}):
+            with self.subTest(options), self.refused("^An optimizer is Muon"):
+                shardproof.Muon(**options)
+
     def test_what_is_no_tensor_or_number_is_refused(self):
         tensor = torch.ones(2, 3)
         with self.record() as rec:
