@@ -76,7 +76,11 @@ def slots_of(model, optimizer, mesh, layouts) -> tuple[list, list]:
     given.by_pattern("layouts", layouts, given.LAYOUTS)
     found_mesh = find_mesh(models, mesh)
     slots = find_slots(models, found_mesh, layouts, DTensorBoxes(found_mesh))
-    return slots, [one for part in optimizers.as_list(optimizer) for one in optimizers.inner_optimizers(part)]
+    inner = [one for part in optimizers.as_list(optimizer) for one in optimizers.inner_optimizers(part)]
+    if optimizers.as_list(optimizer) and not inner:
+        raise Error(f"The optimizer is a {type(optimizer).__name__}, of which no parameters are seen",
+                    "Give the torch optimizer, or a list of them")
+    return slots, inner
 
 
 def lost_states(slots, inner) -> list[str]:

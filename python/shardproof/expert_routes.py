@@ -1,14 +1,14 @@
 """Records which experts each token was sent to, in the file that `shardproof logprobs` reads beside one of logprobs."""
 
-import fnmatch
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
-from . import names, safetensors_file
+from . import given, names, safetensors_file
 from .error import Error
+from .sources.find import models_of
 
 
 def routes(model: torch.nn.Module, routers: str | Sequence[str], *, rows: int, sequence_first: bool = False,
@@ -21,7 +21,8 @@ def routes(model: torch.nn.Module, routers: str | Sequence[str], *, rows: int, s
     ids             what gives the ids [tokens, K] of a router's output, where it is neither a tensor of integers nor a
                     mask [tokens, experts] in the output
     """
-    return Routes(model, [routers] if isinstance(routers, str) else list(routers), rows, sequence_first, ids or ids_in)
+    return Routes(models_of([model])[0], given.texts("routers", routers, 'Name the routers, such as "*.mlp.gate"'),
+                  given.number("rows", rows, 1, "Give the number of rows of one forward pass"), sequence_first, ids or ids_in)
 
 
 def ids_in(output) -> torch.Tensor:
@@ -49,8 +50,7 @@ class Routes:
 
     def __init__(self, model, patterns: list[str], rows: int, sequence_first: bool, ids: Callable):
         self._rows, self._sequence_first, self._ids = rows, sequence_first, ids
-        self._routers = {name: module for name, module in names.named_modules(model)
-                         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
+        self._routers = {name: module for name, module in names.named_modules(model) if names.is_any(name, patterns)}
         if not self._routers:
             raise Error(f"None of the modules fits {patterns}", 'Name the routers, such as "*.mlp.gate"')
         self._chosen: dict[str, list[torch.Tensor]] = {name: [] for name in self._routers}
@@ -68,7 +68,11 @@ class Routes:
         def hook(_, inputs, output):
             if torch._C._current_graph_task_id() != -1:
                 return  # a forward pass within the backward pass is a recomputation
-            chosen = self._ids(output).detach().cpu().to(torch.int32)
+            chosen = self._ids(output)
+            if not isinstance(chosen, torch.Tensor) or chosen.ndim != 2 or chosen.is_floating_point():
+                what = f"{chosen.dtype} {list(chosen.shape)}" if isinstance(chosen, torch.Tensor) else type(chosen).__name__
+                raise Error(f'ids= gives {what} of "{name}"', "Let it give a tensor of integers [tokens, K]")
+            chosen = chosen.detach().cpu().to(torch.int32)
             tokens, count = chosen.shape
             if tokens % self._rows:
                 raise Error(f'"{name}" has {tokens} tokens, which are not rows of one length for rows={self._rows}',
@@ -105,5 +109,7 @@ class Routes:
         """Writes NAME.routes.safetensors beside `path`, which is the file of logprobs NAME.safetensors."""
         path = Path(path)
         path = path.with_name(path.name.removesuffix(".safetensors").removesuffix(".routes") + ".routes.safetensors")
+        if not path.parent.is_dir():
+            raise Error(f'There is no folder "{path.parent}" for "{path.name}"', "Make it first, or name another one")
         safetensors_file.write(path, {"routes": self.tensor()}, {"layers": ",".join(map(str, self.layers()))})
         return path

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from . import given
 from . import mesh as meshes
 from .error import Error
 from .mesh import Mesh
@@ -67,7 +68,10 @@ def batch(*tensors: torch.Tensor, mesh=None, axes=None):
     The mesh is that of the run that is recorded or loaded, or Megatron's, or `mesh` (a DeviceMesh, or sizes by axis,
     outer to inner). `axes` names the data-parallel axes when their names are unusual; () says that there is none.
     """
-    axes = (axes,) if isinstance(axes, str) else None if axes is None else tuple(axes)
+    axes = None if axes is None else tuple(given.texts("axes", axes, given.AXES))
+    if not tensors or not all(len(getattr(one, "shape", ())) for one in tensors):
+        raise Error(f"shardproof.batch was given {', '.join(type(one).__name__ for one in tensors) or 'nothing'}, and cuts tensors "
+                    "of one dim or more", "Give each tensor of the batch as an argument of its own: shardproof.batch(tokens, targets)")
     index, count = place_of(mesh, axes)
     sizes = {tensor.shape[0] for tensor in tensors}
     if len(sizes) != 1:

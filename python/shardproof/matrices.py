@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from . import names
 from .error import Error
 from .given import are_ints
 from .optimizers import inner_optimizers
@@ -42,9 +43,9 @@ class Muon:
                                                    "number from 1, momentum a number and state a text")
 
 
-def fields(optimizers: Sequence, slots, declared: Mapping[str, Muon] | None, fits) -> list[dict]:
+def fields(optimizers: Sequence, slots, declared: Mapping[str, Muon] | None) -> list[dict]:
     """What run.json says of them: each rule with its parameters. Those of torch.optim.Muon need no declaration but for
-    blocks. `fits` says whether a pattern fits a name."""
+    blocks."""
     found: dict[str, dict] = {}
     rules = {}
     for one in (one for optimizer in optimizers for one in inner_optimizers(optimizer)):
@@ -53,7 +54,7 @@ def fields(optimizers: Sequence, slots, declared: Mapping[str, Muon] | None, fit
     for slot in slots:
         rule = next((rules[key] for key in map(id, slot.keys()) if key in rules), None)
         for pattern, one in (declared or {}).items():
-            if fits(slot.name, [pattern]):
+            if names.is_any(slot.name, [pattern]):
                 check(slot, one)
                 rule = one if rule is None else dataclasses.replace(rule, blocks=one.blocks)
                 break

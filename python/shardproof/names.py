@@ -48,6 +48,10 @@ def named_parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Pa
                 yield join(prefix, name), parameter
 
 
+def is_any(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def check_patterns(option: str, patterns: Iterable[str], known: Iterable[str]) -> None:
     """Refuses patterns that fit no name."""
     known = [name for name in known if name]

@@ -1,6 +1,5 @@
 """Records a training run: start parameters, then per optimizer step gradients, parameters and optimizer state."""
 
-import fnmatch
 import functools
 import math
 import platform
@@ -66,10 +65,6 @@ def record(model, optimizer=None, *, out, steps: int | None = None, only: str | 
                     patterns_of("buffers", buffers) or [], from_step, matrices)
 
 
-def is_any(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def patterns_of(option: str, patterns) -> list[str] | None:
     return None if patterns is None else given.texts(option, patterns, given.PATTERNS)
 
@@ -126,7 +121,7 @@ class Recorder:
         run_folder.claim(out, self.mesh.rank, self.mesh.world_size)
         self._files = run_folder.RankFiles(out, self.mesh.rank, max_bytes)
         self._settings = optimizers.Settings(self._optimizers, self._slots) if self._optimizers else None
-        self._matrices = fields_of_matrices(self._optimizers, self._slots, matrices, is_any)
+        self._matrices = fields_of_matrices(self._optimizers, self._slots, matrices)
         self._chosen_buffers = buffers
         self._finished = 0            # optimizer steps that have ended
         self._is_stepping = False
@@ -338,7 +333,7 @@ class Recorder:
                 outermost.setdefault(name, module)  # a compiled or checkpointed module has the name of its wrapper
             for name, module in outermost.items():
                 for patterns, add in ((activations, add_output), (hashes, self._add_hash)):
-                    if name and is_any(name, patterns) and self._is_chosen(name):
+                    if name and names.is_any(name, patterns) and self._is_chosen(name):
                         self._ends.append(module.register_forward_hook(self._output_hook(name, add)).remove)
 
     def _watch_steps(self, index: int, optimizer) -> None:
@@ -451,7 +446,7 @@ class Recorder:
         return bool(self._ends) and (self._steps is None or step <= self._steps)
 
     def _is_chosen(self, name: str) -> bool:
-        return self._only is None or is_any(name, self._only)
+        return self._only is None or names.is_any(name, self._only)
 
     def _record_parameters(self, step: int) -> None:
         for slot in self._chosen_slots:
@@ -473,7 +468,7 @@ class Recorder:
         if not self._is_recorded(step):
             return
         for name, piece in self._buffers.pieces():
-            if is_any(name, self._chosen_buffers) and self._is_chosen(name):
+            if names.is_any(name, self._chosen_buffers) and self._is_chosen(name):
                 self._files.add("buffer", name, step, piece)
         for name, piece in random_states():
             self._files.add_hash(name, step, piece, 0, 0, None, kind="random")

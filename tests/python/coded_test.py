@@ -118,6 +118,9 @@ class CodedTest(unittest.TestCase):
     def test_what_cannot_be_coded(self):
         with self.assertRaisesRegex(Error, "has no states of the 4 parameters. Let it make a step first"):
             shardproof.coded(build(), torch.optim.AdamW(build().parameters()))
+        for function in (shardproof.coded, shardproof.check_coded):
+            with self.assertRaisesRegex(Error, "The optimizer is a str, of which no parameters are seen. Give the torch optimizer"):
+                function(self.model, "AdamW")
         with self.assertRaisesRegex(Error, "has the dtype torch.float32"):
             shardproof.coded(build().float())
 

@@ -94,6 +94,13 @@ class PartsTest(unittest.TestCase):
                      [("dp", 1), ("dp", 1)]):
             with self.subTest(mesh), self.assertRaisesRegex(shardproof.Error, "^mesh is .*Give a DeviceMesh, or each axis once"):
                 from_user(mesh, 0, 1)
+        tensor = torch.ones(4, 2)
+        for tensors, words in (((), "nothing"), ((tensor.tolist(),), "list"), (({"tokens": tensor},), "dict"), ((tensor, None), "Tensor, NoneType"),
+                               ((torch.tensor(4),), "Tensor"), ((4,), "int")):
+            with self.assertRaisesRegex(shardproof.Error, f"^shardproof.batch was given {words}, and cuts tensors of one dim or more"):
+                shardproof.batch(*tensors)
+        with self.assertRaisesRegex(shardproof.Error, "^axes is 3. Give the name of an axis"):
+            shardproof.batch(tensor, axes=3)
         mesh = Mesh([("dp", 4)], 0, parts=[Part("ep", 1, 2)])
         with self.assertRaisesRegex(shardproof.Error, '"ep" cuts the axes of the mesh {dp: 4} in the middle'):
             mesh.axes_in("ep")

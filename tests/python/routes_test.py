@@ -109,8 +109,24 @@ class RoutesTest(unittest.TestCase):
 
     def test_what_is_wrong_is_said(self):
         model, x = Model(), torch.randn(ROWS, LENGTH, WIDTH)
-        with self.assertRaisesRegex(shardproof.Error, "None of the modules fits"):
-            shardproof.routes(model, "*.router", rows=ROWS)
+        for routers, options, words in (
+                ("*.router", {}, "None of the modules fits"),
+                (3, {}, "^routers is 3. Name the routers"),
+                ("*.gate", {"rows": 0}, "^rows is 0. Give the number of rows"),
+                ("*.gate", {"rows": "2"}, "^rows is '2'")):
+            with self.subTest(words), self.assertRaisesRegex(shardproof.Error, words):
+                shardproof.routes(model, routers, **{"rows": ROWS, **options})
+        with self.assertRaisesRegex(shardproof.Error, "The model is a list"):
+            shardproof.routes([model], "*.gate", rows=ROWS)
+        for ids, words in ((lambda _: None, "NoneType"), (lambda output: output[2][0], "torch.int64 \\[2\\]"),
+                           (lambda output: output[1], "torch.float32 \\[10, 2\\]")):
+            with self.assertRaisesRegex(shardproof.Error, f'ids= gives {words} of "layers.1.gate". Let it give a tensor of integers'), \
+                    shardproof.routes(model, "*.gate", rows=ROWS, ids=ids):
+                model(x)
+        with shardproof.routes(model, "*.gate", rows=ROWS) as routes:
+            model(x)
+        with self.assertRaisesRegex(shardproof.Error, 'There is no folder ".*none" for "train.routes.safetensors"'):
+            routes.save(self.folder / "none/train.safetensors")
         with self.assertRaisesRegex(shardproof.Error, "rows=3"), shardproof.routes(model, "*.gate", rows=3):
             model(x)
         with shardproof.routes(model, "*.gate", rows=ROWS) as routes:
