@@ -104,6 +104,7 @@ class World:
 
     def __init__(self, store, rank: int, timeout: float, notice: float, calls_folder: str):
         self.store, self.rank, self.timeout, self.notice = store, rank, timeout, notice
+        self.checks = os.environ.get("SHARDPROOF_CHECKS", "1") != "0"
         self._log = open(Path(calls_folder) / f"rank{rank}.calls", "w", buffering=1) if calls_folder else None
         self._lock = threading.Lock()
 
@@ -267,6 +268,8 @@ class CheckedGroup(dist.ProcessGroup):
         work = LaterWork(list(tensors))
 
         def receive():
+            if not self._world.checks:
+                return self._inner.recv_anysource(tensors, tag)
             source = self._await_sender(call, tag)
             return self._inner.recv(tensors, source, tag)
         self._channels.setdefault(("any", tag), Lane()).push(
@@ -335,7 +338,7 @@ class CheckedGroup(dist.ProcessGroup):
     # Agreement.
 
     def _agree(self, call: Call) -> None:
-        if self.size() == 1:
+        if self.size() == 1 or not self._world.checks:
             return
         self._raise_if_broken()
         prefix = f"call/{call.sequence}"
@@ -360,6 +363,8 @@ class CheckedGroup(dist.ProcessGroup):
                                "each rank the output splits of the others")
 
     def _agree_on_message(self, call: Call, prefix: str, ends, peer: int) -> None:
+        if not self._world.checks:
+            return
         self._raise_if_broken()
         keys = {self._rank: f"{prefix}/{call.op}", peer: f"{prefix}/{'recv' if call.op == 'send' else 'send'}"}
         mine, theirs = (self._exchange(call, keys, self._rank)[i] for i in (0, 1))

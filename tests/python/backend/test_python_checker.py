@@ -124,6 +124,13 @@ def new_group(rank, store):
     dist.new_group([1])
 
 
+def from_any(rank, size):
+    """Who sent, and what was received."""
+    tensor = torch.full([1], float(rank))
+    source = dist.send(tensor, 0) if rank else dist.recv(tensor)
+    return source, tensor.tolist()
+
+
 class Other(InPython, RanksTest):
     def test_rank_that_keeps_the_store_ended(self):
         for then, call in ((sum_of_all, "call 1 of group world [0, 1, 2]: all_reduce(sum) [4] float32"),
@@ -155,6 +162,12 @@ class Other(InPython, RanksTest):
             rows = [line.split("\t") for line in Path(folder, "rank1.calls").read_text().splitlines()]
         self.assertEqual([row[:5] for row in rows], [["0", "world [0, 1]", "all_reduce(sum)", "float32", "[1]"],
                                                      ["0", "tp [0, 1]", "all_reduce(sum)", "float32", "[1]"]])
+
+    def test_without_checks_a_disagreement_is_silent(self):
+        off = {"SHARDPROOF_CHECKS": "0"}
+        self.values(2, test_disagreements.other_reduce_op, environment=off)
+        self.assertEqual(self.values(2, test_options.message, environment=off), [[5], [5]])
+        self.assertEqual(self.values(2, from_any, environment=off), [(1, [1]), (None, [1])])
 
     def test_faults_are_refused(self):
         for outcome in self.outcomes(2, sums, environment={"SHARDPROOF_FAULT": "rank=0,kind=drop"}):
