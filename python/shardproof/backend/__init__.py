@@ -62,7 +62,11 @@ def parse_fault(text):
             raise ValueError(f"SHARDPROOF_FAULT has {item!r} in {text!r}; write "
                              "op=NAME,group=NAME,site=FILE:LINE,call=N,rank=R,kind=KIND,"
                              "side=input|output,to=NAME")
-        fault[key] = int(value) if key in ("call", "rank") and value != "all" else value
+        if key in ("call", "rank") and value != "all":
+            if not value.isdecimal():
+                raise ValueError(f"SHARDPROOF_FAULT has {key} {value!r} in {text!r}; give a number from 0, or all")
+            value = int(value)
+        fault[key] = value
     if fault.get("kind") not in FAULT_KINDS:
         raise ValueError(f"SHARDPROOF_FAULT has kind {fault.get('kind')!r} in {text!r}; "
                          f"choose one of {', '.join(FAULT_KINDS)}")
@@ -110,7 +114,7 @@ def inner_names():
         return {device: "nccl" if device == "cuda" and dist.is_nccl_available() else "gloo"
                 for device in devices}
     if ":" in text:
-        names = dict(item.split(":", 1) for item in text.split(",") if ":" in item)
+        names = dict(item.partition(":")[::2] for item in text.split(","))
     else:
         names = {device: text for device in devices if text != "nccl" or device == "cuda"}
     if not names or not all(names) or not all(names.values()):
@@ -172,6 +176,17 @@ def meet(store, rank, ranks, group, seconds, kind):
             "Python on the other machines, or set SHARDPROOF_CHECKER=python on all")
 
 
+def calls_folder():
+    """The folder that SHARDPROOF_CALLS names, which is made; empty without one."""
+    folder = os.environ.get("SHARDPROOF_CALLS", "")
+    try:
+        if folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"SHARDPROOF_CALLS is {folder!r}, which cannot be a folder: {error.strerror}; name another one") from error
+    return folder
+
+
 def settings(module, rank, seconds):
     """What the environment asks for, for this rank."""
     own = module.Settings()
@@ -180,9 +195,7 @@ def settings(module, rank, seconds):
     own.notice_ms = int(seconds_of("SHARDPROOF_NOTICE", DEFAULT_NOTICE_S) * 1000)
     own.digests = os.environ.get("SHARDPROOF_DIGESTS", "0") not in ("", "0")
     own.checks = os.environ.get("SHARDPROOF_CHECKS", "1") != "0"
-    own.calls_folder = os.environ.get("SHARDPROOF_CALLS", "")
-    if own.calls_folder:
-        Path(own.calls_folder).mkdir(parents=True, exist_ok=True)
+    own.calls_folder = calls_folder()
     own.faults = faults(module, rank)
     folders = (Path(torch.__file__).parent, Path(__file__).parents[1],
                sysconfig.get_paths()["stdlib"])
@@ -226,7 +239,7 @@ def process_rank(module, store, rank, seconds):
         return module.rank(settings(module, rank, seconds), base, world is None)
     if world is None or process_rank.own is None:
         notice = seconds_of("SHARDPROOF_NOTICE", DEFAULT_NOTICE_S)
-        process_rank.own = checker.world(base, rank, seconds, notice)
+        process_rank.own = checker.world(base, rank, seconds, notice, calls_folder())
     return process_rank.own
 
 

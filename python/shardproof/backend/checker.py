@@ -468,12 +468,9 @@ def make(own: World, store, ranks, rank: int, name: str, inner: dict) -> Checked
         for device, (kind, backend) in inner.items()}, ranks, rank, name)
 
 
-def world(store, rank: int, timeout: float, notice: float) -> World:
+def world(store, rank: int, timeout: float, notice: float, calls_folder: str) -> World:
     for name in ("SHARDPROOF_FAULT", "SHARDPROOF_DIGESTS"):
         if os.environ.get(name, "0") not in ("", "0"):
             raise ValueError(f"{name} needs the backend's extension, which cannot be built here; install g++ and the "
                              "headers of Python, or unset it")
-    folder = os.environ.get("SHARDPROOF_CALLS", "")
-    if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    return World(store, rank, timeout, notice, folder)
+    return World(store, rank, timeout, notice, calls_folder)

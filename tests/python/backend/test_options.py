@@ -278,9 +278,21 @@ class Settings(unittest.TestCase):
                 shardproof.backend.make_inner(name, None, 0, 1, None, "0", [0])
 
     def test_inner_of_nothing_is_refused(self):
-        for text in ("cpu:", "nccl", ":gloo"):
+        for text in ("cpu:", "nccl", ":gloo", "cpu:gloo,nccl", "cpu:gloo,"):
             with self.assertRaisesRegex(ValueError, f"SHARDPROOF_INNER is '{text}'"):
                 self.inner(text)
+
+    def test_fault_of_no_number_is_refused(self):
+        for item in ("call=soon", "call=-1", "rank=one", "rank=1.5"):
+            key, value = item.split("=")
+            with self.assertRaisesRegex(ValueError, f"SHARDPROOF_FAULT has {key} '{value}' in .*; give a number from 0, or all"):
+                shardproof.backend.parse_fault(f"rank=1,kind=drop,{item}")
+
+    def test_folder_of_calls_that_is_a_file_is_refused(self):
+        for folder in (__file__, f"{__file__}/calls"):
+            with unittest.mock.patch.dict(os.environ, {"SHARDPROOF_CALLS": folder}), \
+                    self.assertRaisesRegex(ValueError, f"SHARDPROOF_CALLS is '{folder}', which cannot be a folder: "):
+                shardproof.backend.calls_folder()
 
     def test_timeout_is_refused(self):
         for text in ("soon", "-3", "nan", "0"):

@@ -169,6 +169,10 @@ class Other(InPython, RanksTest):
         self.assertEqual(self.values(2, test_options.message, environment=off), [[5], [5]])
         self.assertEqual(self.values(2, from_any, environment=off), [(1, [1]), (None, [1])])
 
+    def test_folder_of_calls_that_is_a_file_is_refused(self):
+        for outcome in self.outcomes(2, sums, environment={"SHARDPROOF_CALLS": __file__}):
+            self.assertIn("which cannot be a folder: File exists; name another one", outcome.error)
+
     def test_faults_are_refused(self):
         for outcome in self.outcomes(2, sums, environment={"SHARDPROOF_FAULT": "rank=0,kind=drop"}):
             self.assertIn("SHARDPROOF_FAULT needs the backend's extension", outcome.error)
