@@ -24,7 +24,8 @@ import ranks  # noqa: E402,F401 (imports what ranks need)
 import torch  # noqa: E402
 from said import FolderTest  # noqa: E402
 import shardproof.command  # noqa: E402
-from shardproof.model import command, recipe, results, tiny, weights  # noqa: E402
+from shardproof.error import Error  # noqa: E402
+from shardproof.model import command, families, recipe, results, tiny, weights  # noqa: E402
 
 PROGRAM = os.environ.get("SHARDPROOF_PROGRAM")
 
@@ -163,6 +164,16 @@ class Folders(FolderTest):
         self.assertEqual(left, {"1", "1-activations", "dp2-tp2", "dp2-tp2-activations"})
         self.assertFalse(self.model_run("a")._remove_earlier())
         self.assertEqual(list(one._folder.iterdir()), [])
+
+
+class ConfigFiles(FolderTest):
+    def test_one_that_is_cut_off_is_a_sentence(self):
+        path = self.folder / "config.json"
+        for content, words in ((b"", "cannot be read: Expecting value"), (b'{"model_type": "lla', "cannot be read: Unterminated string"),
+                               (b"\xff", "cannot be read: 'utf-8' codec"), (b"[]", "holds a list and no dictionary")):
+            path.write_bytes(content)
+            with self.subTest(words), self.assertRaisesRegex(Error, f"{path} {words}"):
+                families.find(str(self.folder))
 
 
 class Weights(unittest.TestCase):

@@ -71,8 +71,8 @@ def find(name: str) -> Family:
 
 
 def from_folder(path: Path) -> Family:
+    given = values_of(path / "config.json")
     from transformers import CONFIG_MAPPING
-    given = json.loads((path / "config.json").read_text())
     kind = given.get("model_type")
     if kind not in CONFIG_MAPPING:
         raise Error(f'{path / "config.json"} has the model_type {kind!r}, which the installed transformers does not have',
@@ -84,6 +84,17 @@ def from_folder(path: Path) -> Family:
     if named is None and model is None:
         raise Error(f'No class of transformers.models.{folder} is built from a {config.__name__}', "Give module:function")
     return Family(path.name or str(path), config, named or model, given)
+
+
+def values_of(path: Path) -> dict:
+    """What a config.json holds."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise Error(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}", "Give a folder whose config.json is whole") from None
+    if not isinstance(found, dict):
+        raise Error(f"{path} holds a {type(found).__name__} and no dictionary", "Give the config.json of a model")
+    return found
 
 
 def has_plan(config: type) -> bool:
