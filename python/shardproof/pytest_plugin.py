@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from . import program
-from .arguments import seconds
+from .arguments import at_least_1, seconds
 from .error import Error
 from .pytest_layout import Layout
 
@@ -39,7 +39,7 @@ def pytest_addoption(parser) -> None:
                          "Default: SHARDPROOF_PROGRAM, shardproof-light, or shardproof.")
     group.addoption("--shardproof-timeout", metavar="SECONDS", type=seconds, default=60.0,
                     help="How long the ranks of one layout may take. Default: 60.")
-    group.addoption("--shardproof-max-ranks", metavar="N", type=int, default=64,
+    group.addoption("--shardproof-max-ranks", metavar="N", type=at_least_1, default=64,
                     help="The most ranks that a layout may have, each a process of this machine. Default: 64.")
     group.addoption("--shardproof-preload", metavar="MODULES", default="",
                     help="Modules, separated by commas, that are imported once for all ranks, "

@@ -373,6 +373,11 @@ class SessionTest(SaidTest):
             self.expect(run(self.folder, test, f"--shardproof-timeout={value}"), 4,
                         f"'{value}' is not a number of seconds; give one from 1e-09 to 1e+09")
 
+    def test_most_ranks_that_are_wrong(self):
+        test = self.write("def test_one(): pass\n")
+        for value in ("0", "-3", "many"):
+            self.expect(run(self.folder, test, f"--shardproof-max-ranks={value}"), 4, f"'{value}' is not a whole number above 0")
+
     def test_an_interrupt_ends_all_at_once(self):
         process = self.hanging()
         os.kill(process.pid, signal.SIGINT)
