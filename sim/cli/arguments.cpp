@@ -318,20 +318,16 @@ std::string with_nearest(const std::string& message, const CLI::App& app,
 constexpr const char* kPurpose =
     "shardproof runs sharded LLM training on N ranks and proves it against one device";
 
-constexpr const char* kElsewhere = "Only in the whole program (./shardproof build in a clone)";
-
 void add_commands(CLI::App& app, Arguments& arguments, const CommandNames& here = {}) {
   app.require_subcommand(1);
   app.set_version_flag("--version", version_text());
-  for (const bool is_here : {true, false}) {
-    for (const Command& command : kCommands) {
-      if (is_in(here, command.name) != is_here) continue;
-      CLI::App* sub = app.add_subcommand(command.name, command.what)
-                          ->group(is_here ? group_of(command.name) : kElsewhere);
-      sub->footer("Exit status: see shardproof --help");
-      command.add(*sub, arguments);
-      sub->callback([&arguments, &command] { arguments.command = command.name; });
-    }
+  std::vector<Command> commands(std::begin(kCommands), std::end(kCommands));
+  std::ranges::stable_partition(commands, [&](auto& one) { return is_in(here, one.name); });
+  for (const Command& command : commands) {
+    CLI::App* sub = app.add_subcommand(command.name, command.what);
+    sub->group(group_of(command.name, here))->footer("Exit status: see shardproof --help");
+    command.add(*sub, arguments);
+    sub->callback([&arguments, name = command.name] { arguments.command = name; });
   }
   app.footer(examples_and_statuses(here));  // now that no command inherits it
 }

@@ -262,7 +262,8 @@ CLI::Validator shard_text(RunArguments& run) {
   return CLI::Validator(check, "", "shard");
 }
 
-std::string group_of(const std::string& command) {
+std::string group_of(const std::string& command, const CommandNames& here) {
+  if (!is_in(here, command)) return "Only in the whole program (./shardproof build in a clone)";
   for (const HelpGroup& group : kGroups) {
     const auto& names = group.commands;
     if (std::find(names.begin(), names.end(), command) != names.end()) return group.heading;

@@ -31,7 +31,7 @@ CLI::Validator shard_text(RunArguments& run);
 // What `shardproof --help` says besides each command's own line.
 
 // The heading under which --help lists this command.
-std::string group_of(const std::string& command);
+std::string group_of(const std::string& command, const CommandNames& here);
 
 // The end of --help: some commands to begin with, and the exit statuses.
 std::string examples_and_statuses(const CommandNames& here);

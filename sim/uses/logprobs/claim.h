@@ -84,7 +84,8 @@ struct Comparison {
 inline constexpr double kMostNoise = 16, kMeanNoise = 2;
 
 // Judges a claim that predicts b (NaN: it says nothing of this token), or a if it is `turned`. One
-// number fits one token always, so that a claim that is no likelier than kFreeNumber needs more.
+// number fits one token always, so that a claim whose description has as much as kFreeNumber needs
+// more.
 std::optional<Claim> judge_prediction(const Comparison& comparison,
                                       const std::vector<double>& predicted, Claim claim,
                                       bool turned = false);

@@ -34,7 +34,7 @@ struct HandshakeFacts {
 // What control knows of a rank that has proved itself.
 struct ProvedRank {
   int64_t rank = -1, world_size = 0;
-  std::string reply;  // "": it is no rank of this world
+  std::string reply;  // "": it belongs to another world
   Seals seals;
 };
 
