@@ -102,9 +102,11 @@ class Run:
             if digest_of(program) != outcome.digest:
                 raise BuildError("the program is not the one that was built from the row's tree")
             outcome.finding = run_gate(program, outcome.row, self.scratch)
-            if (outcome.finding or {}).get("verdict") in ("broken", "endless"):  # it says nothing of the bug
-                raise BuildError(outcome.finding["message"])
             outcome.marks = marks_of(outcome.row, outcome.finding)
+            is_broken = (outcome.finding or {}).get("verdict") in ("broken", "endless")
+            if is_broken and not outcome.marks.pattern:  # unless the row expects it, it says nothing of the bug
+                outcome.marks = Marks(caught=False)
+                raise BuildError(outcome.finding["message"])
             shutil.rmtree(program.parent)
         except Exception as error:  # of this row alone: it is said, and the others go on
             outcome.problem = f"the gate: {error!r}"

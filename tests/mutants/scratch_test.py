@@ -221,6 +221,20 @@ class Passes(unittest.TestCase):
             self.assertEqual((outcome.verdict(), outcome.marks.caught), ("ERROR", False))
             self.assertIn("No space left", outcome.problem)
 
+    def test_a_row_may_expect_that_the_gate_cannot_run(self):
+        run = Run(1, 1)
+        run.say = lambda outcome: None
+        for said, verdict in (("a tensor 'w' that a model of this config has not", "caught"), ("the disk is full", "ERROR")):
+            row = bug("a", "2")
+            row.expect = {"verdict": "broken", "message": "that a model of this config has not"}
+            outcome, program = Outcome(row), self.root / "programs" / verdict / "shardproof-bin"
+            program.parent.mkdir(parents=True)
+            program.write_text("program")
+            outcome.digest = digest_of(program)
+            with mock.patch("run.run_gate", return_value={"verdict": "broken", "message": said}):
+                run.judge(outcome, program)
+            self.assertEqual(outcome.verdict(), verdict, outcome.problem)
+
 
 if __name__ == "__main__":
     unittest.main()
