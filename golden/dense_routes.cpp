@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/expert_choices.h"
 
 namespace shardproof::golden {
 namespace {

@@ -38,6 +38,9 @@ KINDS = "src/observe/observation_kind.h"
 KIND_PREFIX = re.compile(r'\{ObservationKind::\w+, "([\w.]+)"\}')
 # A function that a head declares; one that code calls, of no library; one that code declares itself, or a lambda or parameter.
 FUNCTION = re.compile(r"[\w>&*\]]\s+[&*]*(?!decltype)([a-z]\w*)\s*\([^;{]*\)\s*(?:const|noexcept)?\s*\Z", re.DOTALL)
+CONSTANT = re.compile(r"\bconstexpr\b[^=({]*?\b(k[A-Z]\w*)(?:\[\w*\])?\s*(?:=|\{|$)")
+OWN_CONSTANT = re.compile(r"\b(?:constexpr|const)\b[^=;({]*?\b(k[A-Z]\w*)(?:\[\w*\])?\s*(?:=|\{|;)")
+USED_CONSTANT = re.compile(r"(?<![\w:.])(k[A-Z]\w*)\b")
 CALLED = re.compile(r"(?<![\w.>:])(?:(?:shardproof|sim|judge|world|report|run|cli|[a-z]+_[a-z]+)::)*([a-z]\w+)\s*\(")
 DECLARED = re.compile(r"(?!(?:return|else|throw|case|and|or|not)\b)(?:\b\w+[&*]*|(?<=[\w)>*&])>[&*]*)\s+[&*]*(?:\w+::)?([a-z]\w+)\s*[({=;,)]")
 ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)\)?", re.DOTALL)
@@ -188,8 +191,8 @@ def check_types(root):
 
 
 def check_reached(root):
-    """Yields (path, sentence) for each call of a function whose header the file does not reach: it compiles in a unity
-    build alone, beside a file that includes the header."""
+    """Yields (path, sentence) for each function that is called and each constant, whose header the file does not reach: it
+    compiles in a unity build alone, beside a file that includes the header."""
     texts = {path: (root / path).read_text(encoding="utf-8") for path in source_files(root)
              if path.startswith(("src/", "sim/", "golden/"))}
     code = {path: ATTRIBUTE.sub("", code_of(text)) for path, text in texts.items()}
@@ -198,7 +201,7 @@ def check_reached(root):
     homes = {}
     for path, text in texts.items():
         for _, head, _ in heads_in(text) if path.endswith(".h") else ():
-            declared = FUNCTION.search(head)
+            declared = CONSTANT.search(head) or FUNCTION.search(head)
             if declared and not TYPE.search(head):
                 homes.setdefault(declared.group(1), set()).add(path)
     for path in texts:
@@ -209,12 +212,14 @@ def check_reached(root):
             new = included.get(left.pop(), set()) - reached
             reached |= new
             left += new
-        own = set(DECLARED.findall(code[path]))
-        for name in sorted(set(CALLED.findall(code[path])) & homes.keys() - own):
+        own = set(DECLARED.findall(code[path])) | set(OWN_CONSTANT.findall(code[path]))
+        used = set(CALLED.findall(code[path])) | set(USED_CONSTANT.findall(code[path]))
+        for name in sorted(used & homes.keys() - own):
             seen = any(re.search(rf"\b{name}\b", code.get(header, "")) for header in reached - {path})
             known = folder_of(path) and any(may_include(folder_of(path), home) for home in homes[name])
             if known and not seen:
-                yield path, f"{name}() is declared in {min(homes[name])}, which this file does not include"
+                what = name if name.startswith("k") and name[1:2].isupper() else f"{name}()"
+                yield path, f"{what} is declared in {min(homes[name])}, which this file does not include"
 
 
 def namespace_of(path):

@@ -11,6 +11,7 @@ import include_table
 
 GOOD = {
     "src/mesh/layout.h": "// Cuts.\n#pragma once\n#include <string>\nnamespace shardproof {\nstruct Cut {};\n"
+                         "inline constexpr int kMostCuts = 3;\n"
                          "int number_of_cuts(int dim);\n}\n",
     "src/mesh/mesh.h": "// Axes.\n#pragma once\n#include \"mesh/layout.h\"\nnamespace shardproof {\n"
                        "namespace {\nstruct Cut {};\n}\nclass Mesh {\n  struct Cut { int dim; };\n};\n}\n",
@@ -69,6 +70,7 @@ WRONG = [
     ("sim/run/a.cpp", A_CPP + 'bool b = name.starts_with("grad." + layer);\n', "ask its kind"),
     ("src/mesh/a.cpp", A_CPP + "int all() { return number_of_cuts(3); }\n",
      "number_of_cuts() is declared in src/mesh/layout.h, which"),
+    ("src/mesh/a.cpp", A_CPP + "int all() { return kMostCuts; }\n", "kMostCuts is declared in src/mesh/layout.h, which"),
     ("src/mesh/a.cpp", A_CPP * 401, "401 lines"),
     ("src/mesh/a.cpp", "#include <string>\n", "concept"),
     ("src/mesh/b.cpp", "", "concept"),
