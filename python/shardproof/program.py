@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 TOO_LONG = 124  # the status that timeout(1) gives
@@ -17,9 +18,19 @@ def light() -> str | None:
     return next(filter(None, map(shutil.which, map(str, places))), None)
 
 
+def whole() -> str | None:
+    """The whole program in PATH. This package's own command has that name, too, and has no program to judge with unless
+    the wheel of the whole program is installed."""
+    found = shutil.which("shardproof")
+    if found is None or find_spec("shardproof_program"):
+        return found
+    with open(found, "rb") as file:
+        return None if b"shardproof.command" in file.read(2000) else found
+
+
 def find(name: str = "") -> tuple[str, str]:
     """The program of this name or path, without one the program that is there; and what to do where none is."""
-    found = shutil.which(name) if name else shutil.which("shardproof-light") or light() or shutil.which("shardproof")
+    found = shutil.which(name) if name else shutil.which("shardproof-light") or light() or whole()
     return (found, "") if found else ("", missing(name))
 
 

@@ -1,6 +1,8 @@
+import os
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import ranks  # noqa: F401  (finds the package)
 
@@ -29,6 +31,27 @@ class JudgedTest(unittest.TestCase):
 
     def test_one_that_is_killed_before_it_says_anything(self):
         self.assertEqual(self.answer("kill -9 $$"), (-9, "the judge wrote nothing"))
+
+
+class FindTest(unittest.TestCase):
+    def is_found(self, text):
+        """Whether a file of this text, the only program, is taken for one that judges."""
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        path = folder / "shardproof"
+        path.write_text(text)
+        path.chmod(0o755)
+        with mock.patch.dict(os.environ, PATH=str(folder)), mock.patch.object(program, "light", lambda: None):
+            found, problem = program.find()
+        self.assertEqual(bool(found), not problem)
+        return found == str(path)
+
+    def test_the_own_command_of_the_package_is_no_program(self):
+        self.assertTrue(self.is_found("#!/bin/sh\nexec bash\n"))
+        for first in ("#!/some/bin/python3", "#!/bin/sh\n'''exec' \"/long/bin/python\" \"$0\" \"$@\"\n' '''"):
+            own = f"{first}\nimport sys\nfrom shardproof.command import main\nsys.exit(main())\n"
+            self.assertFalse(self.is_found(own))
+            with mock.patch.object(program, "find_spec", lambda name: name == "shardproof_program"):
+                self.assertTrue(self.is_found(own))
 
 
 if __name__ == "__main__":
