@@ -1,5 +1,6 @@
 """The programs that judge recorded runs: shardproof-light, which the wheel holds and a clone builds, and the whole program."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 TOO_LONG = 124  # the status that timeout(1) gives
+OF_THE_JOB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")  # in which the caller says what the judge found
 NO_JUDGE = 126  # a program that says no verdict, whatever its status
 HERE = Path(__file__).resolve().parent
 CLONE = HERE.parents[1]
@@ -37,8 +39,9 @@ def find(name: str = "") -> tuple[str, str]:
 def judged(name: str, run: Path, golden: Path, timeout: float) -> tuple[int, str]:
     """The status of the program and what it says of a run; TOO_LONG where it does not end within so many seconds,
     NO_JUDGE where it says no verdict."""
+    environment = {key: value for key, value in os.environ.items() if key not in OF_THE_JOB}
     try:
-        done = subprocess.run([name, "judge", str(run), "--golden", str(golden)], stdin=subprocess.DEVNULL,
+        done = subprocess.run([name, "judge", str(run), "--golden", str(golden)], stdin=subprocess.DEVNULL, env=environment,
                               capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
         return TOO_LONG, f"the judge did not end within {timeout:g} s; give more"

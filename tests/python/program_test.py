@@ -32,6 +32,11 @@ class JudgedTest(unittest.TestCase):
     def test_one_that_is_killed_before_it_says_anything(self):
         self.assertEqual(self.answer("kill -9 $$"), (-9, "the judge wrote nothing"))
 
+    def test_it_writes_nothing_into_the_job(self):
+        """The caller does, with the place of the test, so that the judge would say it a second time."""
+        with mock.patch.dict(os.environ, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY="/summary"):
+            self.assertEqual(self.answer('echo "MATCH $GITHUB_ACTIONS $GITHUB_STEP_SUMMARY."')[1], "MATCH  .\n")
+
 
 class FindTest(unittest.TestCase):
     def is_found(self, text):
