@@ -16,11 +16,11 @@ from . import program
 from .arguments import at_least_1, seconds
 from .error import Error
 from .pytest_layout import Layout
+from .pytest_phases import RANK_LAYOUT, run_on_rank
 
 GOLDEN = "1"
 # torch imports _dynamo at the first step of an optimizer.
 PRELOAD = ("torch.distributed", "torch._dynamo", "shardproof.recorder", "shardproof.golden")
-RANK_LAYOUT = pytest.StashKey()  # on a rank: the layout that runs
 TENSOR_LINE = re.compile(r"^  tensor +(.*)$", re.MULTILINE)
 NOTE = "shardproof"  # the name of a test's property, which reports hold
 # "MATCH, 33 of 38 not judged", or in a longer line "33 of 38 tensors unresolved".
@@ -338,65 +338,3 @@ def failure_text(endings, layout: Layout, folder: Path, timeout: float) -> str:
 
 def ranks_of(ranks: list[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
-
-
-# On a rank.
-
-
-def run_on_rank(item, case) -> dict:
-    """Sets up, calls and tears down the test on this rank, and returns the outcome."""
-    from .global_batch import current
-    release_capture(item.config)
-    item.config.stash[RANK_LAYOUT] = case.layout
-    current.axes = list(case.layout.sizes.items())
-    result = phase(item, "setup")
-    if result["outcome"] == "passed":
-        result = phase(item, "call")
-    torn_down = phase(item, "teardown", nextitem=None)  # where a fixture may close its recorder
-    if result["outcome"] != "passed":
-        return result | {"logs": torn_down["logs"]}
-    return torn_down | (left_open(case.layout) if torn_down["outcome"] == "passed" else {})
-
-
-def left_open(layout: Layout) -> dict:
-    """The failure of a test that has ended and left a recorder open; {} without one."""
-    try:
-        layout.check_closed()
-    except Error as error:
-        return {"outcome": "failed", "line": str(error), "place": __file__, "text": str(error)}
-    return {}
-
-
-def phase(item, when: str, **arguments) -> dict:
-    """The outcome of one phase of a test, and what it logged up to the end of the phase."""
-    hook = getattr(item.ihook, f"pytest_runtest_{when}")
-    call = pytest.CallInfo.from_call(lambda: hook(item=item, **arguments), when=when)
-    report = item.ihook.pytest_runtest_makereport(item=item, call=call)
-    logs = [text for title, text in report.sections if title.startswith("Captured log")]
-    result = {"outcome": "passed", "logs": logs}
-    if call.excinfo is None:
-        if when == "call":  # fails the report of a test whose subtests failed
-            item.ihook.pytest_report_teststatus(report=report, config=item.config)
-        text = str(report.longrepr or "the report of this phase is a failure")
-        # A hook made it a failure. Whether a test should have failed is said by the process that started the ranks.
-        if report.outcome == "failed" and not text.startswith("[XPASS"):
-            result |= {"outcome": "failed", "line": text.splitlines()[0], "place": str(item.path), "text": text}
-        return result
-    for outcome in ("skip", "xfail"):
-        if isinstance(call.excinfo.value, getattr(pytest, outcome).Exception):
-            return result | {"outcome": outcome, "line": str(call.excinfo.value)}
-    return result | {"outcome": "failed", "line": call.excinfo.exconly(tryshort=True).splitlines()[0],
-                     "place": place_of(item, call.excinfo), "text": str(item.repr_failure(call.excinfo))}
-
-
-def place_of(item, excinfo) -> str:
-    """The innermost line of the test's own file."""
-    calls = [call for call in excinfo.traceback if Path(call.path) == item.path] or excinfo.traceback
-    return f"{calls[-1].path}:{calls[-1].lineno + 1}"
-
-
-def release_capture(config) -> None:
-    """The files into which pytest captures are those of its own process; a rank's output has files of its own."""
-    capture = config.pluginmanager.getplugin("capturemanager")
-    if capture is not None:
-        config.pluginmanager.unregister(capture)
