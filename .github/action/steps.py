@@ -78,15 +78,16 @@ def run():
             error("shardproof run: bad input, no case selected, or cases that were not run; the log of this step says which")
         elif status == 0 and ran_nothing(Path(out), shard):
             status = error(f"no case of share {shard} was run: all are skipped; run one of them, or make fewer shares" if shard
-                           else "no case was run: all are skipped, or none was selected")
+                           else "no case was run: all are skipped, none was selected, or the options run none")
     if tests := given("PYTEST"):
         Path(out).mkdir(parents=True, exist_ok=True)
         junit = Path(out, "pytest.xml")
         command = ["python3", "-m", "pytest", *tests, f"--junitxml={junit}", "-o", "junit_family=xunit1"]
         ended = started([*command, *([] if given("SCENARIOS") else options)])
         cases = cases_of(junit)
-        if ended == 0 and cases and all(is_skipped(case) for case in cases):
-            ended = error("no test was run: all are skipped")
+        if ended == 0 and all(is_skipped(case) for case in cases):
+            ended = error("no test was run: all are skipped" if cases else
+                          "no test was run: pytest ended with 0 and wrote no result; leave out options such as --collect-only")
         status = ended or status
         for case in cases:
             if failure := failure_of(case):
@@ -97,13 +98,20 @@ def run():
 
 
 def ran_nothing(out, shard):
-    """Whether a run has finished no case, though it, or its share, has some."""
-    totals = json.loads((out / "results.json").read_text(encoding="utf-8"))["totals"]
+    """Whether a run has finished no case, though it, or its share, has some. One without results has run none."""
+    try:
+        totals = json.loads((out / "results.json").read_text(encoding="utf-8"))["totals"]
+    except (OSError, ValueError):
+        return True
     return not totals["cases"] and (totals["skipped"] + totals["not_run"] > 0 or not shard)
 
 
 def cases_of(junit):
-    return list(xml.parse(junit).getroot().iter("testcase")) if junit.exists() else []
+    try:
+        return list(xml.parse(junit).getroot().iter("testcase")) if junit.exists() else []
+    except xml.ParseError as fault:
+        error(f"{junit} is not XML: {fault}; pytest may have been ended while it wrote the file")
+        return []
 
 
 def is_skipped(case):
@@ -150,7 +158,7 @@ def summary():
     if failed:
         text += ["| case | finding |", "|---|---|"]
     for case, failure in failed[:MOST_SHOWN]:
-        cells = [cell.replace("\n", " ").replace("|", "\\|") for cell in (case.get("name", ""), finding(failure))]
+        cells = [cell.replace("\n", " ").replace("|", "\\|").replace("<", "&lt;") for cell in (case.get("name", ""), finding(failure))]
         text.append(f"| {cells[0]} | {cells[1]} |")
     if len(failed) > MOST_SHOWN:
         text.append(f"\n{len(failed) - MOST_SHOWN} more are in pytest.xml.")

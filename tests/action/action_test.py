@@ -70,10 +70,10 @@ class Job:
         self.stub("python3", f'if [ "$2" = pip ]; then echo "$@" >>"{self.folder}/pip.log"; '
                              f'else exec "{own if own.exists() else sys.executable}" -B "$@"; fi')
 
-    def run_pytest(self):
+    def run_pytest(self, options=""):
         """The tests of test_it.py."""
         self.stub_python()
-        self.run(pytest="test_it.py", wheel="some.whl", options="-p no:cacheprovider")
+        self.run(pytest="test_it.py", wheel="some.whl", options=f"-p no:cacheprovider {options}")
         if "No module named pytest" in self.output:
             raise unittest.SkipTest("this Python has no pytest")
         return self
@@ -165,7 +165,7 @@ class Action(unittest.TestCase):
         job = Job(self, {"skipped.yaml": RIGHT + "skip: not now\n"})
         job.run(scenarios="skipped.yaml", options="--backend emulated")
         self.assertEqual(job.outcome, 1, job.output)
-        self.assertIn("::error::no case was run: all are skipped, or none was selected", job.output)
+        self.assertIn("::error::no case was run: all are skipped, none was selected, or the options run none", job.output)
 
         job = Job(self, {"skipped.yaml": RIGHT + "skip: not now\n"})
         job.run(scenarios="skipped.yaml", options="--backend emulated", shard="1/1")
@@ -181,6 +181,30 @@ class Action(unittest.TestCase):
         self.assertEqual(job.outcome, 1, job.output)
         self.assertIn("::error::no test was run: all are skipped", job.output)
         self.assertIn("0 of 1 as expected, 1 skipped", job.read("GITHUB_STEP_SUMMARY"))
+
+    def test_options_that_run_nothing_are_red(self):
+        job = Job(self, {"test_it.py": TESTS}).run_pytest("--collect-only")
+        self.assertEqual(job.outcome, 1, job.output)
+        self.assertIn("::error::no test was run: pytest ended with 0 and wrote no result; leave out options", job.output)
+
+        job = Job(self, {"right.yaml": RIGHT}).run(scenarios="right.yaml", options="--help")
+        self.assertEqual(job.outcome, 1, job.output)
+        self.assertIn("::error::no case was run: all are skipped, none was selected, or the options run none", job.output)
+        self.assertNotIn("Traceback", job.output)
+
+    def test_a_result_of_pytest_that_is_cut_off_is_said(self):
+        job = Job(self)
+        job.stub("python3", f'if [ "$2" = pytest ]; then mkdir -p shardproof-run; echo "<testsuites><" >shardproof-run/pytest.xml; '
+                            f'elif [ "$2" != pip ]; then exec "{sys.executable}" -B "$@"; fi')
+        job.run(pytest="test_it.py", wheel="some.whl")
+        self.assertEqual(job.outcome, 1, job.output)
+        self.assertRegex(job.output, "::error::.*pytest.xml is not XML: .*; pytest may have been ended")
+        self.assertNotIn("Traceback", job.output)
+
+    def test_a_finding_is_no_markup_in_the_summary(self):
+        test = "import pytest\n\n\ndef test_it():\n    pytest.fail('a <b>| c', pytrace=False)\n"
+        job = Job(self, {"test_it.py": test}).run_pytest()
+        self.assertIn("| test_it | Failed: a &lt;b>\\| c |", job.read("GITHUB_STEP_SUMMARY"))
 
     def test_bad_input_is_an_annotation(self):
         for inputs, text in (({"scenarios": "none.yaml"}, "::error::shardproof run: bad input, no case"),
