@@ -1,5 +1,8 @@
 """What a rank does of a test: setup, call and teardown, and what came of them."""
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +19,31 @@ def run_on_rank(item, case) -> dict:
     release_capture(item.config)
     item.config.stash[RANK_LAYOUT] = case.layout
     current.axes = list(case.layout.sizes.items())
-    result = phase(item, "setup")
-    if result["outcome"] == "passed":
-        result = phase(item, "call")
-    torn_down = phase(item, "teardown", nextitem=None)  # where a fixture may close its recorder
+    with kept_warnings() as warned:
+        result = phase(item, "setup")
+        if result["outcome"] == "passed":
+            result = phase(item, "call")
+        torn_down = phase(item, "teardown", nextitem=None)  # where a fixture may close its recorder
     if result["outcome"] != "passed":
-        return result | {"logs": torn_down["logs"]}
-    return torn_down | (left_open(case.layout) if torn_down["outcome"] == "passed" else {})
+        return result | {"logs": torn_down["logs"], "warnings": warned}
+    ending = left_open(case.layout) if torn_down["outcome"] == "passed" else {}
+    return torn_down | {"warnings": warned} | ending
+
+
+@contextlib.contextmanager
+def kept_warnings() -> Iterator[list]:
+    """The warnings of this rank, which it also prints: (text, names of the category and its bases, file, line)."""
+    found: list = []
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def keep(message, category, filename, lineno, *rest):
+            names = [(base.__module__, base.__name__) for base in category.__mro__]
+            found.append((str(message), names, filename, lineno))
+            show(message, category, filename, lineno, *rest)
+
+        warnings.showwarning = keep
+        yield found
 
 
 def left_open(layout: Layout) -> dict:

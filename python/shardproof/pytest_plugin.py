@@ -5,8 +5,11 @@
         ..
 """
 
+import json
 import os
 import re
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +25,12 @@ GOLDEN = "1"
 # torch imports _dynamo at the first step of an optimizer.
 PRELOAD = ("torch.distributed", "torch._dynamo", "shardproof.recorder", "shardproof.golden")
 TENSOR_LINE = re.compile(r"^  tensor +(.*)$", re.MULTILINE)
+NOTES = re.compile(r"^  note +(.*(?:\n {4,}.*)*)", re.MULTILINE)
+TOLD = ("because only the reference recorded it", "this run has one rank")  # of the judge's notes, separated by semicolons
 NOTE = "shardproof"  # the name of a test's property, which reports hold
+NOTHING = "nothing was recorded, so nothing was compared"
+ONE_RANK = "this run has one rank, as the golden has"
+LONGEST_NAME = 100  # of a run's folder, before its number
 # "MATCH, 33 of 38 not judged", or in a longer line "33 of 38 tensors unresolved".
 NOT_JUDGED = re.compile(r"(\d+) of (\d+) (?:tensors )?(?:not judged|unresolved)")
 
@@ -229,13 +237,14 @@ class LayoutTests:
 
     def _run(self, item, layout: Layout, golden: Path | None) -> Run:
         from .pytest_ranks import Case
-        name = re.sub(r"\W+", "-", f"{item.originalname}-{layout}-")
-        folder = self._config._tmp_path_factory.mktemp(name)
+        name = re.sub(r"\W+", "-", f"{item.originalname}-{layout}-", flags=re.ASCII)
+        folder = self._config._tmp_path_factory.mktemp(name[:LONGEST_NAME])
         layout.out, layout.golden = golden if layout.noise else folder / "run", golden
         try:
             endings = self._template.run(Case(self._numbers[item], layout, folder))
         except RuntimeError as error:
             return Run(folder, str(error))
+        warn_again(endings)
         for title, text in sections(endings, layout, folder):
             item.add_report_section("call", title, text)
         return Run(folder, failure_text(endings, layout, folder, self._config.option.shardproof_timeout),
@@ -243,6 +252,9 @@ class LayoutTests:
 
     def _compare(self, item, layout: Layout, run: Run, golden: Run) -> None:
         if not run.is_recorded and not golden.is_recorded:
+            item.user_properties.append((NOTE, NOTHING))
+            if self._demands_all(item):
+                pytest.fail(f'layout "{layout}": {NOTHING}, and no_unresolved is set', pytrace=False)
             return
         if not (run.is_recorded and golden.is_recorded):
             sides = [f'layout "{layout}"', "one rank"]
@@ -252,6 +264,7 @@ class LayoutTests:
         status, text = program.judged(self._program, run.folder, golden.folder, self._config.option.shardproof_timeout)
         if status == 0:
             counts = not_judged(text)
+            item.user_properties.extend((NOTE, note) for note in notes(text, layout))
             if counts:
                 item.user_properties.append((NOTE, counts))
                 if self._demands_all(item):
@@ -295,10 +308,27 @@ def not_judged(text: str) -> str:
     return f"MATCH, {found[1]} of {found[2]} not judged" if found and found[1] != "0" else ""
 
 
+def notes(text: str, layout: Layout) -> list[str]:
+    """What a match does not say: what the run lacks, and that it has one rank."""
+    said = NOTES.search(text)
+    found = [note for note in " ".join(said[1].split()).split("; ") if any(part in note for part in TOLD)] if said else []
+    is_said = any(TOLD[1] in note for note in found)
+    return found if is_said or layout.world_size > 1 else [*found, ONE_RANK]
+
+
 def finding(text: str) -> str:
     """The first wrong tensor, for the summary of pytest."""
     found = TENSOR_LINE.search(text)
     return re.sub(r" {2,}", " ", found[1]) if found else "the judge says:"
+
+
+def warn_again(endings) -> None:
+    """Gives the warnings of the ranks to pytest, one of several ranks once."""
+    ranks = (json.dumps(one) for ending in endings for one in (ending.result or {}).get("warnings", ()))
+    for text, names, file, line in map(json.loads, dict.fromkeys(ranks)):
+        known = (getattr(sys.modules.get(module), name, None) for module, name in names)
+        category = next(one for one in known if isinstance(one, type) and issubclass(one, Warning))
+        warnings.warn_explicit(text, category, file, line)
 
 
 def given_up(endings) -> tuple[str, str] | None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 import torch
@@ -14,6 +15,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import shardproof
+
+
+class Planted(UserWarning):
+    """A category that the process of pytest knows, too."""
 
 
 def note(text):
@@ -203,6 +208,32 @@ def test_records_nothing(layout):
     total = torch.tensor(1.0)
     dist.all_reduce(total)
     assert total == layout.world_size
+
+
+@pytest.mark.layouts("tp2", no_unresolved=True)
+def test_must_record(layout):
+    assert layout.world_size < 3
+
+
+@pytest.mark.layouts("tp2", "dp1 sp")
+def test_notes(layout):
+    """It warns on each rank of tp2, and the golden alone records a tensor more."""
+    if layout.world_size > 1:
+        warnings.warn("a planted <warning>", Planted)
+    with shardproof.float64():
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        layout.load(model)
+        with layout.record(model, optimizer, mesh=layout.mesh) as rec:
+            model(torch.arange(8.0).reshape(2, 4).sin()).square().mean().backward()
+            if not layout.golden:
+                rec.tensor("acc", torch.ones(2), offset=(0,), global_shape=(2,))
+            optimizer.step()
+
+
+@pytest.mark.layouts("dp2 " + " ".join("flag_" + "x" * number for number in range(30)))
+def test_with_many_flags(layout):
+    assert len(layout.flags) in (0, 30)
 
 
 @pytest.mark.layouts("tp2")

@@ -175,6 +175,22 @@ class PluginTest(unittest.TestCase):
         self.assertRegex(self.expect("test_unresolved_fails[tp2]", "narrow.output"),
                          rf'^layout "tp2": {said}, and no_unresolved is set\nMATCH')
 
+    def test_what_a_match_does_not_say_is_said(self):
+        for name, note in (("tp2", "not compared, because only the reference recorded it: acc"),
+                           ("dp1 sp", "not compared, because only the reference recorded it: acc"),
+                           ("dp1 sp", "this run has one rank")):
+            self.passed(f"test_notes[{name}]")
+            self.assertRegex(self.text, rf"not judged by shardproof =+\n(.*\n)*.*test_notes\[{name}\]: {note}")
+        self.assertEqual(self.text.count("test_notes[tp2]: "), 1)
+
+    def test_warnings_of_ranks_are_those_of_pytest(self):
+        said = re.search(r"= warnings summary =+\n(.*?)\n-- Docs", self.text, re.DOTALL)[1]
+        self.assertEqual(said.count("Planted: a planted <warning>"), 1, said)
+        self.assertIn("::test_notes[tp2]\n", said)
+
+    def test_a_long_name_of_a_layout(self):
+        self.passed(next(name for name in self.cases if name.startswith("test_with_many_flags")))
+
     def test_an_expected_failure(self):
         self.assertEqual(self.cases["test_expected_to_fail[tp2]"].find("skipped").get("type"), "pytest.xfail")
 
@@ -213,6 +229,9 @@ class PluginTest(unittest.TestCase):
     def test_nothing_recorded(self):
         self.passed("test_records_nothing[dp2]")
         self.passed("test_records_nothing[tp3]")
+        nothing = "nothing was recorded, so nothing was compared"
+        self.assertRegex(self.text, rf"not judged by shardproof =+\n(.*\n)*.*test_records_nothing\[tp3\]: {nothing}\n")
+        self.expect("test_must_record[tp2]", f'layout "tp2": {nothing}, and no_unresolved is set')
         self.expect("test_records_only_on_one_rank[tp2]", 'recorded a run on one rank, but none on layout "tp2"')
         self.expect("test_leaves_its_recorder_open[tp2]", "the recorder was not closed")
         self.expect("test_raises_within_its_recorder[tp2]", "ValueError was raised within layout.record and caught outside")
