@@ -20,6 +20,7 @@ except ImportError as error:
     print(f"shardproof report: {error}; install what it needs: {sys.executable} -m pip install matplotlib jinja2, or call it as "
           "./shardproof report RUN, which installs it", file=sys.stderr)
     sys.exit(2)
+import run_checks
 import run_data
 
 DRAWN_CASES = 12         # besides those that did not end as expected
@@ -100,6 +101,14 @@ def warned(views):
     return list(found.items())
 
 
+def programs_text(run):
+    """A sentence where several runs as one are of different programs."""
+    for what, names in (("versions of shardproof", run.get("version", "")), ("programs", run.get("program", ""))):
+        if "shards" in run and "; " in names:
+            return [f"The runs are of different {what}: {names}."]
+    return []
+
+
 def limits_of_matches(cases):
     """Sentences: what the matches of this run do not claim."""
     compared = [case for case in cases if run_data.shown_verdict(case) in ("match", "mismatch")]
@@ -161,8 +170,9 @@ def summary_of(results):
         headline += f" ({shares})"
     lacks_shares = bool(shares) and "shards" in results["run"]  # one share alone has a page of its own
     good = (unexpected == 0 and not not_run and cases > 0 and not lacks_shares and
-            results["run"].get("exit_status", 0) == 0 and not run_data.differences(results))
-    return {"tiles": tiles, "headline": headline, "good": good, "limits": list(limits_of_matches(results["cases"]))}
+            results["run"].get("exit_status", 0) == 0 and not run_checks.differences(results))
+    limits = [*programs_text(results["run"]), *limits_of_matches(results["cases"])]
+    return {"tiles": tiles, "headline": headline, "good": good, "limits": limits}
 
 
 def timelines_of(cases, folders):
@@ -190,7 +200,7 @@ def render(results, folders=(), everything=False, page_folder=None):
     with_section = [views[number] for number in drawn if views[number]["as_expected"] and views[number]["pictures"]]
     shown = unexpected[:None if everything else SHOWN_FAILURES]
     return template("page.html", share=pictures.share).render(
-        run=results["run"], summary=summary_of(results), differences=run_data.differences(results), cases=views,
+        run=results["run"], summary=summary_of(results), differences=run_checks.differences(results), cases=views,
         unexpected=unexpected, shown=shown, drawn=sorted(with_section, key=lambda case: case["number"]),
         rows=case_rows(views, {case["number"] for case in shown + with_section}), verdicts=run_data.SHOWN,
         skipped=results["skipped"], not_run=results.get("not_run", []), budget=error_budget.draw(results["cases"]),
@@ -245,7 +255,7 @@ def write_page(options, out):
                               f"{error}); the files were changed or are incomplete: run it again") from error
     replace_file(out, page)
     print(out)
-    for run, found in ((run, run_data.differences(one)) for run, one in runs.items()):
+    for run, found in ((run, run_checks.differences(one)) for run, one in runs.items()):
         if found:
             more = f", and {len(found) - 1} more contradictions" if len(found) > 1 else ""
             print(f"shardproof report: {run}/results.json: {found[0]}{more}; the file was changed after the run: run it again",

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import posixpath
 import re
 from collections import Counter
 from pathlib import Path
@@ -121,16 +122,18 @@ MESH = Object({"axes": [Object({"name!": text, "size!": size})], "text": text,
 DIVERGENCE = Object({"tensor": text, "phase": text, "step": count, "ranks": [count], "pattern": text, "likely": text,
                      "collectives": [text], "last_good": text, "worst": ROW})
 UNRESOLVED = Object({"tensor!": text, "step": count, "reason": text})
+NOT_JUDGED = Object({"tensor!": text, "elements": count})
+ELEMENTS = Object({"demanded": count, "judged": count, "excused": Map(count)})
 CASE = Object({
     "id": text, "name!": text, "file": text, "line": integer, "verdict!": verdict, "judged": flag, "kind": text, "as_expected!": flag,
     "unexpected": text, "message": text, "text": text, "workload": text, "precision": text, "backend": text,
     "device": text, "sequence_parallel": flag, "world_size": size, "mesh": MESH, "seconds": real,
     "expected": Object({"verdict": text, "kind": text}), "may_be_refused": flag, "tensors_compared": count,
     "sample_rows": count, "reference": text, "rests_on": Object({"trains": flag, "gradients": count}), "worst_ratio": real,
-    "worst_tensor": text, "unresolved": [UNRESOLVED], "replay": text, "replay_file": text, "files": [text],
+    "worst_tensor": text, "unresolved": [UNRESOLVED], "not_judged": [NOT_JUDGED], "elements": ELEMENTS, "replay": text, "replay_file": text, "files": [text],
     "ranks": [RANK], "tensors": [TENSOR], "virtual_time": VIRTUAL_TIME, "divergence": DIVERGENCE})
 LEFT_OUT = Object({"name!": text, "file": text, "backend": text, "reason": text})
-RUN = Object({"command": text, "version": text, "started": text, "seconds": real, "interrupted": flag,
+RUN = Object({"command": text, "version": text, "program": text, "directory": text, "selection": text, "started": text, "seconds": real, "interrupted": flag,
               "exit_status": integer, "shard": shard, "environment": Map(text)})
 RESULTS = Object({"format!": text, "totals!": Map(integer), "skipped!": [LEFT_OUT], "not_run": [LEFT_OUT],
                   "cases!": [CASE], "run!": RUN})
@@ -215,21 +218,46 @@ def read_results(folder):
     return read_checked(Path(folder) / "results.json", FORMAT, RESULTS)
 
 
-def _case_key(case):
-    return case["name"], case.get("file", ""), case.get("backend", "")
+def case_key(case, directory=""):
+    """What is one case, however its path was written in the command. A recorded run is named by its path."""
+    def plain(path):
+        path = posixpath.normpath(path) if path else ""
+        return posixpath.relpath(path, directory) if path.startswith("/") and directory.startswith("/") else path
+    file, name = plain(case.get("file", "")), plain(case["name"])
+    return name if file and posixpath.dirname(file) == name else case["name"], file, case.get("backend", "")
+
+
+def _key_of(results):
+    """case_key of the cases of a run."""
+    directory = results["run"].get("directory", "")
+    return lambda case: case_key(case, directory)
 
 
 def _one_of_each(runs):
     """The cases of all runs, each with the number of its run. No case may be in two of them."""
     cases, seen = [], {}
     for number, (folder, results) in enumerate(runs.items()):
+        key_of = _key_of(results)
         for case in results["cases"]:
-            other = seen.setdefault(_case_key(case), folder)
+            other = seen.setdefault(key_of(case), folder)
             if other != folder:
                 raise BadRun(f"{other} and {folder} both have the case {case['name']}; name runs that share no case, such as "
                              "those of --shard 1/2 and 2/2")
             cases.append({**case, "run": number})
-    return cases
+    return cases, set(seen)
+
+
+def _require_shares_of_one_run(runs):
+    """Shares i/n of other cases are not those that are missing."""
+    first = {}
+    for folder, results in runs.items():
+        run = results["run"]
+        if "shard" not in run or not run.get("selection"):
+            continue
+        other, selection = first.setdefault(run["shard"][1], (folder, run["selection"]))
+        if selection != run["selection"]:
+            raise BadRun(f"{other} and {folder} are shares of {run['shard'][1]} of different cases; name the shares of one command, "
+                         "or draw each run alone")
 
 
 def _place_of_status(results):
@@ -242,16 +270,16 @@ def _place_of_status(results):
 
 def merged(runs):
     """{folder: results} of runs that share no case, such as those of --shard, as the results of one run."""
-    cases = _one_of_each(runs)
-    finished = set(map(_case_key, cases))
+    _require_shares_of_one_run(runs)
+    cases, finished = _one_of_each(runs)
     def left_out(name):
-        entries = {_case_key(entry): entry for results in runs.values() for entry in results.get(name, [])}
+        entries = {_key_of(results)(entry): entry for results in runs.values() for entry in results.get(name, [])}
         return [entry for key, entry in entries.items() if key not in finished]
     of = [results["run"] for results in runs.values()]
     def texts(found, name):
         return "; ".join(dict.fromkeys(one[name] for one in found if one.get(name)))
     environments = [run.get("environment", {}) for run in of]
-    run = {"command": texts(of, "command"), "version": texts(of, "version"),
+    run = {"command": texts(of, "command"), "version": texts(of, "version"), "program": texts(of, "program"),
            "environment": {name: texts(environments, name) for name in dict.fromkeys(itertools.chain(*environments))},
            "started": min(run.get("started", "") for run in of), "seconds": max(number(run.get("seconds", 0)) for run in of),
            "interrupted": any(run.get("interrupted") for run in of),
@@ -282,37 +310,6 @@ def totals_of(results):
     return {"cases": len(cases), **{name: verdicts[name] for name in SHOWN}, "skipped": len(results["skipped"]),
             "not_run": len(results.get("not_run", [])),
             "unexpected": sum(not case["as_expected"] for case in cases)}
-
-
-def _case_differences(case):
-    """Sentences: what a case says of itself and its own fields refute."""
-    expected = case.get("expected", {})
-    if case["verdict"] == "refused" and case.get("may_be_refused"):
-        return
-    if case["as_expected"] and expected.get("verdict", case["verdict"]) != case["verdict"]:
-        yield f"it is called expected, but expected is {expected['verdict']} and its verdict is {case['verdict']}"
-    elif case["as_expected"] and (expected.get("kind") or case.get("kind", "")) != case.get("kind", ""):
-        yield f"it is called expected, but expected is {expected['kind']} and it is {case.get('kind') or 'none'}"
-    if case["verdict"] == "match":
-        for tensor in case.get("tensors", []):
-            if not tensor.get("ok", True) or number(tensor.get("worst_ratio", 0)) > 1:
-                yield f"it is called a match, but its tensor {tensor['name']} is wrong"
-                return
-
-
-def differences(results):
-    """Sentences: where the file contradicts itself; empty when it was written by a run and not changed."""
-    found = []
-    for name, counted in totals_of(results).items():
-        said = results["totals"].get(name, 0)
-        if said != counted:
-            found.append(f"totals.{name} is {said}, but its list has {counted}")
-    for case in results["cases"]:
-        found += [f"{case['name']}: {sentence}" for sentence in _case_differences(case)]
-    unexpected = totals_of(results)["unexpected"]
-    if results["run"].get("exit_status") == 0 and unexpected:
-        found.append(f"the exit status is 0, but {unexpected} cases did not end as expected")
-    return found
 
 
 def own_file(path):

@@ -146,6 +146,45 @@ class SeveralRuns(SaidTest):
                     f"{self.runs[0]} and {self.runs[1]} both have the case {self.whole['cases'][0]['name']}; name runs that "
                     "share no case")
 
+    def test_a_case_has_one_path_however_it_is_written(self):
+        cases = self.whole["cases"][:1]
+        for first, second in (("scenarios/x.yaml", "./scenarios/x.yaml"), ("a/../scenarios/x.yaml", "/here/scenarios/x.yaml")):
+            self.both(*([case | {"file": file} for case in cases] for file in (first, second)))
+            self.expect(self.call(), 2, "both have the case")
+        judged = [[case | {"name": name, "file": "runs/tp2/run.json"} for case in cases] for name in ("runs/tp2", "runs/tp2/")]
+        self.both(*judged)
+        self.expect(self.call(), 2, "both have the case")
+        self.both(cases, [case | {"file": "other/x.yaml"} for case in cases])
+        self.assertEqual(self.call()[0], 0)
+
+    def both(self, *cases, **run):
+        """Writes these cases of the two runs, and what a run may say of itself: a pair of values."""
+        for number, own in enumerate(cases):
+            self.write(number, own)
+            path = self.folder / f"run{number}/results.json"
+            results = json.loads(path.read_text())
+            results["run"] |= {"directory": "/here", "exit_status": 0} | {key: pair[number] for key, pair in run.items()}
+            path.write_text(json.dumps(results))
+
+    def test_shares_of_different_cases_are_refused(self):
+        halves = self.whole["cases"][:1], self.whole["cases"][1:2]
+        self.both(*halves, shard=([1, 2], [2, 2]), selection=("12ab", "34cd"))
+        self.expect(self.call(), 2, f"{self.runs[0]} and {self.runs[1]} are shares of 2 of different cases; name the shares of one")
+        for shard, selection in ((([1, 2], [2, 2]), ("12ab", "12ab")), (([1, 2], [2, 2]), ("12ab", None)),
+                                 (([1, 2], [2, 3]), ("12ab", "34cd")), ((None, None), ("12ab", "34cd"))):
+            self.both(*halves, shard=shard, selection=selection)
+            self.assertEqual(self.call()[0], 0, (shard, selection))
+
+    def test_runs_of_different_programs_are_said(self):
+        halves = self.whole["cases"][:1], self.whole["cases"][1:2]
+        for program, version, said in ((("ab", "cd"), ("1", "1"), "The runs are of different programs: ab; cd."),
+                                       (("ab", "cd"), ("1", "2"), "The runs are of different versions of shardproof: 1; 2."),
+                                       (("ab", "ab"), ("1", "1"), "")):
+            self.both(*halves, program=program, version=version)
+            self.assertEqual(self.call()[0], 0)
+            text = Page((self.folder / "page.html").read_text()).text
+            self.says(text, *filter(None, [said]), absent=[] if said else ["The runs are of different"])
+
     def test_a_run_that_contradicts_itself_is_named(self):
         path = self.folder / "run1/results.json"
         results = json.loads(path.read_text())
@@ -464,6 +503,32 @@ class ChangedFile(SaidTest):
             self.expect(said, 2, sentence)
             self.assertIn(sentence, Page(page).text)
 
+    def test_what_refutes_a_match_is_found(self):
+        for fields, fact in (({"worst_ratio": 5.0}, "its worst_ratio is 5.0"), ({"worst_ratio": "nan"}, "its worst_ratio is nan"),
+                             ({"divergence": {"tensor": "grad.x"}}, "it diverges at grad.x"),
+                             ({"not_judged": [{"tensor": "grad.x", "elements": 5}]}, "5 elements of grad.x were not judged"),
+                             ({"elements": {"demanded": 100, "judged": 1, "excused": {}}},
+                              "100 elements had to be judged, and 1 were judged or excused")):
+            said = self.changed(lambda results: results["cases"][0].update(fields), 1)
+            self.expect(said[:2], 2, f"tp/llama_tp1_float64: it is called a match, but {fact}")
+        for place, fields, fact in (("tensors", {"ratio": [7.0]}, "its tensor grad"), ("tensors", {"outcome": "mismatch"}, "its tensor"),
+                                    ("ranks", {"ending": "died"}, "its rank 0 ended as died")):
+            said = self.changed(lambda results: results["cases"][0][place][0].update(fields), 1)
+            self.expect(said[:2], 2, f"it is called a match, but {fact}")
+        right = {"divergence": None, "not_judged": [], "elements": {"demanded": 100, "judged": 1, "excused": {"padding": 99}}}
+        self.assertEqual(self.changed(lambda results: results["cases"][0].update(right), 1)[:2], (0, ""))
+
+    def test_what_refutes_a_run_is_found(self):
+        def twice(results):
+            results["cases"].append(results["cases"][0])
+            results["totals"].update(cases=2, match=2)
+        self.expect(self.changed(twice, 1)[:2], 2, "the case tp/llama_tp1_float64 is there 2 times")
+        for status in (1, 3, 4):
+            said = self.changed(lambda results: results["run"].update(exit_status=status), 1)
+            self.expect(said[:2], 2, f"the exit status is {status}, but every case ended as expected")
+        self.assertEqual(self.changed(lambda results: results["run"].update(exit_status=1), 6)[:2], (0, ""))  # one left unresolved
+        self.assertEqual(self.changed(lambda results: results["run"].update(exit_status=130, interrupted=True), 1)[:2], (0, ""))
+
     def test_a_refusal_that_a_case_may_end_in_is_as_expected(self):
         def end(verdict, may_be_refused):
             def change(results):
@@ -524,6 +589,8 @@ def small(results):
     case = results["cases"][0]
     case["tensors"] = case["tensors"][-2:]
     case["ranks"][0]["metrics"]["figures"] = {"kept_bytes": {"before": 1}}
+    case.update(verdict="mismatch", as_expected=False)
+    results["run"]["exit_status"], results["totals"] = 1, example_run.totals_of(results["cases"], 1)
     case["divergence"] = {"tensor": case["tensors"][1]["name"], "phase": "step", "step": 1, "ranks": [0],
                           "worst": {"rank": 0, "global_shape": [4, 4], "layout": "S(0)tp", "allowance": 1e-9}}
 
