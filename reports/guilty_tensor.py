@@ -37,7 +37,7 @@ class Whole:
 
     def difference(self):
         """actual - golden; 0 also where both are no number, or the same infinity."""
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             same = (self.actual == self.golden) | (np.isnan(self.actual) & np.isnan(self.golden))
             return np.where(same, 0.0, self.actual - self.golden)
 
@@ -254,11 +254,12 @@ def _mark(axes, whole, row_edges, column_edges, cell):
 
 def _norms(golden, actual, difference, allowance):
     finite = np.concatenate([np.abs(v[np.isfinite(v)]).ravel() for v in (golden, actual)] + [[1e-300]])
-    largest = min(finite.max(), 4 * max(np.quantile(finite, 0.98), 1e-300))
+    largest = min(finite.max(), 4 * np.clip(np.quantile(finite, 0.98), 1e-300, LARGEST / 16))
     errors = np.abs(difference[np.isfinite(difference)])
     top = max(errors.max(initial=0), 10 * allowance, 1e-300)
     floor = max(allowance, top * 1e-2, 1e-300)
-    return Normalize(-largest, largest), SymLogNorm(floor, linscale=0.5, vmin=-top, vmax=top)
+    # A color map multiplies what it gets, which may overflow beyond the ends.
+    return Normalize(-largest, largest, clip=True), SymLogNorm(floor, linscale=0.5, vmin=-top, vmax=top, clip=True)
 
 
 def draw(case, whole):

@@ -7,6 +7,7 @@ import re
 import struct
 import tempfile
 import unittest
+import warnings
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -269,6 +270,18 @@ class GuiltyTensor(SaidTest):
             self.assertEqual(self.whole().difference()[0], 0)
             self.assertIn(150, guilty_tensor.chosen_elements(self.whole())[0])
             self.assertEqual(len(guilty_tensor.draw(self.case, self.whole())), 3)
+
+    def test_values_near_the_largest_are_drawn(self):
+        self.case["divergence"]["worst"].update(global_shape=[4, 100], worst_global_index=[1, 50])
+        for value, right in ((2.9e307, 1.0), (1.7e308, 1.0), (1.7e308, -1.7e308)):
+            golden = np.ones((4, 100))
+            golden[1, 50], actual = right, golden.copy()
+            actual[1, 50] = value
+            for where in (np.s_[:], np.s_[1:2, 50:51]):  # among others, and alone
+                self.arrays = piece(1, golden[where], actual[where], np.arange(400).reshape(4, 100)[where])
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    self.assertEqual(len(guilty_tensor.draw(self.case, self.whole())), 3)
 
     def test_addends_are_summed(self):
         self.case["divergence"]["worst"].update(partial=True, partial_axes=["tp"])
