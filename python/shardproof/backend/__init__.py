@@ -194,7 +194,7 @@ def settings(module, rank, seconds):
     own.timeout_ms = int(seconds * 1000)
     own.notice_ms = int(seconds_of("SHARDPROOF_NOTICE", DEFAULT_NOTICE_S) * 1000)
     own.digests = os.environ.get("SHARDPROOF_DIGESTS", "0") not in ("", "0")
-    own.checks = os.environ.get("SHARDPROOF_CHECKS", "1") != "0"
+    own.checks = checker.compares_calls()
     own.calls_folder = calls_folder()
     own.faults = faults(module, rank)
     folders = (Path(torch.__file__).parent, Path(__file__).parents[1],

@@ -99,12 +99,20 @@ def source_of(work) -> int:
         return -1
 
 
+def compares_calls() -> bool:
+    """SHARDPROOF_CHECKS."""
+    text = os.environ.get("SHARDPROOF_CHECKS") or "1"
+    if text not in ("0", "1"):
+        raise ValueError(f"SHARDPROOF_CHECKS is {text!r}; give 0, to compare nothing, or 1")
+    return text == "1"
+
+
 class World:
     """What this process keeps for all of its groups."""
 
     def __init__(self, store, rank: int, timeout: float, notice: float, calls_folder: str):
         self.store, self.rank, self.timeout, self.notice = store, rank, timeout, notice
-        self.checks = os.environ.get("SHARDPROOF_CHECKS", "1") != "0"
+        self.checks = compares_calls()
         self._log = open(Path(calls_folder) / f"rank{rank}.calls", "w", buffering=1) if calls_folder else None
         self._lock = threading.Lock()
 

@@ -294,6 +294,15 @@ class Settings(unittest.TestCase):
                     self.assertRaisesRegex(ValueError, f"SHARDPROOF_CALLS is '{folder}', which cannot be a folder: "):
                 shardproof.backend.calls_folder()
 
+    def test_checks_are_on_or_off(self):
+        for text, on in (("", True), ("1", True), ("0", False)):
+            with unittest.mock.patch.dict(os.environ, {"SHARDPROOF_CHECKS": text}):
+                self.assertEqual(shardproof.backend.checker.compares_calls(), on)
+        for text in ("2", "off", "00"):
+            with unittest.mock.patch.dict(os.environ, {"SHARDPROOF_CHECKS": text}), \
+                    self.assertRaisesRegex(ValueError, f"SHARDPROOF_CHECKS is '{text}'; give 0, to compare nothing, or 1"):
+                shardproof.backend.checker.compares_calls()
+
     def test_timeout_is_refused(self):
         for text in ("soon", "-3", "nan", "0"):
             os.environ["SHARDPROOF_TIMEOUT"] = text
