@@ -50,9 +50,9 @@ class Routes:
 
     def __init__(self, model, patterns: list[str], rows: int, sequence_first: bool, ids: Callable):
         self._rows, self._sequence_first, self._ids = rows, sequence_first, ids
-        self._routers = {name: module for name, module in names.named_modules(model) if names.is_any(name, patterns)}
-        if not self._routers:
-            raise Error(f"None of the modules fits {patterns}", 'Name the routers, such as "*.mlp.gate"')
+        modules = dict(names.named_modules(model))
+        names.check_patterns("routers", patterns, modules)
+        self._routers = {name: module for name, module in modules.items() if names.is_any(name, patterns)}
         self._chosen: dict[str, list[torch.Tensor]] = {name: [] for name in self._routers}
         self._handles: list = []
 

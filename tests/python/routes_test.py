@@ -110,7 +110,8 @@ class RoutesTest(unittest.TestCase):
     def test_what_is_wrong_is_said(self):
         model, x = Model(), torch.randn(ROWS, LENGTH, WIDTH)
         for routers, options, words in (
-                ("*.router", {}, "None of the modules fits"),
+                ("*.router", {}, 'routers: none of the 6 names of the model fits "\\*.router". Use \\* for any'),
+                (["*.gate", "*.router"], {}, 'routers: none of .* fits "\\*.router"'),
                 (3, {}, "^routers is 3. Name the routers"),
                 ("*.gate", {"rows": 0}, "^rows is 0. Give the number of rows"),
                 ("*.gate", {"rows": "2"}, "^rows is '2'")):
