@@ -8,6 +8,7 @@ from .error import Error
 
 PATTERNS = "Give a pattern of names, such as \"*.mlp.*\", or a list of patterns"
 LAYOUTS = 'Give a dictionary from patterns of names to layouts: layouts={"*.up_proj.weight": shardproof.Shard(0, "tp")}'
+LONGEST_NAME = 1000  # of what a script records
 AXES = "Give the name of an axis, or a tuple of names"
 
 
@@ -62,6 +63,9 @@ def tensor(name: str, value) -> torch.Tensor:
     """A tensor whose values can be recorded under a name."""
     if not isinstance(name, str):
         raise Error(f"What is recorded has the name {name!r}", "Give a text")
+    if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        raise Error(f"What is recorded has the name {name[:40]!r} of {len(name)} characters",
+                    f"Give one of 1 to {LONGEST_NAME} characters without line ends and other control characters")
     if not isinstance(value, torch.Tensor):
         raise Error(f'"{name}" is a {type(value).__name__} and no tensor',
                     "Give rec.tensor and rec.logprobs a torch.Tensor, rec.scalar a number")

@@ -187,6 +187,7 @@ class Recorder:
         if kind not in KINDS:
             raise Error(f'"{name}" is recorded with the kind "{kind}"', f"Use one of {', '.join(KINDS)}")
         given.tensor(name, tensor)
+        self._require_open(f'"{name}" is recorded')
         step = self._step()
         if not self._is_recorded(step):
             return
@@ -197,6 +198,7 @@ class Recorder:
 
     def gradients(self) -> None:
         """Records all gradients of this step, if they are not recorded yet."""
+        self._require_open("rec.gradients() is called")
         self._record_gradients(self._chosen_slots)
 
     def _record_gradients(self, slots, scale: float = 1) -> None:
@@ -275,6 +277,7 @@ class Recorder:
 
     def stepped(self) -> None:
         """Records the parameters and the optimizer's state after a step."""
+        self._require_open("rec.stepped() is called")
         self._begin_step()
         if not self._optimizers and self._replaced:  # by another backward pass, which nothing recorded
             self._record_gradients([slot for slot in self._chosen_slots if id(slot) in self._replaced])
@@ -291,6 +294,11 @@ class Recorder:
         self._replaced.clear()
         self._came_again.clear()
         self._order.clear()
+
+    def _require_open(self, what: str) -> None:
+        """What comes after the end would be dropped without a word."""
+        if not self._ends:
+            raise Error(f"{what}, and the recorder has ended", "Call it within the with-block, or before rec.close()")
 
     @property
     def is_open(self) -> bool:

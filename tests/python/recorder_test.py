@@ -53,6 +53,28 @@ class RecorderTest(judging.RunsTest):
     def record(self, **options):
         return shardproof.record(self.model, self.optimizer, out=self.out, **options)
 
+    def test_what_comes_after_the_end_is_refused(self):
+        with self.record() as rec:
+            train(self.model, self.optimizer, rec, 1)
+        for call, what in ((lambda: rec.scalar("loss", 1.0), '"loss" is recorded'),
+                           (lambda: rec.tensor("x", torch.ones(2)), '"x" is recorded'),
+                           (rec.gradients, r"rec.gradients\(\) is called"), (rec.stepped, r"rec.stepped\(\) is called")):
+            with self.refused(f"{what}, and the recorder has ended. Call it within the with-block"):
+                call()
+        rec.close()
+
+    def test_names_that_mean_nothing_are_refused(self):
+        with self.record() as rec:
+            for name in ("", "a\nb", "\x00", "n" * 5000):
+                with self.refused(f"of {len(name)} characters. Give one of 1 to 1000 characters"):
+                    rec.scalar(name, 1.0)
+            rec.scalar("n" * 1000, 1.0)
+            train(self.model, self.optimizer, rec, 1)
+
+    def test_a_batch_without_rows_is_refused(self):
+        with self.refused("A batch of 0 rows does not split over 1 data-parallel rank. Use a multiple of 1"):
+            shardproof.batch(torch.ones(0, 3))
+
     def refused(self, *words):
         """Expects an Error whose message has these words."""
         pattern = ".*".join(words)
