@@ -1,5 +1,5 @@
 // Causes that name the wrong tokens by their rows, ids and versions, and predict no values.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
