@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "observe/probe.h"
+#include "sim/case/case_spec.h"
 #include "sim/case/record/golden_record.h"
 #include "sim/judge/diff/result_row.h"
 
