@@ -16,7 +16,7 @@ class Grounds(JudgedTest):
         for out, run in (("a", recorded(TP)), ("b", recorded(TP)), ("c", recorded(DP))):
             self.judged_pair(recorded(), run, "--out", self.folder / out, status=0)
         same = self.run_to_end("compare-runs", self.folder / "a", self.folder / "b", status=0).stdout
-        self.assertRegex(same, r"same +\S+ and \S+ on .*\n1 case in both runs: 1 the same to the bit, 0 differ\n")
+        self.assertRegex(same, r"same +\S+ and \S+   17 tensors\n1 case in both runs: 1 the same to the bit, 0 differ\n")
         self.assertIn("other mesh: tp=2 in A, dp=2 in B",
                       self.run_to_end("compare-runs", self.folder / "a", self.folder / "c", status=1).stdout)
 

@@ -126,7 +126,7 @@ class SecondMachine(machines.FolderTest):
         self.assert_read_nothing(self.start_stranger())
         self.expect_patterns(self.end_of(self.start_rank(1, "another secret, of no less length")), 2,
                              r"rank 1: the process at 10\.77\.0\.1:\d+ is not control of a run with this rank's "
-                             r"secret; give all ranks the same SHARDPROOF_SECRET")
+                             r"secret and WORLD_SIZE; give all ranks the same SHARDPROOF_SECRET")
         during = self.start_stranger()  # while the ranks meet and the case runs
         other = self.start_rank(1, SECRET)
         text = self.assert_matches(control)
