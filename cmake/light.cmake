@@ -40,5 +40,6 @@ endforeach()
 set_target_properties(shardproof-light PROPERTIES UNITY_BUILD_MODE GROUP)
 target_include_directories(shardproof-light PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
 target_link_libraries(shardproof-light PRIVATE light_libraries Threads::Threads)
+target_link_options(shardproof-light PRIVATE -s)  # nobody debugs it, and a wheel holds it
 set_source_files_properties(sim/light_main.cpp PROPERTIES COMPILE_DEFINITIONS
   SHARDPROOF_VERSION="${PROJECT_VERSION}")

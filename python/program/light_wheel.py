@@ -95,7 +95,7 @@ def build(bin_folder):
     compiler.chmod(0o755)
     folder = WORK / "light"
     subprocess.run(["cmake", "--preset", "light", "-B", folder, f"-DCMAKE_CXX_COMPILER={compiler}", "-DCMAKE_CXX_FLAGS=-O2",
-                    "-DCMAKE_EXE_LINKER_FLAGS=-s", f"-DSHARDPROOF_YAML_CPP={yaml_sources()}",
+                    f"-DSHARDPROOF_YAML_CPP={yaml_sources()}",
                     f"-DSHARDPROOF_HEADERS={library_headers()}"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     jobs = os.environ.get("SHARDPROOF_JOBS") or str(os.cpu_count())
     subprocess.run(["ninja", "-C", folder, "-j", jobs, "shardproof-light"], check=True, stdout=sys.stderr)

@@ -89,7 +89,7 @@ class Installed(SaidTest):
                      "light/shardproof-light", "light/reports/page.html", "light/LICENSE"):
             self.assertIn(f"shardproof/{name}", names)
         self.assertEqual([name for name in names if "__pycache__" in name], [])
-        self.assertLess(self.wheel.stat().st_size, 5 << 20)
+        self.assertLess(self.wheel.stat().st_size, 4 << 20)
 
     def test_one_version(self):
         text = (ROOT / "python/shardproof/__init__.py").read_text()
