@@ -77,15 +77,17 @@ def run():
         if status == 2:
             error("shardproof run: bad input, no case selected, or cases that were not run; the log of this step says which")
         elif status == 0 and ran_nothing(Path(out), shard):
-            status = error(f"no case of share {shard} was run: all are skipped; run one of them, or make fewer shares" if shard
-                           else "no case was run: all are skipped, none was selected, or the options run none")
+            status = error(f"no case {f'of share {shard} ' if shard else ''}was run: all are skipped, none was selected, or the "
+                           "options run none")
     if tests := given("PYTEST"):
         Path(out).mkdir(parents=True, exist_ok=True)
         junit = Path(out, "pytest.xml")
         command = ["python3", "-m", "pytest", *tests, f"--junitxml={junit}", "-o", "junit_family=xunit1"]
         ended = started([*command, *([] if given("SCENARIOS") else options)])
         cases = cases_of(junit)
-        if ended == 0 and all(is_skipped(case) for case in cases):
+        if cases is None:
+            cases, ended = [], error(f"{junit} is not XML; pytest may have been ended while it wrote the file")
+        elif ended == 0 and all(is_skipped(case) for case in cases):
             ended = error("no test was run: all are skipped" if cases else
                           "no test was run: pytest ended with 0 and wrote no result; leave out options such as --collect-only")
         status = ended or status
@@ -107,11 +109,11 @@ def ran_nothing(out, shard):
 
 
 def cases_of(junit):
+    """None where the file is cut off."""
     try:
         return list(xml.parse(junit).getroot().iter("testcase")) if junit.exists() else []
-    except xml.ParseError as fault:
-        error(f"{junit} is not XML: {fault}; pytest may have been ended while it wrote the file")
-        return []
+    except xml.ParseError:
+        return None
 
 
 def is_skipped(case):
@@ -149,7 +151,7 @@ def annotation(case, failure):
 def summary():
     """Writes what the job's summary lacks, which has the scenarios from the program, and draws the page."""
     out = Path(os.environ["OUT"])
-    cases = cases_of(out / "pytest.xml")
+    cases = cases_of(out / "pytest.xml") or []
     failed = [(case, failure) for case in cases if (failure := failure_of(case))]
     skipped = sum(is_skipped(case) for case in cases)
     passed = len(cases) - len(failed) - skipped

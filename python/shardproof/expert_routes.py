@@ -51,6 +51,8 @@ class Routes:
     def __init__(self, model, patterns: list[str], rows: int, sequence_first: bool, ids: Callable):
         self._rows, self._sequence_first, self._ids = rows, sequence_first, ids
         modules = dict(names.named_modules(model))
+        if not patterns:
+            raise Error("No pattern of routers is given", given.PATTERNS)
         names.check_patterns("routers", patterns, modules)
         self._routers = {name: module for name, module in modules.items() if names.is_any(name, patterns)}
         self._chosen: dict[str, list[torch.Tensor]] = {name: [] for name in self._routers}

@@ -1,5 +1,6 @@
 """What a program gives to this package is refused where it is given, before it does harm elsewhere."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -27,9 +28,13 @@ def whole_numbers(value) -> tuple[int, ...] | None:
     return None if None in found else found
 
 
-def are_ints(*values) -> bool:
-    """Whether the values are of the type int itself, as what is written into a file must be; True is none."""
-    return all(type(one) is int for one in values)
+def real_number(value) -> float | None:
+    """The value as a float, if it is a finite number: 0.9 and NumPy's, but not "0.9", True and NaN."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return found if math.isfinite(found) and not isinstance(value, (bool, str)) else None
 
 
 def number(option: str, value, least: int, fix: str) -> int:
@@ -43,6 +48,13 @@ def number(option: str, value, least: int, fix: str) -> int:
 def number_or_none(option: str, value, fix: str) -> int | None:
     """The value of an option that is a whole number, 1 or more, or None."""
     return None if value is None else number(option, value, 1, fix)
+
+
+def bytes_or_none(option: str, value, fix: str) -> int | None:
+    """The value of an option that is a number of bytes, 0.3 * 2**30 among them; None and infinity: any."""
+    if value is None or value == math.inf:
+        return None
+    return number(option, math.floor(found) if (found := real_number(value)) is not None else value, 1, fix)
 
 
 def texts(option: str, value, fix: str) -> list[str]:

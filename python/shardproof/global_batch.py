@@ -77,7 +77,9 @@ def batch(*tensors: torch.Tensor, mesh=None, axes=None):
     if len(sizes) != 1:
         raise Error(f"The tensors of the batch have {sorted(sizes)} rows", "Give tensors with the same dim 0")
     total = sizes.pop()
-    if total % count or not total:
+    if not total:
+        raise Error("The batch has no rows", f"Give a multiple of {count} rows, one or more for each data-parallel rank")
+    if total % count:
         raise Error(f"A batch of {total} rows does not split over {count} data-parallel rank{'' if count == 1 else 's'}",
                     f"Use a multiple of {count} rows")
     rows = total // count

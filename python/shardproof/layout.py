@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from .error import Error
-from .given import are_ints
+from .given import whole_number, whole_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +20,12 @@ class Shard:
     blocks: Sequence[int] = ()
 
     def __post_init__(self):
-        if not (isinstance(self.blocks, (list, tuple)) and are_ints(self.dim, *self.blocks)) or min(self.blocks, default=0) < 0:
+        found, dim = whole_numbers(self.blocks or ()), whole_number(self.dim)
+        if found is None or dim is None or min(found, default=0) < 0:
             raise Error(f"A layout is {self}", 'Give the number of a dim, and as blocks the sizes of local parts, such as '
                                                'Shard(0, "tp", blocks=(64, 32, 32))')
+        object.__setattr__(self, "dim", dim)
+        object.__setattr__(self, "blocks", found)
 
 
 @dataclasses.dataclass(frozen=True)

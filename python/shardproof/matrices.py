@@ -1,14 +1,12 @@
 """Matrix optimizers: how Muon moves a parameter, so that a judge can replay its step from what the ranks had."""
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from . import names
+from . import given, names
 from .error import Error
-from .given import are_ints
 from .optimizers import inner_optimizers
 
 
@@ -35,12 +33,15 @@ class Muon:
     state: str = "momentum_buffer"
 
     def __post_init__(self):
-        are_lists = isinstance(self.blocks, (list, tuple)) and isinstance(self.coefficients, (list, tuple))
-        if not (are_lists and are_ints(self.iterations, *self.blocks) and self.iterations > 0 and len(self.coefficients) == 3
-                and all(isinstance(one, (int, float)) and math.isfinite(one) for one in (self.momentum, *self.coefficients))
-                and isinstance(self.state, str)):
+        blocks, iterations = given.whole_numbers(self.blocks or ()), given.whole_number(self.iterations)
+        coefficients = tuple(map(given.real_number, self.coefficients)) if isinstance(self.coefficients, Iterable) else ()
+        momentum = given.real_number(self.momentum)
+        if (blocks is None or iterations is None or iterations < 1 or len(coefficients) != 3 or None in (momentum, *coefficients)
+                or not isinstance(self.state, str)):
             raise Error(f"An optimizer is {self}", "Give blocks whole numbers of rows, coefficients three numbers, iterations a whole "
                                                    "number from 1, momentum a number and state a text")
+        for name, value in (("blocks", blocks), ("iterations", iterations), ("coefficients", coefficients), ("momentum", momentum)):
+            object.__setattr__(self, name, value)
 
 
 def fields(optimizers: Sequence, slots, declared: Mapping[str, Muon] | None) -> list[dict]:

@@ -89,7 +89,7 @@ class Recorder:
         models = models_of(model)
         self._steps = given.number_or_none("steps", steps, "Give the number of steps to record, None for all")
         self._rows = given.number_or_none("rows", rows, "Give the number of first rows to record, None for all")
-        max_bytes = given.number_or_none("max_bytes", max_bytes, "Give the most bytes that a rank may record, None for any")
+        max_bytes = given.bytes_or_none("max_bytes", max_bytes, "Give the most bytes that a rank may record, None for any")
         self._from_step = given.number("from_step", from_step, 0, "Give the number of steps that came before, 0 for none")
         given.by_pattern("layouts", layouts, given.LAYOUTS)
         given.by_pattern("matrices", matrices, 'Give a dictionary: matrices={"*.qkv.weight": shardproof.Muon(blocks=(64, 32, 32))}')

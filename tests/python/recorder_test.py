@@ -72,7 +72,7 @@ class RecorderTest(judging.RunsTest):
             train(self.model, self.optimizer, rec, 1)
 
     def test_a_batch_without_rows_is_refused(self):
-        with self.refused("A batch of 0 rows does not split over 1 data-parallel rank. Use a multiple of 1"):
+        with self.refused("The batch has no rows. Give a multiple of 1"):
             shardproof.batch(torch.ones(0, 3))
 
     def refused(self, *words):
@@ -225,7 +225,8 @@ class RecorderTest(judging.RunsTest):
         for model, options, words in (
                 ([self.model, same_name], {}, ['Two parameters have the name "head.weight"', "ModuleDict"]),
                 *((self.model, {option: value}, [f"^{option} is {value!r}\\. Give the "])
-                  for option in ("steps", "rows", "max_bytes", "from_step") for value in (1.5, "2", True, -1, float("nan"))),
+                  for option in ("steps", "rows", "max_bytes", "from_step") for value in (1.5, "2", True, -1, float("nan"))
+                  if (option, value) != ("max_bytes", 1.5)),
                 (self.model, {"steps": 0}, ["steps is 0", "None for all"]),
                 (self.model, {"rows": 0}, ["rows is 0", "None for all"]),
                 (self.model, {"max_bytes": 0}, ["max_bytes is 0", "None for any"]),
@@ -240,7 +241,7 @@ class RecorderTest(judging.RunsTest):
                 shardproof.record(model, optimizer, out=self.out, **options)
 
     def test_whole_numbers_of_other_types(self):
-        with self.record(steps=2.0, rows=torch.tensor(3), max_bytes=1e6) as rec:
+        with self.record(steps=2.0, rows=torch.tensor(3), max_bytes=0.3 * 2**30) as rec:
             train(self.model, self.optimizer, rec, steps=3)
             rec.tensor("part", torch.ones(1, 2), offset=torch.tensor([3, 1]), global_shape=torch.Size([4, 3]))
         self.assertEqual([runs.header(self.out)[name] for name in ("steps", "rows")], [2, 3])
@@ -275,8 +276,12 @@ class RecorderTest(judging.RunsTest):
             with self.subTest(arguments), self.refused("^A layout is Shard.*the number of a dim"):
                 shardproof.Shard(*arguments)
         self.assertEqual(shardproof.Shard(-1, "tp", [4, 2]).dim, -1)
+        # Numbers of NumPy and of torch, a range, and None for no blocks are what they mean.
+        self.assertEqual(shardproof.Shard(torch.tensor(0), "tp", range(1, 3)), shardproof.Shard(0, "tp", (1, 2)))
+        self.assertEqual(shardproof.Shard(0, "tp", None), shardproof.Shard(0, "tp"))
+        self.assertEqual(shardproof.Muon(blocks=(torch.tensor(4),), momentum=torch.tensor(0.5)), shardproof.Muon((4,), 0.5))
         for options in ({"blocks": 4}, {"blocks": (1.5,)}, {"coefficients": (1, 2)}, {"coefficients": None}, {"iterations": 0},
-                        {"iterations": 1.5}, {"blocks": (torch.tensor(4),)}, {"momentum": "a"}, {"momentum": float("nan")}, {"state": None}):
+                        {"iterations": 1.5}, {"momentum": "a"}, {"momentum": float("nan")}, {"state": None}):
             with self.subTest(options), self.refused("^An optimizer is Muon"):
                 shardproof.Muon(**options)
 

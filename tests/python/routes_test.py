@@ -112,6 +112,7 @@ class RoutesTest(unittest.TestCase):
         for routers, options, words in (
                 ("*.router", {}, 'routers: none of the 6 names of the model fits "\\*.router". Use \\* for any'),
                 (["*.gate", "*.router"], {}, 'routers: none of .* fits "\\*.router"'),
+                ([], {}, "^No pattern of routers is given"),
                 (3, {}, "^routers is 3. Name the routers"),
                 ("*.gate", {"rows": 0}, "^rows is 0. Give the number of rows"),
                 ("*.gate", {"rows": "2"}, "^rows is '2'")):
