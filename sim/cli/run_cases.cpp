@@ -154,6 +154,7 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   std::unique_ptr<report::RunFiles> files;
   if (earlier) {
     run.info.started = earlier->run.info.started;
+    run.info.selection = earlier->run.info.selection;
     run.info.command = earlier->run.info.command;
     run.info.arguments = earlier->run.info.arguments;
     files = std::move(earlier->files);

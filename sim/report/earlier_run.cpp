@@ -82,6 +82,7 @@ void read_head(const nlohmann::json& head, EarlierRun& run) {
   run.info.directory = head.at("directory");
   run.info.version = head.at("version");
   run.info.program = head.at("program");
+  run.info.selection = head.value("selection", "");
   run.info.started = head.at("started");
   for (const nlohmann::json& entry : head.at("skipped")) {
     run.info.skipped.push_back(spec_of(entry));
@@ -107,6 +108,7 @@ std::string journal_head(const RunInfo& info, const std::vector<CaseSpec>& selec
                          {"directory", valid_utf8(info.directory)},
                          {"version", info.version},
                          {"program", info.program},
+                         {"selection", info.selection},
                          {"started", info.started.empty() ? utc_now() : info.started},
                          {"skipped", nlohmann::json::array()},
                          {"selected", nlohmann::json::array()}};

@@ -124,9 +124,20 @@ class LogprobsValuesTest(cli_test.CommandTest):
         b = [[value - (value != 0 and t // 16 in (0, 3)) * draw.uniform(0.3, 0.9) for t, value in enumerate(row)] for row in b]
         self.expect(self.compare(batch, a, b), 1, "the cause is known: context_shard",
                     "only the positions of chunks 0 and 3 of 4 of each row differ, which rank 0 of 2 holds in zigzag order:")
+        zigzag = batch
+        # Of packed sequences whose ends do not count the chunks are those of the whole sequences.
+        batch = Batch(draw, rows=24, length=96, packed=1)
+        batch.segments = [[int(t >= 48) for t in range(96)] for _ in range(24)]
+        own = [[t % 48 // 12 for t in range(96)] for _ in range(24)]
+        packed = [batch.score("bfloat16") for _ in range(2)]
+        packed[1] = [[value - (value != 0 and chunk in (1, 2)) * draw.uniform(0.3, 0.9) for value, chunk in zip(row, chunks)]
+                     for row, chunks in zip(packed[1], own)]
+        counts = {"mask": ("int64", [[int(t % 48 < 40) for t in range(96)]] * 24)}
+        files = [batch.tensors(values, "bfloat16") | counts for values in packed]
+        self.expect(self.pair(a=files[0], b=files[1]), 1, "the positions of chunks 1 and 2 of 4 of each segment differ")
         # With the prompt masked, a rank of 4 that holds one chunk has the same tokens.
         given = {"mask": ("int64", [[int(t >= 16) for t in range(64)]] * 16)}
-        files = [batch.tensors(values, "bfloat16") | given for values in (a, b)]
+        files = [zigzag.tensors(values, "bfloat16") | given for values in (a, b)]
         self.expect(self.pair(a=files[0], b=files[1]), 1,
                     "only positions 48 to 63 differ, chunk 3 of 4 of each row, or the positions of chunks 0 and 3 of 4")
 

@@ -141,7 +141,7 @@ std::optional<Claim> judge_prediction(const Comparison& comparison,
   }
   if (2 * covered < static_cast<double>(tokens.size()) || before == 0) return std::nullopt;
   if (std::sqrt(effect / covered) < comparison.pair.epsilon / 2) return std::nullopt;
-  if (claim.description >= kFreeNumber && differing < kFewestFitted) return std::nullopt;
+  if (claim.is_fitted && differing < kFewestFitted) return std::nullopt;
   claim.unsaid = std::ssize(tokens) - static_cast<int64_t>(covered);
   claim.share = 1 - left / before;
   claim.leaves_noise = comparison.is_noise(remaining);

@@ -37,6 +37,7 @@ struct Claim {
   bool splits_each_unit = false;
   bool grows_at_first = false;     // the difference may grow over the first tokens inside
   bool grows_behind = false;       // a step from a flat difference, which may grow behind it
+  bool is_fitted = false;          // a number of it follows from the values
   bool named_by_metadata = false;  // the metadata has the numbers of the claim
   std::string listed = "";         // what is possible instead: then nothing is claimed
 
@@ -83,9 +84,8 @@ struct Comparison {
 
 inline constexpr double kMostNoise = 16, kMeanNoise = 2;
 
-// Judges a claim that predicts b (NaN: it says nothing of this token), or a if it is `turned`. One
-// number fits one token always, so that a claim whose description has as much as kFreeNumber needs
-// more.
+// Judges a claim that predicts b (NaN: it says nothing of this token), or a if it is `turned`. A
+// number that is fitted fits one token always: it needs 4 that differ.
 std::optional<Claim> judge_prediction(const Comparison& comparison,
                                       const std::vector<double>& predicted, Claim claim,
                                       bool turned = false);

@@ -84,7 +84,8 @@ std::optional<Claim> propose_smoothed(const Comparison& comparison) {
                                 {.cause = "smoothed",
                                  .text = text,
                                  .likely = likely,
-                                 .description = 2 * kFreeNumber + std::log(2)},
+                                 .description = 2 * kFreeNumber + std::log(2),
+                                 .is_fitted = true},
                                 !line->of_b);
   // The mean over the vocabulary may vary so much that a line explains too little.
   if (!claim) claim = Claim{.cause = "smoothed", .text = text, .listed = text + ": " + likely};

@@ -213,7 +213,8 @@ std::optional<Claim> propose_factor(const Comparison& comparison) {
        .likely =
            "the logprobs were divided by the temperature after log_softmax; divide the logits "
            "before it",
-       .description = meaning.empty() ? kFreeNumber : std::log(4)});
+       .description = meaning.empty() ? kFreeNumber : std::log(4),
+       .is_fitted = meaning.empty()});
 }
 
 std::vector<double> plus_one(std::vector<double> counts) {
@@ -319,7 +320,8 @@ std::optional<Claim> propose_limit(const Comparison& comparison) {
                              of_b ? "B" : "A", of_b ? "A" : "B", limit, limit, count),
          .likely = "one file limits its logprobs (clamp, nan_to_num, a floor against log(0)); save "
                    "them without",
-         .description = kFreeNumber + std::log(2)},
+         .description = kFreeNumber + std::log(2),
+         .is_fitted = true},
         !of_b);
     keep_better(best, std::move(claim));
   }
@@ -342,7 +344,8 @@ std::optional<Claim> propose_added(const Comparison& comparison) {
        .text = fmt::format("{} is log(exp({}) + {:.4g}) at every token", to_b ? "B" : "A",
                            to_b ? "A" : "B", std::abs(added)),
        .likely = "one file takes log(p + eps) of a probability; save log_softmax of the logits",
-       .description = kFreeNumber},
+       .description = kFreeNumber,
+       .is_fitted = true},
       !to_b);
 }
 
@@ -361,7 +364,8 @@ std::optional<Claim> propose_offset(const Comparison& comparison) {
                          offset < 0 ? "-" : "+", std::abs(offset), top_p, higher, -std::log(top_p)),
          .likely = fmt::format("{} renormalizes after top-p; compute its logprobs from all logits",
                                higher),
-         .description = kFreeNumber});
+         .description = kFreeNumber,
+         .is_fitted = true});
   }
   const std::string meaning = logarithm_of(offset);
   return judge_prediction(
@@ -372,7 +376,8 @@ std::optional<Claim> propose_offset(const Comparison& comparison) {
        .likely = "the logsumexp of one file is off by this constant: a sum over vocabulary shards "
                  "was taken too often or divided by their number, or the maximum was subtracted "
                  "only once",
-       .description = meaning.empty() ? kFreeNumber : std::log(126)});
+       .description = meaning.empty() ? kFreeNumber : std::log(126),
+       .is_fitted = meaning.empty()});
 }
 
 }  // namespace shardproof::sim::logprobs
