@@ -21,13 +21,20 @@ def light() -> str | None:
 
 
 def whole() -> str | None:
-    """The whole program in PATH. This package's own command has that name, too, and has no program to judge with unless
-    the wheel of the whole program is installed."""
-    found = shutil.which("shardproof")
-    if found is None or find_spec("shardproof_program"):
-        return found
-    with open(found, "rb") as file:
-        return None if b"shardproof.command" in file.read(2000) else found
+    """The first whole program in PATH. This package's own command has that name, too, and has no program to judge with
+    unless the wheel of the whole program is installed."""
+    if find_spec("shardproof_program"):
+        return shutil.which("shardproof")
+    found = (shutil.which("shardproof", path=folder) for folder in os.get_exec_path())
+    return next((one for one in found if one and not _is_own(one)), None)
+
+
+def _is_own(program: str) -> bool:
+    try:
+        with open(program, "rb") as file:
+            return b"shardproof.command" in file.read(2000)
+    except OSError:  # it may be run and not read, which a script cannot
+        return False
 
 
 def find(name: str = "") -> tuple[str, str]:

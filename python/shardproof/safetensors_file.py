@@ -35,6 +35,20 @@ def write(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]
                 file.write((ctypes.c_char * size_in_bytes(tensor)).from_address(tensor.data_ptr()))
 
 
+def _check(key: str, entry: object, bytes_there: int) -> None:
+    """Refuses a tensor whose entry in the header is damaged, or whose bytes are not there."""
+    try:
+        shape, (begin, end) = entry["shape"], entry["data_offsets"]
+        size = math.prod(shape) * DTYPES[entry["dtype"]].itemsize
+        fits = min([begin, *shape]) >= 0 and end - begin == size
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f'the header says of "{key}": {entry}') from error
+    if not fits:
+        raise ValueError(f'"{key}" of shape {shape} and dtype {entry["dtype"]} does not have the bytes {begin} to {end}')
+    if end > bytes_there:
+        raise ValueError(f'it holds {bytes_there} bytes of tensors, and "{key}" ends at byte {end}')
+
+
 class Reader:
     """Reads single tensors of a file."""
 
@@ -42,11 +56,16 @@ class Reader:
         self._path = path
         with reading(path), open(path, "rb") as file:
             length = struct.unpack("<Q", file.read(8))[0]
+            size = path.stat().st_size
+            if length > size - 8:
+                raise ValueError(f"its header has {length} bytes, and it has {size}")
             self._header = json.loads(file.read(length))
             self._start = 8 + length
-            end = self._start + max((one["data_offsets"][1] for one in self._header.values() if "dtype" in one), default=0)
-            if path.stat().st_size < end:
-                raise ValueError(f"it has {path.stat().st_size} bytes, and its tensors end at byte {end}")
+            if not isinstance(self._header, dict):
+                raise ValueError("its header is no JSON object")
+            for key, entry in self._header.items():
+                if key != "__metadata__":
+                    _check(key, entry, size - self._start)
 
     def tensor(self, key: str) -> torch.Tensor:
         entry = self._header[key]

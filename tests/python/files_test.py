@@ -11,6 +11,7 @@ import ranks  # noqa: F401  (finds the package)
 import runs
 import torch
 
+import shardproof
 from shardproof import safetensors_file
 from shardproof.mesh import Mesh
 from shardproof.piece import boxes_of_indices, boxes_of_range
@@ -35,6 +36,25 @@ class FilesTest(unittest.TestCase):
         reader = safetensors_file.Reader(self.path)
         self.equal({key: reader.tensor(key) for key in TENSORS})
         self.assertEqual((8 + int.from_bytes(self.path.read_bytes()[:8], "little")) % 8, 0)
+
+    def test_a_damaged_header_is_refused(self):
+        safetensors_file.write(self.path, {"w": torch.zeros(2, 3)})
+        whole = self.path.read_bytes()
+        entry = b'{"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}'
+        self.assertIn(entry, whole)
+        for other in (b'{"dtype": "F3?", "shape": [2, 3], "data_offsets": [0, 24]}', b'{"dtype": "F32", "shape": [2, 4], "data_offsets": [0, 24]}',
+                      b'{"dtype": "F32", "shape": [2, 3], "data_offsets": [0, "24"]}', b'{"dtype": "F32", "shape": [2, 3], "data_offsets": [1, 25]}',
+                      b'{"dtype": "F32", "shape": [-2, -3], "data_offsets": [0, 24]}', b'{"dtype": [], "shape": [2, 3], "data_offsets": [0, 24]}',
+                      b'{"dtype": "F32", "shape": 6, "data_offsets": [0, 24]}', b'7', b'{"shape": [2, 3]}'):
+            with self.subTest(other):
+                self.path.write_bytes(whole.replace(entry, other.ljust(len(entry))))
+                with self.assertRaisesRegex(shardproof.Error, "is no whole file of a recorded run: .*\"w\""):
+                    safetensors_file.Reader(self.path)
+        for other, said in ((whole.replace(b'{"w": ', b'["w", '), "Expecting"), (b"\2" + bytes(7) + b"[]", "no JSON object"),
+                            (b"\xff" * 8 + whole[8:], "its header has 18446744073709551615 bytes, and it has 104")):
+            with self.subTest(said), self.assertRaisesRegex(shardproof.Error, said):
+                self.path.write_bytes(other)
+                safetensors_file.Reader(self.path)
 
     @unittest.skipUnless(importlib.util.find_spec("safetensors"), "the safetensors package is not there")
     def test_the_safetensors_package_reads_the_file(self):

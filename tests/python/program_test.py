@@ -58,6 +58,14 @@ class FindTest(unittest.TestCase):
             with mock.patch.object(program, "find_spec", lambda name: name == "shardproof_program"):
                 self.assertTrue(self.is_found(own))
 
+    def test_a_program_behind_the_own_command_in_path_is_found(self):
+        folders = [Path(self.enterContext(tempfile.TemporaryDirectory())) for _ in range(2)]
+        for folder, text in zip(folders, ("from shardproof.command import main\n", "program")):
+            (folder / "shardproof").write_text("#!/bin/sh\n" + text)
+            (folder / "shardproof").chmod(0o755)
+        with mock.patch.dict(os.environ, PATH=os.pathsep.join(map(str, folders))):
+            self.assertEqual(program.whole(), str(folders[1] / "shardproof"))
+
 
 if __name__ == "__main__":
     unittest.main()
