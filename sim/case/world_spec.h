@@ -48,6 +48,11 @@ struct WorldSpec {
   // In every world: each call's inputs and outputs are hashed, and the judge compares the members'
   // hashes. Always on with faults.
   bool digests = false;
+
+  // The rate of each node's link; 0: as fast as it can be.
+  double node_gb_per_s() const {
+    return inter_node.gb_per_s * static_cast<double>(inter_node.per_node ? 1 : ranks_per_node);
+  }
 };
 
 }  // namespace shardproof::sim

@@ -60,7 +60,8 @@ bool leaves_world_whole(const judge::CaseResult& result) {
 }
 
 // Whether roundings that the model amplifies may explain the mismatch: the rule of float64 is a
-// constant, and a chaotic model carries roundings further.
+// constant, and a chaotic model carries roundings further. A metric may be the difference of sums
+// that are larger than it is by any factor.
 bool may_be_amplified(const judge::CaseResult& result) {
   const CaseSpec& spec = result.spec;
   if (result.verdict != Verdict::kMismatch || result.kind != ResultKind::kValues) return false;
@@ -68,7 +69,8 @@ bool may_be_amplified(const judge::CaseResult& result) {
   if (!result.divergence) return false;
   const judge::ResultRow& first = result.divergence->worst;  // later ones grow from it
   return first.outcome == judge::Outcome::kMismatch && first.problem.empty() &&
-         first.worst_error <= kMostAmplified * first.allowance;  // false for NaN
+         (first.kind == ObservationKind::kMetric ||
+          first.worst_error <= kMostAmplified * first.allowance);  // false for NaN
 }
 
 // Whether few members are too few: something will be wrong.

@@ -50,8 +50,8 @@ void check_stragglers(const Settings& settings, const std::vector<StragglerSpec>
   }
 }
 
-// A fault of strength 0 would change nothing, and the case would look as if it bore the fault.
-void check_strength(const Settings& settings, const FaultSpec& fault) {
+// A fault without effect: the case would look as if it bore the fault.
+void check_strength(const Settings& settings, const FaultSpec& fault, const WorldSpec& world) {
   const bool waits = fault.kind == FaultKind::kDelay || fault.kind == FaultKind::kLag;
   const bool loses = fault.kind == FaultKind::kLose;
   if ((waits && fault.seconds == 0) || (loses && fault.loss == 0)) {
@@ -59,6 +59,21 @@ void check_strength(const Settings& settings, const FaultSpec& fault) {
     settings.fail("faults",
                   fmt::format("the fault {} has {} 0, which changes nothing", fault.kind, key),
                   fmt::format("set {} above 0, or leave it out", key));
+  }
+  if (loses && fault.loss <= world.inter_node.loss) {
+    settings.fail("faults",
+                  fmt::format("the fault lose has loss {:g}, and the link loses {:g} of its packets "
+                              "without it",
+                              fault.loss, world.inter_node.loss),
+                  "set loss above that of world.links.inter_node");
+  }
+  const double rate = world.node_gb_per_s();
+  if (fault.kind == FaultKind::kSlow && rate > 0 && fault.gb_per_s >= rate) {
+    settings.fail("faults",
+                  fmt::format("the fault slow has a rate of {:g} GB/s, and the link has {:g} "
+                              "without it",
+                              fault.gb_per_s, rate),
+                  fmt::format("set gb_per_s below {:g}", rate));
   }
 }
 
@@ -85,7 +100,7 @@ void check_faults(const Settings& settings, const CaseSpec& spec, int64_t world_
                                 fault.kind),
                     "set world.nodes to 2 or more");
     }
-    check_strength(settings, fault);
+    check_strength(settings, fault, spec.world);
     if (fault.kind == FaultKind::kSilence && (!fault.axis.empty() || fault.op != FaultSpec{}.op)) {
       settings.fail("faults", "a silence hides tensors, and it has an op or an axis of calls",
                     "leave these out; label names the tensors");

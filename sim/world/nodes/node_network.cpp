@@ -41,14 +41,9 @@ std::string address_of(int64_t node) {
   return fmt::format("10.77.{}.{}", node / kAddressesInPart, node % kAddressesInPart + 1);
 }
 
-double node_gb_per_s(const WorldSpec& world) {
-  const auto sharers = static_cast<double>(world.inter_node.per_node ? 1 : world.ranks_per_node);
-  return world.inter_node.gb_per_s * sharers;
-}
-
 NodeLinks links_of_nodes(const CaseSpec& spec) {
   const LinkSpec& link = spec.world.inter_node;
-  NodeLinks links{.gb_per_s = node_gb_per_s(spec.world),
+  NodeLinks links{.gb_per_s = spec.world.node_gb_per_s(),
                   .delay_s = link.latency_us / 2e6,  // a message takes two links
                   .loss = link.loss};
   links.relayed = link.latency_us > 0 || link.loss > 0 ||

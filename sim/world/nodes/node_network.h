@@ -73,7 +73,4 @@ class NodeNetwork {
 // Why this machine cannot have the nodes of such a case; "" when it can, or when it has none.
 std::string why_no_nodes(const CaseSpec& spec);
 
-// The rate of the link of a node over Gloo.
-double node_gb_per_s(const WorldSpec& world);
-
 }  // namespace shardproof::sim::world

@@ -254,6 +254,11 @@ TEST_CASE("Faults that would change nothing are refused", "[scenario]") {
                   "the fault delay has seconds 0, which changes nothing; set seconds above 0"},
                  {in_nodes("nodes: 2", "lag, seconds: 0"), "the fault lag has seconds 0"},
                  {in_nodes("nodes: 2", "lose, loss: 0"), "the fault lose has loss 0"},
+                 {in_nodes("nodes: 2, links: {inter_node: {loss: 0.2}}", "lose, loss: 0.2"),
+                  "the link loses 0.2 of its packets without it"},
+                 {in_nodes("nodes: 2, links: {inter_node: {gb_per_s: 0.5}}", "slow, gb_per_s: 1"),
+                  "the fault slow has a rate of 1 GB/s, and the link has 1 without it; set "
+                  "gb_per_s below 1"},
                  {in_nodes("nodes: 1", "cut"), alone},
                  {in_nodes("nodes: 1", "slow"), alone},
                  {in_nodes("ranks_per_node: 4", "lag"), alone}});

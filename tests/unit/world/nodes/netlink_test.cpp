@@ -48,11 +48,11 @@ TEST_CASE("every node has an address of its own", "[nodes]") {
 TEST_CASE("the rate of a node's link is that of all its ranks", "[nodes]") {
   WorldSpec world;
   world.ranks_per_node = 4;
-  CHECK(node_gb_per_s(world) == 0);
+  CHECK(world.node_gb_per_s() == 0);
   world.inter_node.gb_per_s = 2;
-  CHECK(node_gb_per_s(world) == 8);
+  CHECK(world.node_gb_per_s() == 8);
   world.inter_node.per_node = true;
-  CHECK(node_gb_per_s(world) == 2);
+  CHECK(world.node_gb_per_s() == 2);
 }
 
 TEST_CASE("more nodes than addresses are refused with both numbers", "[nodes]") {
