@@ -13,7 +13,8 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
   constexpr Range factor{0, 1e6}, ranks{1, kMaxRanks};
   const Needs nodes =
       any_of(Needed{"world.nodes", nullptr}, Needed{"world.ranks_per_node", nullptr});
-  const Backends emulated{{name_of(Backend::kEmulated)}}, gloo{{name_of(Backend::kGloo)}};
+  const Backends emulated{{name_of(Backend::kEmulated)}}, gloo{{name_of(Backend::kGloo)}},
+      with_nodes{{name_of(Backend::kEmulated), name_of(Backend::kGloo)}};
   static const OptionRows<WorldSpec> rows = {
       row<&Spec::backend>("", "How the ranks run and communicate",
                           Flag{"--backend", kCheck, kNever}),
@@ -37,10 +38,10 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
       key("world.nodes", kInteger, nullptr,
           "Number of nodes, each with equally many consecutive ranks; over Gloo each is a network "
           "namespace with a link to a switch; default: 1, and over Gloo none",
-          ranks),
+          ranks, with_nodes),
       row<&Spec::ranks_per_node>("world.ranks_per_node",
                                  "Ranks of each node, instead of world.nodes", ranks,
-                                 Default::kFollows),
+                                 Default::kFollows, with_nodes),
       member<&Spec::in_node>(),
       member<&Spec::inter_node>(),
       row<&Spec::in_node, &LinkSpec::latency_us>(
@@ -53,15 +54,15 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
       row<&Spec::inter_node, &LinkSpec::latency_us>(
           "world.links.inter_node.latency_us",
           "Latency of a message between nodes, on the virtual clock or over Gloo", microseconds,
-          nodes),
+          nodes, with_nodes),
       row<&Spec::inter_node, &LinkSpec::gb_per_s>(
           "world.links.inter_node.gb_per_s",
           "Rate of each rank between nodes, in one direction; 0: bytes take no time; over Gloo its "
           "node's link has the rate of all its ranks",
-          rate, nodes),
+          rate, nodes, with_nodes),
       row<&Spec::inter_node, &LinkSpec::per_node>(
           "world.links.inter_node.per_node",
-          "true: gb_per_s is the rate of each node, which its ranks share", nodes),
+          "true: gb_per_s is the rate of each node, which its ranks share", nodes, with_nodes),
       row<&Spec::inter_node, &LinkSpec::loss>(
           "world.links.inter_node.loss",
           "Over Gloo: share of the packets that each node's link loses, in each direction",

@@ -64,7 +64,8 @@ bool leaves_world_whole(const judge::CaseResult& result) {
 // that are larger than it is by any factor.
 bool may_be_amplified(const judge::CaseResult& result) {
   const CaseSpec& spec = result.spec;
-  if (result.verdict != Verdict::kMismatch || result.kind != ResultKind::kValues) return false;
+  const bool of_values = result.kind == ResultKind::kValues || result.kind == ResultKind::kMetrics;
+  if (result.verdict != Verdict::kMismatch || !of_values) return false;
   if (spec.precision != Precision::kFloat64 || !is_model_workload(spec.workload)) return false;
   if (!result.divergence) return false;
   const judge::ResultRow& first = result.divergence->worst;  // later ones grow from it

@@ -61,11 +61,12 @@ void check_strength(const Settings& settings, const FaultSpec& fault, const Worl
                   fmt::format("set {} above 0, or leave it out", key));
   }
   if (loses && fault.loss <= world.inter_node.loss) {
-    settings.fail("faults",
-                  fmt::format("the fault lose has loss {:g}, and the link loses {:g} of its packets "
-                              "without it",
-                              fault.loss, world.inter_node.loss),
-                  "set loss above that of world.links.inter_node");
+    settings.fail(
+        "faults",
+        fmt::format("the fault lose has loss {:g}, and the link loses {:g} of its packets "
+                    "without it",
+                    fault.loss, world.inter_node.loss),
+        "set loss above that of world.links.inter_node");
   }
   const double rate = world.node_gb_per_s();
   if (fault.kind == FaultKind::kSlow && rate > 0 && fault.gb_per_s >= rate) {

@@ -91,6 +91,11 @@ TEST_CASE("Keys of another world have no effect where a scenario has one backend
                   "effect"});
   CHECK(on(Backend::kGloo, "gloo", loss).empty());
   CHECK(on(Backend::kEmulated, "[gloo, emulated]", loss).empty());
+  CHECK(on(Backend::kNccl, "nccl", loss) ==
+        each_idle({"world.nodes is 2", "world.links.inter_node.latency_us is 5.0",
+                   "world.links.inter_node.gb_per_s is 2.0", "world.links.inter_node.loss is 0.3"},
+                  "world.backend is nccl"));
+  CHECK(on(Backend::kNccl, "[nccl, gloo]", loss).empty());
 }
 
 TEST_CASE("Of several ways to an effect the nearest says what is lacking", "[idle]") {
