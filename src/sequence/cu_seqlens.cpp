@@ -27,6 +27,20 @@ std::vector<int64_t> cu_seqlens_of(const std::vector<int64_t>& lengths, int64_t 
   return cu;
 }
 
+void check_cu_seqlens(const std::vector<int64_t>& cu, const char* name) {
+  if (cu.empty() || cu.front() != 0) {
+    throw_bad_input(
+        fmt::format("{} begins with {}", name, cu.empty() ? "nothing" : std::to_string(cu.front())),
+        "let it begin with 0, with one entry more than there are sequences");
+  }
+  for (size_t i = 1; i < cu.size(); ++i) {
+    if (cu[i] >= cu[i - 1]) continue;
+    throw_bad_input(
+        fmt::format("{} falls from {} to {} at sequence {}", name, cu[i - 1], cu[i], i - 1),
+        "let it never fall: entry i+1 is where sequence i ends");
+  }
+}
+
 std::vector<int64_t> read_cu_seqlens(const at::Tensor& cu_seqlens, int64_t num_positions) {
   const bool integer =
       cu_seqlens.scalar_type() == at::kInt || cu_seqlens.scalar_type() == at::kLong;
@@ -37,15 +51,7 @@ std::vector<int64_t> read_cu_seqlens(const at::Tensor& cu_seqlens, int64_t num_p
         "give int32 or int64 [N+1]");
   }
   std::vector<int64_t> cu = int64_list(cu_seqlens);
-  if (cu.front() != 0) {
-    throw_bad_input(fmt::format("cu_seqlens begins with {}", cu.front()), "let it begin with 0");
-  }
-  for (size_t i = 1; i < cu.size(); ++i) {
-    if (cu[i] >= cu[i - 1]) continue;
-    throw_bad_input(
-        fmt::format("cu_seqlens falls from {} to {} at sequence {}", cu[i - 1], cu[i], i - 1),
-        "let it never fall: entry i+1 is where sequence i ends");
-  }
+  check_cu_seqlens(cu, "cu_seqlens");
   if (num_positions >= 0 && cu.back() != num_positions) {
     throw_bad_input(
         fmt::format("cu_seqlens ends at {}, the row has {} positions", cu.back(), num_positions),

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "mesh/layout.h"
+#include "sequence/cu_seqlens.h"
 
 namespace shardproof {
 namespace {
@@ -24,24 +25,10 @@ void check_divides(int64_t length, int64_t multiple, ContextLayout kind, int64_t
                 fmt::format("pad it to {}, or set cp=1", round_up(length, multiple)));
 }
 
-void check_boundaries(const std::vector<int64_t>& cu, const char* name) {
-  if (cu.empty() || cu.front() != 0) {
-    throw_bad_input(
-        fmt::format("{} begins with {}", name, cu.empty() ? "nothing" : std::to_string(cu.front())),
-        "let it begin with 0, with one entry more than there are sequences");
-  }
-  for (size_t i = 1; i < cu.size(); ++i) {
-    if (cu[i] >= cu[i - 1]) continue;
-    throw_bad_input(
-        fmt::format("{} falls from {} to {} at sequence {}", name, cu[i - 1], cu[i], i - 1),
-        "let it never fall: entry i+1 is where sequence i ends");
-  }
-}
-
 std::vector<SequenceSpan> spans(const std::vector<int64_t>& cu,
                                 const std::vector<int64_t>& cu_padded) {
-  check_boundaries(cu, "cu_seqlens");
-  check_boundaries(cu_padded, "cu_seqlens_padded");
+  check_cu_seqlens(cu, "cu_seqlens");
+  check_cu_seqlens(cu_padded, "cu_seqlens_padded");
   if (cu.size() != cu_padded.size()) {
     throw_bad_input(
         fmt::format("cu_seqlens has {} entries, cu_seqlens_padded {}", cu.size(), cu_padded.size()),

@@ -82,22 +82,4 @@ class BestPlace {
   Claim claim_;
 };
 
-struct Range {
-  int64_t parts, part, size;
-  bool contains(int64_t value) const { return value / size == part; }
-  std::string text() const { return fmt::format("{} to {}", part * size, (part + 1) * size - 1); }
-};
-
-// All parts of equal ranges of [0, size) for these numbers of parts.
-inline std::vector<Range> equal_ranges(int64_t size, const std::vector<int64_t>& numbers) {
-  std::vector<Range> ranges;
-  for (const int64_t parts : numbers) {
-    if (parts >= size) continue;
-    for (int64_t part = 0; part < parts; ++part) {
-      ranges.push_back({.parts = parts, .part = part, .size = (size + parts - 1) / parts});
-    }
-  }
-  return ranges;
-}
-
 }  // namespace shardproof::sim::logprobs

@@ -11,6 +11,24 @@
 namespace shardproof::sim::logprobs {
 namespace {
 
+struct Range {
+  int64_t parts, part, size;
+  bool contains(int64_t value) const { return value / size == part; }
+  std::string text() const { return fmt::format("{} to {}", part * size, (part + 1) * size - 1); }
+};
+
+// All parts of equal ranges of [0, size) for these numbers of parts.
+std::vector<Range> equal_ranges(int64_t size, const std::vector<int64_t>& numbers) {
+  std::vector<Range> ranges;
+  for (const int64_t parts : numbers) {
+    if (parts >= size) continue;
+    for (int64_t part = 0; part < parts; ++part) {
+      ranges.push_back({.parts = parts, .part = part, .size = (size + parts - 1) / parts});
+    }
+  }
+  return ranges;
+}
+
 constexpr int64_t kLeastShard = 8;  // ids, of which one may be right
 
 std::string ordinal(int64_t n) {
