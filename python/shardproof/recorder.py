@@ -297,7 +297,7 @@ class Recorder:
 
     def _require_open(self, what: str) -> None:
         """What comes after the end would be dropped without a word."""
-        if not self._ends:
+        if not self.is_open:
             raise Error(f"{what}, and the recorder has ended", "Call it within the with-block, or before rec.close()")
 
     @property

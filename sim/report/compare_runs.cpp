@@ -217,8 +217,9 @@ CaseComparison compare_case(const json& a, const json& b, const std::string& fol
   CaseComparison found;
   found.name = a.at("name");
   found.backend = a.at("backend");
-  if (a.at("backend") != b.at("backend")) {
-    found.backend += " and " + b.at("backend").get<std::string>();
+  if (a.at("backend") != b.at("backend")) {  // a judged run has none
+    const auto of_b = b.at("backend").get<std::string>();
+    found.backend += (found.backend.empty() || of_b.empty() ? "" : " and ") + of_b;
   }
   if (a.at("seed") != b.at("seed")) {
     found.other_seed =

@@ -319,8 +319,8 @@ RecordedJudgement judge_recorded_run(RecordedRun run, RecordedRun reference,
   if (result.divergence) {
     out.also = other_wrong_gradients(result.reports, result.divergence->step);
   }
-  result.spec.precision = run.precision;
-  if (run.is_file) {  // what it lacks is said by lacking_answers()
+  result.spec.precision = run.precision;  // spec_of() has the one that it was judged in
+  if (run.is_file) {                      // what it lacks is said by lacking_answers()
     out.against = reference.folder;
     return out;
   }
