@@ -77,6 +77,21 @@ Column known_of(const Assembled& tensor, const double* values) {
   return known;
 }
 
+// Whether the golden has nothing of the part. Where none of a microbatch's tokens counts in the
+// batch, the golden of the microbatch alone has one that does (model/seeded_batch.cpp).
+std::vector<bool> are_idle(const Assembled& tensor, const std::vector<Column>& parts) {
+  const Basis basis(parts);
+  std::vector<bool> idle(parts.size());
+  if (!basis.is_independent()) return idle;
+  const Column golden = known_of(tensor, tensor.golden.data());
+  const Column due = basis.factors_of(golden);
+  for (size_t k = 0; k < parts.size(); ++k) {
+    const double size = std::fabs(due[k]) * std::sqrt(dot(parts[k], parts[k]));
+    idle[k] = size <= kDependent * std::sqrt(dot(golden, golden));
+  }
+  return idle;
+}
+
 // How often each microbatch counts, and what such a sum explains.
 struct Counted {
   std::vector<int64_t> counts;
@@ -199,6 +214,12 @@ std::optional<Proposal> propose_microbatches(const Difference& difference) {
     if (dot(values, values) == 0) continue;
     parts.push_back(std::move(values));
     named.push_back(part);
+  }
+  const std::vector<bool> idle = are_idle(tensor, parts);
+  for (size_t k = idle.size(); k-- > 0;) {
+    if (!idle[k]) continue;
+    parts.erase(parts.begin() + static_cast<int64_t>(k));
+    named.erase(named.begin() + static_cast<int64_t>(k));
   }
   if (parts.size() < 2) return std::nullopt;
   const auto found = count_in(tensor, parts);

@@ -100,6 +100,16 @@ TEST_CASE("microbatches that a gradient lacks are named", "[microbatches]") {
   CHECK(of_rank->pattern == "it is the golden without microbatch 0 with samples 10, 11, of 3");
 }
 
+TEST_CASE("a microbatch of which the golden has nothing is left aside", "[microbatches]") {
+  std::vector<at::Tensor> parts = kParts;
+  parts.insert(parts.begin() + 1, numbered({5, 4}, 6));
+  const auto lost = proposed(kGolden - 0.3 * kParts[1], kGolden, gradients_of(parts));
+  REQUIRE(lost);
+  CHECK(lost->pattern == "it is the golden without microbatch 2, of 3");
+  // What a sharded run has of it is no whole number of times its gradient.
+  CHECK_FALSE(proposed(kGolden - 0.3 * kParts[1] + 0.1 * parts[1], kGolden, gradients_of(parts)));
+}
+
 TEST_CASE("no microbatch is claimed where the data do not show one", "[microbatches]") {
   const auto gradients = gradients_of(kParts);
   for (const at::Tensor& other :
