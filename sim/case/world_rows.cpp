@@ -66,7 +66,7 @@ const OptionRows<WorldSpec>& rows_of(const WorldSpec&) {
       row<&Spec::inter_node, &LinkSpec::loss>(
           "world.links.inter_node.loss",
           "Over Gloo: share of the packets that each node's link loses, in each direction",
-          Range{0, 0.5}, nodes, gloo),
+          Range{0, 0.5}, nodes, gloo, NotDrawn{"a link that loses much needs a longer hang_s"}),
       row<&Spec::compute>("world.compute",
                           "Virtual clock: computing takes the thread's CPU time, or fixed costs "
                           "that are equal in every run",

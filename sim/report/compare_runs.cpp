@@ -187,7 +187,13 @@ std::vector<std::string> other_settings(const json& a, const json& b) {
     settings.push_back(fmt::format("other mesh: {} in A, {} in B", text_of(a["mesh"]["text"]),
                                    text_of(b["mesh"]["text"])));
   }
-  // A result of an earlier program has none.
+  // A result of an earlier program has none of these.
+  const auto rows = [](const json& of) { return of.value("sample_rows", json()); };
+  if (rows(a) != rows(b)) {
+    const auto text = [](const json& count) { return count.is_null() ? "all" : count.dump(); };
+    settings.push_back(
+        fmt::format("other sample_rows: {} in A, {} in B", text(rows(a)), text(rows(b))));
+  }
   const std::string of_a = a.value("golden", ""), of_b = b.value("golden", "");
   if (settings.empty() && !of_a.empty() && !of_b.empty() && of_a != of_b) {
     settings.emplace_back("other settings or files of the model, the batch or the optimizer");

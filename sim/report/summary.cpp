@@ -226,16 +226,17 @@ std::string case_line(const judge::CaseResult& result, bool color) {
 }
 
 std::string case_json_line(const judge::CaseResult& result) {
-  nlohmann::ordered_json line = {{"name", valid_utf8(result.spec.name)},
-                                 {"file", valid_utf8(result.spec.file)},
-                                 {"line", result.spec.line},
-                                 {"backend", result.spec.world.backend},
-                                 {"verdict", result.verdict},
-                                 {"judged", result.spec.judged},
-                                 {"kind", result.kind},
-                                 {"as_expected", result.as_expected},
-                                 {"message", valid_utf8(what_it_says(result))},
-                                 {"seconds", result.seconds}};
+  nlohmann::ordered_json line = {
+      {"name", valid_utf8(result.spec.name)},
+      {"file", valid_utf8(result.spec.file)},
+      {"line", result.spec.line},
+      {"backend", result.spec.world.backend},
+      {"verdict", result.verdict},
+      {"judged", result.spec.judged},
+      {"kind", result.kind},
+      {"as_expected", result.as_expected},
+      {"message", valid_utf8(result.as_expected ? what_it_says(result) : finding_line(result))},
+      {"seconds", result.seconds}};
   if (result.divergence) {
     line["tensor"] = valid_utf8(result.divergence->tensor);
     line["pattern"] = valid_utf8(result.divergence->pattern);
@@ -244,6 +245,7 @@ std::string case_json_line(const judge::CaseResult& result) {
   }
   if (result.spec.reference.is_set()) line["reference"] = reference_name(result.spec.reference);
   if (result.spec.sample_rows > 0) line["sample_rows"] = result.spec.sample_rows;
+  if (!result.account.unresolved.empty()) line["unresolved"] = result.account.unresolved.size();
   if (!result.replay.empty()) line["replay"] = valid_utf8(result.replay);
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

@@ -13,7 +13,7 @@ namespace shardproof::sim::run {
 
 struct ScheduleRuns::Job {
   CaseSpec spec;
-  CaseRunner::Done done;
+  Done done;
   ScheduleSearch search = {};
   judge::ScheduleComparison comparison = {};
   std::optional<judge::CaseResult> kept = {};  // the first, or that which is not as expected
@@ -36,7 +36,7 @@ std::string counted(const ScheduleSearch& search, int64_t unfinished, const std:
 
 }  // namespace
 
-void ScheduleRuns::start(const CaseSpec& spec, const CaseRunner::Done& done) {
+void ScheduleRuns::start(const CaseSpec& spec, const Done& done) {
   go_on(std::make_shared<Job>(Job{.spec = spec, .done = done}));
 }
 
@@ -44,12 +44,14 @@ void ScheduleRuns::go_on(const std::shared_ptr<Job>& job) {
   const int64_t runs = job->search.explored() + job->search.redundant();
   std::optional<int64_t> schedule;
   std::string stopped;
+  bool by_run = false;
   if (job->ends) {
     stopped = "as this ended the search";
   } else if (runs >= kMostSchedules) {
     stopped = fmt::format("which is the bound of {} runs for a case", kMostSchedules);
   } else if (runs > 0 && stops_()) {
     stopped = "as the run was to stop";
+    by_run = true;
   } else {
     schedule = job->search.next();
   }
@@ -65,7 +67,7 @@ void ScheduleRuns::go_on(const std::shared_ptr<Job>& job) {
   const std::string text = counted(job->search, job->unfinished, stopped);
   result.message = result.message.empty() ? text : result.message + "; " + text;
   result.seconds = job->seconds;
-  job->done(std::move(result));
+  job->done(std::move(result), by_run);
 }
 
 void ScheduleRuns::take(const std::shared_ptr<Job>& job, int64_t schedule,

@@ -15,10 +15,12 @@ class ScheduleRuns {
   ScheduleRuns(CaseRunner& runner, std::function<bool()> stops)
       : runner_(runner), stops_(std::move(stops)) {}
 
+  // `stopped`: as expected so far, and ended by `stops`.
+  using Done = std::function<void(judge::CaseResult result, bool stopped)>;
   // Calls `done` once, later in the runner's waits: with the first result that is not as expected,
   // or else that of the first schedule. Its message says how many schedules there were, and whether
   // they were all.
-  void start(const CaseSpec& spec, const CaseRunner::Done& done);
+  void start(const CaseSpec& spec, const Done& done);
 
  private:
   struct Job;

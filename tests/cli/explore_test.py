@@ -200,6 +200,16 @@ class Explore(cli_test.CommandTest):
         self.assertEqual(emulated, [None, None])
         done = self.run_to_end("run", "all.yaml", "--schedules", "all", "--only", "t/all[loose]", "--time-budget", 0,
                              "--out", "some", status=2)
+        # One that begins and cannot end within its budget is not run to its end either.
+        (self.folder / "many.yaml").write_text(
+            "name: t/many\nworkload: train\nmodel: {hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2,\n"
+            "  num_key_value_heads: 2, vocab_size: 11}\nworld: {strict: false}\n"
+            "parallel: {data_parallel_size: 2, data_parallel: fsdp}\n")
+        words = ("run", "many.yaml", "--backend", "emulated", "--schedules", "all", "--time-budget", 0.5, "--out")
+        done = self.run_to_end(*words, "many", status=2)
+        self.assertRegex(done.stdout, "not run +t/many +[0-9]+ schedules? explored in [0-9]+ runs?: NOT ALL that can differ, as the run was to stop")
+        self.assertEqual(self.results("many")["cases"], [])
+        self.run_to_end(*words, "many again", "--allow-partial")
         self.run_to_end("run", "all.yaml", "--schedules", "some", status=2)
 
     def test_a_run_that_does_not_finish_leaves_schedules_unknown(self):

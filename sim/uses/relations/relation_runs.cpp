@@ -11,6 +11,7 @@
 
 #include "base/elapsed.h"
 #include "base/error.h"
+#include "base/utf8.h"
 #include "sim/judge/verdict/replay.h"
 #include "tensor/safetensors.h"
 
@@ -70,10 +71,10 @@ void take_ending(judge::CaseResult& result, const Ran& ran, const std::string& c
   result.message = ran.result.message;
   result.endings = ran.result.endings;
   result.as_expected = false;
-  result.unexpected = "the case itself did not finish";
+  result.unexpected = "the case itself did not finish: " + first_line(ran.result.message);
   if (changed.empty()) return;
   result.message = fmt::format("with {}: {}", changed, ran.result.message);
-  result.unexpected = "the changed case did not finish";
+  result.unexpected = "the changed case did not finish: " + first_line(ran.result.message);
   const bool is_of_settings =
       !result.endings.empty() && std::ranges::none_of(result.endings, [](const RankEnding& ending) {
         return ending.shortage || ending.kind == ResultKind::kFinished;

@@ -156,12 +156,17 @@ void CaseRuns::start_one(size_t place, report::Progress& progress, report::RunFi
     relations_.start(cases_[place], done);
   } else if (settings_.schedules == kAllSchedules &&
              cases_[place].world.backend == Backend::kEmulated) {
-    all_schedules_.start(cases_[place], [this, done, &progress](judge::CaseResult result) {
+    const auto take = [this, place, done, &progress](judge::CaseResult result, bool stopped) {
       if (!settings_.json_lines && !pool_.interrupted()) {
         progress.note(fmt::format("schedules    {}: {}", result.spec.name, result.message));
       }
-      done(std::move(result));
-    });
+      if (stopped) {  // its other schedules are missing
+        reasons_[place] = result.message;
+      } else {
+        done(std::move(result));
+      }
+    };
+    all_schedules_.start(cases_[place], take);
   } else {
     runner_.start(cases_[place], done);
   }
@@ -171,7 +176,8 @@ void CaseRuns::list_missing() {
   for (size_t place = 0; place < cases_.size(); ++place) {
     if (is_finished(place)) continue;
     info.not_run.push_back(cases_[place]);
-    info.not_run.back().skip = reason_;
+    const auto own = reasons_.find(place);
+    info.not_run.back().skip = own == reasons_.end() ? reason_ : own->second;
   }
 }
 
