@@ -62,7 +62,7 @@ class Reader:
             self._header = json.loads(file.read(length))
             self._start = 8 + length
             if not isinstance(self._header, dict):
-                raise ValueError("its header is no JSON object")
+                raise ValueError("its header is not a JSON object")
             for key, entry in self._header.items():
                 if key != "__metadata__":
                     _check(key, entry, size - self._start)

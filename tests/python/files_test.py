@@ -50,7 +50,7 @@ class FilesTest(unittest.TestCase):
                 self.path.write_bytes(whole.replace(entry, other.ljust(len(entry))))
                 with self.assertRaisesRegex(shardproof.Error, "is no whole file of a recorded run: .*\"w\""):
                     safetensors_file.Reader(self.path)
-        for other, said in ((whole.replace(b'{"w": ', b'["w", '), "Expecting"), (b"\2" + bytes(7) + b"[]", "no JSON object"),
+        for other, said in ((whole.replace(b'{"w": ', b'["w", '), "Expecting"), (b"\2" + bytes(7) + b"[]", "not a JSON object"),
                             (b"\xff" * 8 + whole[8:], "its header has 18446744073709551615 bytes, and it has 104")):
             with self.subTest(said), self.assertRaisesRegex(shardproof.Error, said):
                 self.path.write_bytes(other)

@@ -106,7 +106,7 @@ TEST_CASE("a microbatch of which the golden has nothing is left aside", "[microb
   const auto lost = proposed(kGolden - 0.3 * kParts[1], kGolden, gradients_of(parts));
   REQUIRE(lost);
   CHECK(lost->pattern == "it is the golden without microbatch 2, of 3");
-  // What a sharded run has of it is no whole number of times its gradient.
+  // What a sharded run has of it is not a whole number of times its gradient.
   CHECK_FALSE(proposed(kGolden - 0.3 * kParts[1] + 0.1 * parts[1], kGolden, gradients_of(parts)));
 }
 
