@@ -86,6 +86,9 @@ int check_command(const CheckArguments& arguments, const CommandLine& command,
   std::cout << run::unread_keys_note(spec);
   require_can_run(spec.world.backend, spec.world.device);
   std::cerr << run::crowd_warning(spec);
+  if (spec.parallel.world_size() == 1) {
+    std::cout << "on one rank nothing is sharded; --mesh gives it more\n";
+  }
   const std::string& out = arguments.out;
   const std::string folder =
       out.empty() ? "" : results_folder(out, inputs_of(spec), arguments.force);

@@ -23,13 +23,13 @@ void set_kind(const Settings& settings, CaseSpec& spec) {
   }
   const std::string micro =
       spec.is(ModelWorkload::kLogprobs) ? "run.logprob_batch_size" : "run.train_micro_batch_size";
-  if ((packed || dynamically) && settings.given(micro)) {
-    settings.fail(micro, fmt::format("{} is given beside a token budget's batching", micro),
-                  "remove it, or say the budget in mb_tokens");
-  }
   const std::string chosen = packed ? packing : dynamic;
   const std::string tokens =
       chosen + (spec.is(ModelWorkload::kLogprobs) ? "logprob_mb_tokens" : "train_mb_tokens");
+  if ((packed || dynamically) && settings.given(micro)) {
+    settings.fail(micro, fmt::format("{} is given beside a token budget's batching", micro),
+                  fmt::format("remove it: {} is the budget", tokens));
+  }
   spec.batching.kind = packed        ? BatchingKind::kPacked
                        : dynamically ? BatchingKind::kDynamic
                                      : BatchingKind::kFixed;

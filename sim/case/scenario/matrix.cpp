@@ -117,9 +117,14 @@ class MatrixReader {
     for (const Option& key : schema_.keys()) paths.push_back(key.path);
     std::string nearest = schema_.path_named(entry.key);
     if (nearest.empty()) nearest = nearest_name(entry.key, paths);
+    std::string fix = "sweep a key by its whole path, or give rows {name: .., key: value}";
+    if (entry.key.starts_with("options.")) {
+      fix = "options of a workload are swept in rows: {name: .., options: {..}}";
+    } else if (!nearest.empty()) {
+      fix = fmt::format("did you mean {}?", nearest);
+    }
     fail_at(file_, entry.line, entry.column, fmt::format("unknown key '{}' in matrix", entry.key),
-            nearest.empty() ? "sweep a key by its whole path, or give rows {name: .., key: value}"
-                            : fmt::format("did you mean {}?", nearest));
+            fix);
   }
 
   const Schema& schema_;
