@@ -4,6 +4,7 @@ share no case, such as those of --shard, make one page, report.html in the curre
 import argparse
 import gc
 import io
+import itertools
 import math
 import os
 import sys
@@ -27,6 +28,7 @@ DRAWN_CASES = 12         # besides those that did not end as expected
 SHOWN_FAILURES = 60      # in full; the others are in the tables
 PICTURE_BYTES = 600_000  # of all cases together
 TABLE_ROWS = 60          # of the tables of warnings, skips and the like
+LISTED_SHARES = 8        # of those that are missing
 NOT_A_RUN = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
 
@@ -125,12 +127,22 @@ def limits_of_matches(cases):
                "outside of them is not seen.")
 
 
-def shares_text(run):
-    """"shares 1, 2 of 3 of the cases", of runs with --shard that are not all of its shares."""
+def share_text(run):
+    """"share 1 of 3 of the cases", of one run with --shard, which has a page of its own."""
+    number, shares = run.get("shard") or (1, 1)
+    return f"share {number} of {shares} of the cases" if shares > 1 else ""
+
+
+def missing_shares(run):
+    """"shares 3, 5 of 6 are missing", of several runs with --shard that are not all of its shares."""
     texts = []
-    for shares, numbers in run_data.shares_of(run).items():
-        if len(numbers) < shares:
-            texts.append(f"share{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))} of {shares} of the cases")
+    for shares, numbers in run_data.shares_of(run).items() if "shards" in run else ():
+        count = shares - len(numbers)
+        if count:
+            absent = (number for number in itertools.count(1) if number not in numbers)
+            listed = ", ".join(str(number) for number in itertools.islice(absent, min(count, LISTED_SHARES)))
+            more = f" and {count - LISTED_SHARES} more" if count > LISTED_SHARES else ""
+            texts.append(f"share {listed} of {shares} is missing" if count == 1 else f"shares {listed}{more} of {shares} are missing")
     return "; ".join(texts)
 
 
@@ -149,10 +161,10 @@ def status_text(results):
     return f", but the run's exit status is {status}{why}"
 
 
-def summary_of(results):
+def headline_of(results, missing):
+    """How the run ended; `missing` are the shares that are not there, or ""."""
     totals = run_data.totals_of(results)
-    tiles = [(verdict, totals[verdict]) for verdict in run_data.SHOWN if totals[verdict]]
-    unexpected, cases, not_run = totals["unexpected"], totals["cases"], totals["not_run"]
+    unexpected, cases, not_run = (totals[name] for name in ("unexpected", "cases", "not_run"))
     if not_run:
         headline = f"{cases} of {cases + not_run} cases were run"
         if unexpected:
@@ -161,15 +173,20 @@ def summary_of(results):
         headline = "Interrupted"
     elif not cases:
         headline = "No case was run"
-    elif unexpected == 0:
-        headline = "Every case ended as expected" + status_text(results)
-    else:
+    elif unexpected:
         headline = f"{unexpected} of {cases} cases did not end as expected"
-    shares = shares_text(results["run"])
-    if shares:
-        headline += f" ({shares})"
-    lacks_shares = bool(shares) and "shards" in results["run"]  # one share alone has a page of its own
-    good = (unexpected == 0 and not not_run and cases > 0 and not lacks_shares and
+    else:
+        headline = f"Every case{' of the others' if missing else ''} ended as expected{status_text(results)}"
+        return f"Incomplete: {missing}. {headline}" if missing else headline
+    return f"{headline}; {missing}" if missing else headline
+
+
+def summary_of(results):
+    totals = run_data.totals_of(results)
+    tiles = [(verdict, totals[verdict]) for verdict in run_data.SHOWN if totals[verdict]]
+    missing, share = missing_shares(results["run"]), share_text(results["run"])
+    headline = headline_of(results, missing) + (f" ({share})" if share else "")
+    good = (totals["unexpected"] == 0 and not totals["not_run"] and totals["cases"] > 0 and not missing and
             results["run"].get("exit_status", 0) == 0 and not run_checks.differences(results))
     limits = [*programs_text(results["run"]), *limits_of_matches(results["cases"])]
     return {"tiles": tiles, "headline": headline, "good": good, "limits": limits}
@@ -242,7 +259,7 @@ def write_validation(options, out):
 
 
 def write_page(options, out):
-    """0, or 2 when the page had to say that the run's results contradict themselves."""
+    """0, or 2 when the page had to say that the run's results contradict themselves, or that shares are missing."""
     gc.disable()  # millions of objects, and all of them stay
     runs = {run: run_data.read_results(run) for run in options.runs}
     results = run_data.merged(runs) if len(runs) > 1 else runs[options.runs[0]]
@@ -261,6 +278,9 @@ def write_page(options, out):
             print(f"shardproof report: {run}/results.json: {found[0]}{more}; the file was changed after the run: run it again",
                   file=sys.stderr)
             return 2
+    if missing := missing_shares(results["run"]):
+        print(f"shardproof report: {missing}; name the folders of all shares", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -131,14 +131,28 @@ class SeveralRuns(SaidTest):
                 "run": {"exit_status": 0} | ({"shard": shard} if shard else {}), "cases": cases[number:number + 1]}
                 for number, shard in enumerate(shards)}))
         all_right = "Every case ended as expected"
-        for shards, headline, good in (
-                (([1, 3], [2, 3]), f"{all_right} (shares 1, 2 of 3 of the cases)", False),
-                (([3, 3], [3, 3]), f"{all_right} (share 3 of 3 of the cases)", False),
-                (([1, 2], [1, 3]), f"{all_right} (share 1 of 2 of the cases; share 1 of 3 of the cases)", False),
-                (([1, 2], None), f"{all_right} (share 1 of 2 of the cases)", False),
-                (([2, 2], [1, 2]), all_right, True), ((None, None), all_right, True)):
+        for shards, missing in (
+                (([1, 3], [2, 3]), "share 3 of 3 is missing"), (([3, 3], [3, 3]), "shares 1, 2 of 3 are missing"),
+                (([1, 6], [2, 6], [4, 6], [6, 6]), "shares 3, 5 of 6 are missing"),
+                (([1, 2], [1, 3]), "share 2 of 2 is missing; shares 2, 3 of 3 are missing"),
+                (([1, 2], None), "share 2 of 2 is missing"),
+                (([2, 10], [4, 10]), "shares 1, 3, 5, 6, 7, 8, 9, 10 of 10 are missing"),
+                (([2, 1 << 60], [4, 1 << 60]), f"shares 1, 3, 5, 6, 7, 8, 9, 10 and {(1 << 60) - 10} more of {1 << 60} are missing")):
             said = summary(*shards)
-            self.assertEqual((said["headline"], said["good"]), (headline, good), shards)
+            self.assertEqual((said["headline"], said["good"]),
+                             (f"Incomplete: {missing}. Every case of the others ended as expected", False), shards)
+        for shards in (([2, 2], [1, 2]), (None, None)):
+            said = summary(*shards)
+            self.assertEqual((said["headline"], said["good"]), (all_right, True), shards)
+
+    def test_shares_that_are_missing_are_said_beside_failures(self):
+        self.both(self.whole["cases"][::2], self.whole["cases"][1::2], shard=([1, 3], [2, 3]), exit_status=(3, 3))
+        self.expect(self.call(), 2, "shardproof report: share 3 of 3 is missing; name the folders of all shares\n")
+        self.says(Page((self.folder / "page.html").read_text()).text,
+                  "3 of 10 cases did not end as expected; share 3 of 3 is missing", absent=["Incomplete"])
+        left_out = report.headline_of({"run": {}, "cases": self.whole["cases"][:1], "skipped": [], "not_run": [{"name": "x"}]},
+                                      "share 3 of 3 is missing")
+        self.assertEqual(left_out, "1 of 2 cases were run; share 3 of 3 is missing")
 
     def test_a_case_of_two_runs_is_refused(self):
         self.write(1, self.whole["cases"][:1])
@@ -170,10 +184,10 @@ class SeveralRuns(SaidTest):
         halves = self.whole["cases"][:1], self.whole["cases"][1:2]
         self.both(*halves, shard=([1, 2], [2, 2]), selection=("12ab", "34cd"))
         self.expect(self.call(), 2, f"{self.runs[0]} and {self.runs[1]} are shares of 2 of different cases; name the shares of one")
-        for shard, selection in ((([1, 2], [2, 2]), ("12ab", "12ab")), (([1, 2], [2, 2]), ("12ab", None)),
-                                 (([1, 2], [2, 3]), ("12ab", "34cd")), ((None, None), ("12ab", "34cd"))):
+        for shard, selection, status in ((([1, 2], [2, 2]), ("12ab", "12ab"), 0), (([1, 2], [2, 2]), ("12ab", None), 0),
+                                         (([1, 2], [2, 3]), ("12ab", "34cd"), 2), ((None, None), ("12ab", "34cd"), 0)):
             self.both(*halves, shard=shard, selection=selection)
-            self.assertEqual(self.call()[0], 0, (shard, selection))
+            self.assertEqual(self.call()[0], status, (shard, selection))
 
     def test_runs_of_different_programs_are_said(self):
         halves = self.whole["cases"][:1], self.whole["cases"][1:2]
