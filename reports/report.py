@@ -164,19 +164,24 @@ def status_text(results):
 def headline_of(results, missing):
     """How the run ended; `missing` are the shares that are not there, or ""."""
     totals = run_data.totals_of(results)
-    unexpected, cases, not_run = (totals[name] for name in ("unexpected", "cases", "not_run"))
+    unexpected, cases, not_run, not_judged = (totals[name] for name in ("unexpected", "cases", "not_run", "not_judged"))
+    unjudged = f", {not_judged} of {cases} {'was' if not_judged == 1 else 'were'} not judged" if not_judged else ""
     if not_run:
         headline = f"{cases} of {cases + not_run} cases were run"
         if unexpected:
             headline += f", {unexpected} did not end as expected"
+        headline += unjudged
     elif results["run"].get("interrupted"):
         headline = "Interrupted"
     elif not cases:
         headline = "No case was run"
     elif unexpected:
-        headline = f"{unexpected} of {cases} cases did not end as expected"
+        headline = f"{unexpected} of {cases} cases did not end as expected{unjudged}"
     else:
-        headline = f"Every case{' of the others' if missing else ''} ended as expected{status_text(results)}"
+        if not_judged == cases:
+            headline = "No case was judged" + status_text(results)
+        else:
+            headline = f"Every case{' of the others' if missing else ''} ended as expected{unjudged}{status_text(results)}"
         return f"Incomplete: {missing}. {headline}" if missing else headline
     return f"{headline}; {missing}" if missing else headline
 
@@ -186,7 +191,7 @@ def summary_of(results):
     tiles = [(verdict, totals[verdict]) for verdict in run_data.SHOWN if totals[verdict]]
     missing, share = missing_shares(results["run"]), share_text(results["run"])
     headline = headline_of(results, missing) + (f" ({share})" if share else "")
-    good = (totals["unexpected"] == 0 and not totals["not_run"] and totals["cases"] > 0 and not missing and
+    good = (totals["unexpected"] == 0 and not totals["not_run"] and totals["not_judged"] < totals["cases"] and not missing and
             results["run"].get("exit_status", 0) == 0 and not run_checks.differences(results))
     limits = [*programs_text(results["run"]), *limits_of_matches(results["cases"])]
     return {"tiles": tiles, "headline": headline, "good": good, "limits": limits}

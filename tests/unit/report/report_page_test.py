@@ -383,6 +383,24 @@ class OddRuns(SaidTest):
             self.assertFalse(summary["good"])
             self.says(Page(drawn(results)).text, summary["headline"])
 
+    def test_cases_that_were_not_judged_are_no_success(self):
+        first, second = quick(example_run.example_cases()[:2])
+        unjudged = lambda case: case | {"judged": False, "tensors": []}
+        wrong = second | {"as_expected": False, "verdict": "mismatch"}
+        for cases, run, headline, good in (
+                ([unjudged(first), unjudged(second)], {}, "No case was judged", False),
+                ([unjudged(first)], {"shard": [1, 3]}, "No case was judged (share 1 of 3 of the cases)", False),
+                ([unjudged(first)], {"exit_status": 2},
+                 "No case was judged, but the run's exit status is 2: 1 case was skipped", False),
+                ([unjudged(first), second], {}, "Every case ended as expected, 1 of 2 was not judged", True),
+                ([unjudged(first), wrong], {"exit_status": 1}, "1 of 2 cases did not end as expected, 1 of 2 was not judged", False)):
+            results = self.as_expected(run, cases=cases)
+            summary = report.summary_of(results)
+            self.assertEqual((summary["headline"], summary["good"]), (headline, good))
+            self.says(Page(drawn(results)).text, headline)
+        left_out = self.as_expected({"exit_status": 2}, cases=[unjudged(first), unjudged(first), second], not_run=[{"name": "x"}])
+        self.assertEqual(report.summary_of(left_out)["headline"], "3 of 4 cases were run, 2 of 3 were not judged")
+
     def test_a_share_of_the_cases_is_said(self):
         for shard, more in (([1, 3], " (share 1 of 3 of the cases)"), ([1, 1], ""), (None, "")):
             results = self.as_expected({"shard": shard})
