@@ -146,6 +146,13 @@ def missing_shares(run):
     return "; ".join(texts)
 
 
+def all_refused(results):
+    """Whether a run with --relations compared nothing: each of its changed cases was refused."""
+    cases = results["cases"]
+    return results["run"].get("exit_status", 0) == 2 and bool(cases) and all(
+        case["verdict"] == "refused" and case.get("may_be_refused") for case in cases)
+
+
 def status_text(results):
     """Of a run without unexpected cases: ", but the run's exit status is 1: .."; empty with 0."""
     status = results["run"].get("exit_status", 0)
@@ -178,7 +185,9 @@ def headline_of(results, missing):
     elif unexpected:
         headline = f"{unexpected} of {cases} cases did not end as expected{unjudged}"
     else:
-        if not_judged == cases:
+        if all_refused(results):
+            headline = "Every changed case was refused: nothing was compared, and the run's exit status is 2"
+        elif not_judged == cases:
             headline = "No case was judged" + status_text(results)
         else:
             headline = f"Every case{' of the others' if missing else ''} ended as expected{unjudged}{status_text(results)}"

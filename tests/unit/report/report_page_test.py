@@ -401,6 +401,19 @@ class OddRuns(SaidTest):
         left_out = self.as_expected({"exit_status": 2}, cases=[unjudged(first), unjudged(first), second], not_run=[{"name": "x"}])
         self.assertEqual(report.summary_of(left_out)["headline"], "3 of 4 cases were run, 2 of 3 were not judged")
 
+    def test_relations_whose_changed_cases_were_all_refused_compared_nothing(self):
+        first, second = quick(example_run.example_cases()[:2])
+        refused = lambda case: case | {"verdict": "refused", "kind": "refused", "may_be_refused": True, "tensors": []}
+        said = "Every changed case was refused: nothing was compared, and the run's exit status is 2"
+        for cases, status, headline in (
+                ([refused(first), refused(second)], 2, said),
+                ([refused(first), refused(second)], 0, "Every case ended as expected"),  # drawn by fuzz, whose ranks refused them
+                ([refused(first), second], 2, "Every case ended as expected, but the run's exit status is 2: 1 case was skipped")):
+            results = self.as_expected({"exit_status": status}, cases=cases)
+            summary = report.summary_of(results)
+            self.assertEqual((summary["headline"], summary["good"]), (headline, status == 0))
+            self.says(Page(drawn(results)).text, headline)
+
     def test_a_share_of_the_cases_is_said(self):
         for shard, more in (([1, 3], " (share 1 of 3 of the cases)"), ([1, 1], ""), (None, "")):
             results = self.as_expected({"shard": shard})
