@@ -36,7 +36,8 @@ at::Tensor dense_loss(const at::Tensor& logprobs, const Batch& batch, const Loss
 // The metrics of a float64 step besides loss and norm: the counts "tokens" and "sequences"; for
 // clipped_pg the means over tokens "ratio" and "kl" and the "clip_fraction"; for preference the
 // means over pairs "margin" and "accuracy". A win is a margin above 1e-9 * |beta|, so a policy
-// equal to its reference wins none. Lower precisions report only the counts.
+// equal to its reference wins none. Lower precisions do not report decisions
+// (is_of_decisions).
 struct Metric {
   std::string name;
   double value = 0;

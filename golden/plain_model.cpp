@@ -183,7 +183,6 @@ void PlainModel::train(const Batch& batch, int64_t step, WitnessOptimizer& optim
 
 void PlainModel::observe_values(const std::map<std::string, double>& values, int64_t step) {
   for (const auto& [name, value] : values) {
-    if (spec_.precision != Precision::kFloat64) break;
     observe(ObservationKind::kMetric, "metric." + name, Phase::kStep, step,
             at::scalar_tensor(value, at::kDouble));
   }
@@ -209,11 +208,11 @@ void PlainModel::observe_state(int64_t step, const WitnessOptimizer& optimizer) 
 
 void PlainModel::observe_metrics(const at::Tensor& logprobs, const Batch& batch, int64_t step) {
   for (const Metric& metric : dense_metrics(logprobs, batch, spec_.loss)) {
-    // In lower precisions roundings change the decision whether a token is clipped.
     const bool counts = metric.name == "tokens" || metric.name == "sequences";
-    if (!counts && spec_.precision != Precision::kFloat64) continue;
-    observe(counts ? ObservationKind::kCount : ObservationKind::kMetric, "metric." + metric.name,
-            Phase::kStep, step, at::scalar_tensor(metric.value, at::kDouble));
+    const std::string name = "metric." + metric.name;
+    if (spec_.precision != Precision::kFloat64 && is_of_decisions(name)) continue;
+    observe(counts ? ObservationKind::kCount : ObservationKind::kMetric, name, Phase::kStep, step,
+            at::scalar_tensor(metric.value, at::kDouble));
   }
 }
 

@@ -42,9 +42,7 @@ void check_parameters(const CaseSpec& spec, const std::vector<RankPieces>& ranks
 
 // The reference computes in float64, where ranks observe what a loss counts by decisions (which of
 // two is better). Roundings change these in lower precisions, whose ranks do not observe it.
-bool is_of_float64_alone(const GivenPiece& tensor) {
-  return is_metric(tensor.facts.kind) && tensor.facts.kind != ObservationKind::kCount;
-}
+bool is_of_float64_alone(const GivenPiece& tensor) { return is_of_decisions(tensor.facts.name); }
 
 // A folder on disk, or in memory where there is much more than few pieces need: hundreds of small
 // files, which live for seconds, cost a file system more than the ranks that write them.

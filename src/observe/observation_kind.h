@@ -60,6 +60,12 @@ inline bool is_metric(ObservationKind kind) {
   return kind == kCount || kind == kMetric || kind == kLossScale || kind == kSkipped;
 }
 
+// Whether a metric is a share of decisions (is a token clipped, does a pair win), which roundings
+// change: only float64 runs have it.
+inline bool is_of_decisions(std::string_view metric) {
+  return metric == "metric.clip_fraction" || metric == "metric.accuracy";
+}
+
 struct KindPrefix {
   ObservationKind kind;
   std::string_view prefix;

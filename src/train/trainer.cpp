@@ -308,10 +308,10 @@ void Trainer::observe_metrics(const StepMetrics& metrics, int64_t step) {
   observe_scalar(ObservationKind::kCount, "metric.tokens", Phase::kStep, step, metrics.tokens);
   observe_scalar(ObservationKind::kCount, "metric.sequences", Phase::kStep, step,
                  metrics.sequences);
-  // In lower precisions roundings change the decision whether a token is clipped.
-  if (setup_.dtype != at::kDouble) return;
   for (const auto& [name, value] : metrics.of_loss) {
-    observe_scalar(ObservationKind::kMetric, "metric." + name, Phase::kStep, step, value);
+    const std::string observed = "metric." + name;
+    if (setup_.dtype != at::kDouble && is_of_decisions(observed)) continue;
+    observe_scalar(ObservationKind::kMetric, observed, Phase::kStep, step, value);
   }
 }
 

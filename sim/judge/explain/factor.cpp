@@ -101,6 +101,8 @@ bool is_of_one_rank(const Symptoms& symptoms) {
 
 std::vector<Meaning> meanings_of(const Symptoms& symptoms) {
   std::vector<Meaning> meanings = {{-1, "", "the sign is wrong"}};
+  // No sum over ranks enters a learning rate.
+  if (symptoms.rows.front()->kind == ObservationKind::kRate) return meanings;
   for (const auto& [whole, named] : mesh_sizes(symptoms.mesh)) {
     const auto& [axes, name] = named;
     const auto size = static_cast<double>(whole);
@@ -295,9 +297,10 @@ std::optional<Meaning> all_meanings_of(double factor, double near,
 
 // Unset when the precision does not show the factor well enough.
 std::optional<Counts> counts_of(const Difference& difference, const Fitting& found) {
-  // No count divides a parameter, nor what a program keeps in a buffer, such as an average.
+  // No count divides a parameter, a rate, nor what a program keeps in a buffer, such as an average.
+  using enum ObservationKind;
   const ObservationKind kind = difference.wrong.front()->kind;
-  if (kind == ObservationKind::kBuffer || kind == ObservationKind::kParameter) return std::nullopt;
+  if (kind == kBuffer || kind == kParameter || kind == kRate) return std::nullopt;
   if (!found.exact || difference.symptoms.precision != Precision::kFloat64) return std::nullopt;
   const auto is_apart = [&](const ResultRow* row) {
     return !(std::fabs(row->factor - found.factor) <= kOfCounts * std::fabs(found.factor));

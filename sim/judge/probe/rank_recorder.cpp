@@ -236,6 +236,12 @@ void RankRecorder::judge(const Observation& observation, const TensorView& local
       local.dtype() != Dtype::kFloat64) {
     row.problem = std::string(row.dtype) + " tensor in a float64 run";
   }
+  const bool is_of_tokens = observation.kind == ObservationKind::kLogprobs ||
+                            observation.kind == ObservationKind::kScores;
+  const bool is_narrow = local.dtype() == Dtype::kBFloat16 || local.dtype() == Dtype::kFloat16;
+  if (row.problem.empty() && is_of_tokens && is_narrow && is_model_workload(spec_.workload)) {
+    row.problem = std::string(row.dtype) + " logprobs, where float32 is due";
+  }
 }
 
 void RankRecorder::compare(const Observation& observation, const TensorView& local,
