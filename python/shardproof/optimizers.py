@@ -4,6 +4,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 
 import torch
 
@@ -175,7 +176,9 @@ def reported_norm(optimizer, result) -> float | None:
     """The norm that Megatron's step() returns as the second of three values, or that DeepSpeed keeps."""
     norm = result[1] if isinstance(result, tuple) and len(result) == 3 else \
         getattr(optimizer, "_global_grad_norm", None)
-    return None if norm is None else float(norm)
+    if isinstance(norm, torch.Tensor):
+        return float(norm) if norm.numel() == 1 else None
+    return float(norm) if isinstance(norm, Real) else None  # another optimizer's step may return anything
 
 
 def rule_of(optimizer, group: Mapping) -> str:

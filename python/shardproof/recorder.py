@@ -551,6 +551,8 @@ class Recorder:
     def _header(self) -> dict:
         dtypes = self._files.dtypes or {slot.parameter.dtype for slot in self._slots}
         precisions = [dtype for dtype in PRECISIONS if dtype in dtypes]
+        if not precisions:
+            raise Error("no parameter and no recorded tensor has floating-point numbers", "Record the parameters that are trained, or outputs")
         header = {"made_by": versions(), "world_size": self.mesh.world_size,
                   "mesh": [{"axis": name, "size": size} for name, size in self.mesh.axes],
                   "precision": str(precisions[-1])[6:], "lifted": sorted(lift.lifted),

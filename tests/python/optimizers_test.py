@@ -172,6 +172,18 @@ class OptimizersTest(judging.RunsTest):
         self.assertEqual(settings["groups"][0]["parameters"], ["embed.weight", "head.weight"])
         self.assertEqual(len(settings["groups"][1]["parameters"]), 8)
 
+    def test_only_a_number_is_a_norm_that_a_step_returns(self):
+        for norm, known in ((2, 2.0), (torch.tensor(2.5), 2.5), (None, None), ("lr too high", None), ({}, None), (torch.ones(2), None)):
+            self.assertEqual(optimizers.reported_norm(None, (True, norm, 0)), known, norm)
+        self.assertIsNone(optimizers.reported_norm(None, (True, 2)))
+
+    def test_a_model_without_floating_point_numbers_is_refused(self):
+        model = nn.Module()
+        model.counts = nn.Parameter(torch.ones(3, dtype=torch.int32), requires_grad=False)
+        with self.assertRaisesRegex(shardproof.Error, "has floating-point numbers. Record the parameters that are trained"):
+            with shardproof.record(model, out=self.out) as rec:
+                rec.stepped()
+
     def test_equal_groups_are_not_named(self):
         ends, others = models.halves(self.model)
         self.train(torch.optim.SGD([{"params": ends}, {"params": others}], lr=0.25), 1)
