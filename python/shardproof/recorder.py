@@ -135,6 +135,7 @@ class Recorder:
         self._placed: dict = {}       # how many rows of a batch were recorded in this step, by batch and name
         self._passes: dict = {}       # of the models whose outputs are recorded, by step and model
         self._outputs: dict = {}      # their lines with the number of the pass, by step, model and name
+        self._batch: Rows | None = None  # of the last step
         self._ends: list = []
         self.error: BaseException | None = None  # that ended the with-block
         current.mesh = self.mesh
@@ -287,6 +288,7 @@ class Recorder:
             self._record_states(self._step())
             self._record_parameters(self._step())
         self._finished += 1
+        self._batch = current.rows  # a later one may be of an evaluation
         self._in_step = False
         held = [(id(slot), held_gradient(slot.parameter)) for slot in self._chosen_slots]
         self._taken = {key: (weakref.ref(one), local_of(one)._version) for key, one in held if one is not None}
@@ -561,8 +563,9 @@ class Recorder:
             header["parts"] = [{"axis": part.name, "stride": part.stride, "size": part.size} for part in self.mesh.parts]
         header["coordinates"] = [list(reversed(self.mesh.coordinates(rank).values()))
                                  for rank in range(self.mesh.world_size)]
-        if current.rows is not None:
-            header["batch"] = {"rows": current.rows.total, "parts": current.rows.total // max(current.rows.count, 1)}
+        rows = self._batch or current.rows
+        if rows is not None:
+            header["batch"] = {"rows": rows.total, "parts": rows.total // max(rows.count, 1)}
         if self._settings is not None:
             header["optimizer"] = self._settings.fields()
         if self._matrices:

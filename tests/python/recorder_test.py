@@ -71,6 +71,13 @@ class RecorderTest(judging.RunsTest):
             rec.scalar("n" * 1000, 1.0)
             train(self.model, self.optimizer, rec, 1)
 
+    def test_the_batch_of_an_evaluation_is_not_that_of_the_steps(self):
+        with self.record() as rec:
+            shardproof.batch(torch.zeros(4, 3))
+            train(self.model, self.optimizer, rec, 1)
+            shardproof.batch(torch.zeros(6, 3))
+        self.assertEqual(runs.header(self.out)["batch"], {"rows": 4, "parts": 1})
+
     def test_a_batch_without_rows_is_refused(self):
         with self.refused("The batch has no rows. Give a multiple of 1"):
             shardproof.batch(torch.ones(0, 3))
