@@ -50,7 +50,8 @@ TEST_CASE("each key of a scenario is drawn, or is one of those that no match can
   }
   CHECK(absent == std::vector<std::string>{"name", "options", "judged", "tags", "model.folder",
                                            "data.case", "run.grad_norm.counts", "world.backend",
-                                           "world.device", "world.hang_s", "world.deadline_s"});
+                                           "world.device", "world.hang_s",
+                                           "world.links.inter_node.loss", "world.deadline_s"});
 }
 
 TEST_CASE("each edge of the code has kinds of values, and keys that the same code reads") {
