@@ -161,7 +161,7 @@ void CaseRuns::start_one(size_t place, report::Progress& progress, report::RunFi
         progress.note(fmt::format("schedules    {}: {}", result.spec.name, result.message));
       }
       if (stopped) {  // its other schedules are missing
-        reasons_[place] = result.message;
+        cases_[place].skip = result.message;
       } else {
         done(std::move(result));
       }
@@ -176,8 +176,8 @@ void CaseRuns::list_missing() {
   for (size_t place = 0; place < cases_.size(); ++place) {
     if (is_finished(place)) continue;
     info.not_run.push_back(cases_[place]);
-    const auto own = reasons_.find(place);
-    info.not_run.back().skip = own == reasons_.end() ? reason_ : own->second;
+    std::string& why = info.not_run.back().skip;
+    if (why.empty()) why = reason_;
   }
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -71,7 +70,6 @@ class CaseRuns {
   std::vector<std::optional<judge::CaseResult>> results_;  // by place; empty: not run
   size_t prepared_ = 0;                                    // cases whose goldens were started
   std::string reason_;                                     // why the missing cases were not run
-  std::map<size_t, std::string> reasons_;                  // by place, of those with another one
   int64_t failed_ = 0;                                     // cases that were not as expected
   judge::ScheduleComparison schedules_;
 };
