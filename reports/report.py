@@ -136,7 +136,7 @@ def share_text(run):
 def missing_shares(run):
     """"shares 3, 5 of 6 are missing", of several runs with --shard that are not all of its shares."""
     texts = []
-    for shares, numbers in run_data.shares_of(run).items() if "shards" in run else ():
+    for shares, numbers in run_data.shares_of(run).items():
         count = shares - len(numbers)
         if count:
             absent = (number for number in itertools.count(1) if number not in numbers)

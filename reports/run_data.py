@@ -291,9 +291,9 @@ def merged(runs):
 
 
 def shares_of(run):
-    """{n: the numbers of its shares} of the cases of a run with --shard i/n, or of several as one."""
+    """{n: the numbers of its shares} of several runs as one, of which some are those of --shard i/n."""
     found = {}
-    for share_number, shares in run.get("shards", [run["shard"]] if "shard" in run else []):
+    for share_number, shares in run.get("shards", ()):
         found.setdefault(shares, set()).add(share_number)
     return {shares: sorted(numbers) for shares, numbers in sorted(found.items())}
 
