@@ -29,19 +29,25 @@ class Commands:
         for entry in json.loads(listed.read_text()):
             file = Path(entry["file"])
             words = shlex.split(entry["command"].split(" -o ")[0])
-            if file.is_relative_to(root) and not file.is_relative_to(build):
-                self.of_file[str(file.relative_to(root))] = words
-            elif found := re.search(r"CMakeFiles/(\w+)\.dir/Unity/", entry["command"]):
-                self.of_folder.setdefault(found.group(1), words)
+            for source in self._sources(file, build):
+                if source.is_relative_to(root) and not source.is_relative_to(build):
+                    source = source.relative_to(root)
+                    self.of_file[str(source)] = words
+                    self.of_folder.setdefault(source.parent, words)
+
+    def _sources(self, file, build):
+        """What one command compiles: a file, or the sources that a unity file includes."""
+        if not (file.is_relative_to(build) and "Unity" in file.parts):
+            return [file]
+        return map(Path, re.findall(r'^#include "(.+)"$', file.read_text(), re.M))
 
     def words(self, file):
-        """Of the file itself, or of the library of the nearest folder above it."""
+        """Of the file itself, or of a source in the nearest folder above it."""
         if file in self.of_file:
             return self.of_file[file]
         for folder in Path(file).parents:
-            library = re.sub(r"^src/", "sp/", str(folder)).replace("/", "_")
-            if library in self.of_folder:
-                return self.of_folder[library]
+            if folder in self.of_folder:
+                return self.of_folder[folder]
         raise NoBuild(f"{file} is in no library of {self.build}")
 
 
