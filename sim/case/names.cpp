@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <ranges>
 
 #include "base/error.h"
 
@@ -65,8 +64,9 @@ std::string unknown_axis(const std::string& axis) {
     begin = end + 1;
   }
   if (is_in_order) return "";
-  return fmt::format("'{}' is not in the order of the mesh, which is {}", axis,
-                     fmt::join(std::views::values(names), "+"));
+  std::string in_order;
+  for (const auto& [place, name] : names) in_order += (in_order.empty() ? "" : "+") + name;
+  return fmt::format("'{}' is not in the order of the mesh, which is {}", axis, in_order);
 }
 
 std::string group_of_axis(std::string axis) {
