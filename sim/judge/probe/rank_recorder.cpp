@@ -354,7 +354,9 @@ void RankRecorder::leave_to_others(const std::vector<std::string>& tensors, int6
   elsewhere_[first_step] = {tensors.begin(), tensors.end()};
 }
 
+// Never what this rank has observed in some of its microbatches.
 bool RankRecorder::is_left_to_others(const Unobserved& tensor) const {
+  if (!tensor.microbatches.empty()) return false;
   const auto after = elsewhere_.upper_bound(tensor.step);
   return after != elsewhere_.begin() && std::prev(after)->second.contains(tensor.name);
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "sim/case/policy_stages.h"
 #include "sim/judge/diff/result_row.h"
 
 namespace shardproof::sim::judge {
@@ -18,9 +19,11 @@ struct Absence {
 };
 
 // The golden's tensors that a rank that holds them did not observe, without an excuse: each rank of
-// a model's mesh holds all but those that only ranks of refits observe. Which ranks hold a tensor
-// of another workload, or of a recorded run, only they know: there one observer suffices, and
-// coverage demands every element.
-std::map<GoldenPosition, Absence> absences(const std::vector<RankReport>& reports);
+// a model's mesh holds all but those that only ranks of refits observe. What excuses a rank,
+// excuses all ranks of its pipeline stage: where one of them observed the tensor, the others had
+// to. Which ranks hold a tensor of another workload, or of a recorded run, only they know: there
+// one observer suffices, and coverage demands every element.
+std::map<GoldenPosition, Absence> absences(const std::vector<RankReport>& reports,
+                                           const StepMeshes& meshes);
 
 }  // namespace shardproof::sim::judge

@@ -109,7 +109,7 @@ class Judge {
   std::optional<Divergence> first() {
     placed_ = placed_rows(reports_);
     const auto& placed = placed_;
-    const auto missing = absences(reports_);
+    const auto missing = absences(reports_, meshes_);
     for (size_t start = 0; start < placed.size();) {
       size_t end = start;
       Rows rows;

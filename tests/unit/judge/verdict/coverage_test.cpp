@@ -188,6 +188,34 @@ TEST_CASE("padding and what the case does not record are excused, and counted", 
   CHECK(result.account.elements.excused.at(Excuse::kNotRecorded) == 5);
 }
 
+TEST_CASE("what excuses a rank does not hold where another of its stage has observed it",
+          "[coverage]") {
+  using enum Excuse;
+  CaseSpec stages = spec_of(2, 1);
+  stages.parallel = {};
+  stages.parallel.pp = 2;
+  for (const Excuse excuse : {kElsewhere, kUnresolved}) {
+    for (const CaseSpec& spec : {kTwoRanks, stages}) {
+      std::vector<RankReport> reports = reports_of_two();
+      for (RankReport& report : reports) report.holds = Holds::kEverything;
+      const ResultRow row = reports[1].rows[1];
+      reports[1].rows.pop_back();
+      reports[1].unobserved.push_back(
+          {row.order, row.phase, row.step, row.kind, row.name, row.global_shape, excuse});
+      const CaseResult result = verdict_of(reports, spec);
+      CAPTURE(static_cast<int>(excuse), spec.parallel.pp, result.message);
+      if (spec.parallel.pp == 2) {  // the other stage
+        CHECK(result.verdict == Verdict::kMatch);
+        continue;
+      }
+      CHECK(result.kind == ResultKind::kMissing);
+      REQUIRE(result.divergence);
+      CHECK(result.divergence->tensor == "grad.b");
+      CHECK(result.divergence->ranks == std::vector<int64_t>{1});
+    }
+  }
+}
+
 TEST_CASE("a mismatch is a mismatch, whatever was not judged beside it", "[coverage]") {
   std::vector<RankReport> reports = reports_of_two();
   reports[0].rows[0].outcome = Outcome::kMismatch;
