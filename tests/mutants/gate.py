@@ -48,6 +48,14 @@ def _first_words(scenario, tree):
     return ""
 
 
+def _named_case(program, row, path, scratch):
+    """The words that select the case that the row names; none where it names a file, or several cases."""
+    words = [path, "--only", row.scenario]
+    listed = subprocess.run([str(program), "list", *words, "--backend", row.backend], cwd=scratch.tree,
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return words if "[" in row.scenario and listed.returncode == 0 and listed.stdout.strip() else []
+
+
 def _of_scenarios(program, words, out, scratch, jobs, backend="emulated", limit_s=LIMIT_S):
     words = ["run", *words, "--backend", backend, "--maxfail", "1", "--jobs", jobs]
     return _run(program, words, out, scratch, limit_s)
@@ -103,7 +111,9 @@ def run_gate(program, row, scratch):
     if row.scenario.startswith("golden/hf"):
         steps.reverse()
     elif first:
-        steps.insert(0, lambda: _of_scenarios(program, [first], runs / row.id, scratch, jobs, row.backend))
+        case = _named_case(program, row, first, scratch)
+        steps = [*([lambda: _of_scenarios(program, case, runs / row.id, scratch, jobs, row.backend)] if case else []),
+                 lambda: _of_scenarios(program, [first], runs / row.id, scratch, jobs, row.backend), *steps]
     if row.backend == "gloo":
         files = [f"scenarios/{name}.yaml" for name in OVER_GLOO]
         steps.insert(len(steps) - 2, lambda: _of_scenarios(program, files, runs / row.id, scratch, jobs, "gloo"))
