@@ -14,7 +14,7 @@ from changed import NoCommit, changed_rows, default_base
 from gate import run_gate
 from marks import Marks, marks_of, said_of
 from plant import CannotPlant, Sources, plant
-from rows import BadRow, read_rows
+from rows import BadRow, Row, read_rows
 from scratch import PLACE, ROOT, BuildError, Scratch, compilers, digest_of
 from syntax import NoBuild, compile_all
 
@@ -52,7 +52,7 @@ def selected(rows, arguments):
     chosen = [row for row in rows if any(text in f"{row.id} {row.source}".lower() for text in texts)]
     if arguments.sample and arguments.sample < len(chosen):
         chosen = random.Random(arguments.seed).sample(chosen, arguments.sample)
-    # Controls last: each takes the whole gate, and a stopped run has then seen most rows.
+    # Controls last: they take the whole gate, and a stopped run has then seen most rows.
     return sorted(chosen, key=lambda row: (row.control, row.id))
 
 
@@ -93,8 +93,24 @@ class Run:
         if outcome.problem:
             self.places.release()
             self.say(outcome)
-            return
-        self.gates.submit(self.judge, outcome, program)
+            return None
+        return self.gates.submit(self.judge, outcome, program)
+
+    def plant_controls(self, rows):
+        """All in one program: where nothing is reported of all, nothing is of each. Else one after the other."""
+        together = Row(id=f"{len(rows)} controls at once", source="", what="", control=True,
+                       edits=[edit for row in rows for edit in row.edits],
+                       backend="gloo" if any(row.backend == "gloo" for row in rows) else "emulated")
+        gate = self.plant(together) if len(rows) > 1 else None
+        if gate:
+            gate.result()
+        if len(rows) > 1:
+            outcome = self.outcomes.pop()
+            if outcome.verdict() == "silent":
+                self.outcomes += [Outcome(row) for row in rows]
+                return
+        for row in rows:
+            self.plant(row)
 
     def judge(self, outcome, program):
         start = time.monotonic()
@@ -212,9 +228,12 @@ def main():
         return 2
     try:
         for row in rows:
-            run.plant(row)
+            if not row.control:
+                run.plant(row)
+        run.plant_controls([row for row in rows if row.control])
     finally:
         run.close()
+    write_results(run.outcomes)
     print("\n".join(["", *totals(run.outcomes, time.monotonic() - start)]))
     return 1 if any(outcome.failed() for outcome in run.outcomes) else 0
 
