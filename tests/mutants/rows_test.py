@@ -190,17 +190,25 @@ class Gate(unittest.TestCase):
     def worlds(self, row):
         """The world and the first scenario of each step of the row's gate."""
         steps = []
-        with mock.patch.object(gate, "_run", lambda program, words, *rest: steps.append(words)):
+        listed = SimpleNamespace(returncode=2 if "none" in row.scenario else 0, stdout="emulated  1 rank ..")
+        with (mock.patch.object(gate, "_run", lambda program, words, *rest: steps.append(words)),
+              mock.patch.object(gate.subprocess, "run", lambda *words, **rest: listed)):
             gate.run_gate(None, row, SimpleNamespace(tree=ROOT))
+        self.only = [words[words.index("--only") + 1] for words in steps if "--only" in words]
         return [(words[words.index("--backend") + 1], words[1]) for words in steps if words[0] == "run"]
 
     def test_code_that_only_processes_run_is_run_over_gloo_first(self):
         row = Row("a", "", "", [], scenario="fsdp/modes[hybrid2]")
         named, everything = ("emulated", "scenarios/fsdp/modes.yaml"), ("emulated", "scenarios/clock")
-        self.assertEqual(self.worlds(row), [named, everything])
+        self.assertEqual(self.worlds(row), [named, named, everything])
+        self.assertEqual(self.only, ["fsdp/modes[hybrid2]"])
         row.backend = "gloo"
         few = ("gloo", f"scenarios/{gate.OVER_GLOO[0]}.yaml")
-        self.assertEqual(self.worlds(row), [("gloo", named[1]), few, everything])
+        over_gloo = ("gloo", named[1])
+        self.assertEqual(self.worlds(row), [over_gloo, over_gloo, few, everything])
+        row.scenario = "fsdp/modes[none]"  # several cases, or a name of before
+        self.assertEqual(self.worlds(row), [over_gloo, few, everything])
+        self.assertEqual(self.only, [])
         row.scenario = ""
         self.assertEqual(self.worlds(row), [few, everything])
 

@@ -21,9 +21,11 @@ class Syntax(unittest.TestCase):
         (self.root / "src/part/sum.cpp").write_text('#include "part/sum.h"\nint three() { return sum(1, 2); }\n')
         (self.root / "src/part/own.cpp").write_text("#ifndef OWN\n#error without its own options\n#endif\n")
         command = f"g++ -I{self.root}/src %s -o CMakeFiles/%s.o -c %s"
-        unity = self.build / "CMakeFiles/sp_part.dir/Unity/unity_0.cxx"
+        unity = self.build / "CMakeFiles/of_several_folders.dir/Unity/unity_0.cxx"
+        unity.parent.mkdir(parents=True)
+        unity.write_text(f'/* generated */\n\n#include "{self.root}/src/part/sum.cpp"\n')
         own = self.root / "src/part/own.cpp"
-        entries = [{"file": str(unity), "command": command % ("", "sp_part.dir/Unity/unity_0.cxx", unity)},
+        entries = [{"file": str(unity), "command": command % ("", "of_several_folders.dir/unity_0.cxx", unity)},
                    {"file": str(own), "command": command % ("-DOWN", "sp_part.dir/own.cpp", own)}]
         (self.build / "compile_commands.json").write_text(json.dumps(entries))
         self.commands = Commands(self.root, self.build)
