@@ -6,16 +6,16 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "base/error.h"
 #include "base/program_digest.h"
+#include "sim/case/names.h"
 #include "sim/cli/check_case.h"
+#include "sim/cli/commands.h"
 #include "sim/cli/machine.h"
 #include "sim/cli/outputs.h"
 #include "sim/cli/version.h"
-#include "sim/judge/verdict/schedules.h"
 #include "sim/report/color.h"
 #include "sim/report/results_json.h"
 #include "sim/report/run_folder.h"
@@ -60,46 +60,19 @@ void require_room(const RunArguments& arguments, const Selection& selection,
                   run::dump_bytes(spec));
 }
 
-// The cases must be those of the earlier run, or results of two programs would lie in one folder.
-void require_same_cases(const report::EarlierRun& earlier, const std::string& program,
-                        const Selection& selection) {
-  const std::string fix = "start a new run instead";
-  if (earlier.info.version != version_text() || earlier.info.program != program) {
-    throw_bad_input(
-        fmt::format("another program made the run ({}, digest {}) than this ({}, {})",
-                    earlier.info.version, earlier.info.program, version_text(), program),
-        fix);
+// A file holds the tensors of one case.
+void set_dump(const RunArguments& arguments, Selection& selection) {
+  if (selection.cases.size() != 1) {
+    throw_bad_input(fmt::format("--dump writes one case, {} were selected", selection.cases.size()),
+                    "choose one with --only, and its world with --backend");
   }
-  const size_t count = selection.cases.size();
-  if (earlier.selected.size() != count) {
-    throw_bad_input(fmt::format("the run had selected {} cases, and its command selects {} now",
-                                earlier.selected.size(), count),
-                    fix);
+  CaseSpec& spec = selection.cases.front();
+  if (!is_model_workload(spec.workload)) {
+    throw_bad_input(fmt::format("workload {} has no model to dump", spec.workload),
+                    "dump a case that trains or scores one");
   }
-  for (size_t place = 0; place < count; ++place) {
-    if (report::case_digest(selection.cases[place]) == earlier.digests[place]) continue;
-    throw_bad_input(
-        fmt::format("the case {} has changed since the run", selection.cases[place].name), fix);
-  }
-}
-
-// The cases that need not run again. The schedules of a case are compared with each other while all
-// of them run, so where one is left all run again.
-std::vector<size_t> finished_of(const report::EarlierRun& earlier) {
-  std::set<std::string> again;
-  for (size_t place = 0; place < earlier.selected.size(); ++place) {
-    const std::string& name = earlier.selected[place].name;
-    if (earlier.finished.contains(place) || judge::schedule_of_name(name) == 0) continue;
-    again.insert(judge::name_without_schedule(name));
-  }
-  std::vector<size_t> finished;
-  for (const auto& [place, result] : earlier.finished) {
-    const std::string& name = earlier.selected[place].name;
-    const bool is_one_of = judge::schedule_of_name(name) > 0;
-    if (is_one_of && again.contains(judge::name_without_schedule(name))) continue;
-    finished.push_back(place);
-  }
-  return finished;
+  spec.dump_file = output_file("--dump", arguments.dump, inputs_of(spec), arguments.force);
+  require_apart("--dump", spec.dump_file, "--out", arguments.out);
 }
 
 }  // namespace
@@ -197,6 +170,37 @@ int run_cases(const RunArguments& arguments, const CommandLine& command, Selecti
   }
   if (finished != nullptr) *finished = std::move(results);
   return run.info.exit_status;
+}
+
+namespace {
+
+int run_selected(const RunArguments& arguments, const CommandLine& command, Selection selection,
+                 world::WorldPool& pool, ShrinkUnexpected shrink,
+                 std::optional<ResumedRun> earlier) {
+  if (!arguments.dump.empty()) set_dump(arguments, selection);
+  std::vector<judge::CaseResult> results;
+  const int status =
+      run_cases(arguments, command, std::move(selection), pool, std::move(earlier), &results);
+  if (arguments.shrink) shrink(results, arguments, pool);
+  return status;
+}
+
+int resume_run(const RunArguments& given, const CommandLine& command, world::WorldPool& pool,
+               ShrinkUnexpected shrink) {
+  ResumedRun earlier = earlier_run(given.resume);
+  const RunArguments arguments = resumed_arguments(given, earlier);
+  enter_directory_of(earlier.run);
+  return run_selected(arguments, command, select_cases(arguments), pool, shrink,
+                      std::move(earlier));
+}
+
+}  // namespace
+
+int run_command(const RunArguments& given, const CommandLine& command, world::WorldPool& pool,
+                ShrinkUnexpected shrink) {
+  if (!given.resume.empty()) return resume_run(given, command, pool, shrink);
+  const RunArguments arguments = as_they_ran(given);
+  return run_selected(arguments, command, select_cases(arguments), pool, shrink, std::nullopt);
 }
 
 }  // namespace shardproof::sim::cli

@@ -1,14 +1,13 @@
 // Runs and judges the selected cases, then prints the results and writes the run folder.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "sim/cli/arguments.h"
+#include "sim/cli/resume.h"
 #include "sim/cli/selection.h"
-#include "sim/report/earlier_run.h"
 #include "sim/world/launch/world_pool.h"
 
 namespace shardproof::sim::cli {
@@ -18,12 +17,6 @@ struct CommandLine {
   std::string text;                // to be shown
   std::vector<std::string> words;  // without the program's name
   std::string program;             // what starts this program again, for hints
-};
-
-// An earlier run with which this one goes on, and its locked folder.
-struct ResumedRun {
-  report::EarlierRun run;
-  std::unique_ptr<report::RunFiles> files;
 };
 
 // Returns the exit status; `finished` gets the results, of unexpected cases with their reports.
