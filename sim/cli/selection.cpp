@@ -114,7 +114,8 @@ std::set<std::pair<std::string, Backend>> failed_cases(RunArguments& arguments) 
   std::set<std::string> files;
   if (arguments.rerun_failed.empty()) return failed;
   int64_t schedules = 0;
-  const report::UnexpectedCases earlier = report::unexpected_cases(arguments.rerun_failed);
+  const report::UnexpectedCases earlier =
+      report::unexpected_cases(arguments.rerun_failed, arguments.no_unresolved);
   for (const CaseSpec& spec : earlier.cases) {
     failed.emplace(judge::name_without_schedule(spec.name), spec.world.backend);
     files.insert(spec.file);
@@ -248,7 +249,8 @@ void unknown_case(const std::string& only, const std::vector<std::string>& names
 
 RunArguments as_they_ran(RunArguments arguments) {
   if (arguments.rerun_failed.empty()) return arguments;
-  std::vector<std::string> words = report::unexpected_cases(arguments.rerun_failed).arguments;
+  std::vector<std::string> words =
+      report::unexpected_cases(arguments.rerun_failed, false).arguments;
   words.insert(words.begin(), "shardproof");
   const ParsedArguments parsed = parse_arguments(words);
   const std::string command = parsed.arguments ? parsed.arguments->command : "";
@@ -277,6 +279,10 @@ RunArguments as_they_ran(RunArguments arguments) {
   if (!arguments.relations && arguments.sample_rows == 0 && then.sample_rows > 0) {
     arguments.sample_rows = then.sample_rows;
     take("--sample-rows", std::to_string(then.sample_rows));
+  }
+  if (!arguments.no_unresolved && then.no_unresolved) {
+    arguments.no_unresolved = true;
+    take("--no-unresolved", "");
   }
   return arguments;
 }

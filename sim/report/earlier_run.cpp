@@ -181,13 +181,15 @@ std::vector<CaseSpec> EarlierRun::missing(const std::string& reason) const {
   return cases;
 }
 
-UnexpectedCases unexpected_cases(const std::string& folder) {
+UnexpectedCases unexpected_cases(const std::string& folder, bool no_unresolved) {
   const std::string path = folder + "/results.json";
   UnexpectedCases found;
   if (holds_journal(folder) && !has_final_results(folder)) {
     const EarlierRun run = read_earlier_run(folder);
     for (const judge::CaseResult& result : run.results()) {
-      if (!result.as_expected) found.cases.push_back(from_here(result.spec, run.info.directory));
+      const bool is_open = no_unresolved && !result.account.unresolved.empty();
+      if (result.as_expected && !is_open) continue;
+      found.cases.push_back(from_here(result.spec, run.info.directory));
     }
     found.arguments = run.info.arguments;
     found.not_run = run.selected.size() - run.finished.size();
@@ -200,7 +202,8 @@ UnexpectedCases unexpected_cases(const std::string& folder) {
   try {
     const nlohmann::json& run = results.at("run");
     for (const auto& entry : results.at("cases")) {
-      if (entry.at("as_expected").get<bool>()) continue;
+      const bool is_open = no_unresolved && !entry.at("unresolved").empty();
+      if (entry.at("as_expected").get<bool>() && !is_open) continue;
       found.cases.push_back(from_here(spec_of(entry), run.value("directory", "")));
     }
     found.arguments = run.value("arguments", found.arguments);

@@ -41,8 +41,9 @@ struct UnexpectedCases {
   size_t not_run = 0;                       // cases that it did not come to
 };
 
-// The cases of an earlier run that did not end as expected. Throws Error(kBadInput): neither
-// results.json nor a journal there, or not one of ours.
-UnexpectedCases unexpected_cases(const std::string& folder);
+// The cases of an earlier run that did not end as expected, with `no_unresolved` also those with
+// unresolved tensors. Throws Error(kBadInput): neither results.json nor a journal there, or not one
+// of ours.
+UnexpectedCases unexpected_cases(const std::string& folder, bool no_unresolved);
 
 }  // namespace shardproof::sim::report

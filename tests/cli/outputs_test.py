@@ -245,6 +245,9 @@ class ForCi(cli_test.CommandTest):
         count = len(self.results("low")["cases"][0]["unresolved"])
         self.assertGreater(count, 1)
         self.assertIn(f"exit status 1: {count} tensors could not be judged in this precision\n", text)
+        again = self.call("run", "--rerun-failed", "low", "--out", "again", status=1)
+        self.assertIn("--rerun-failed: --no-unresolved as in low\n", again)
+        self.assertEqual(count, len(self.results("again")["cases"][0]["unresolved"]))
         said = f"{count} of "
         suites = xml.etree.ElementTree.parse(self.path("low", "junit.xml")).getroot()
         self.assertEqual("1", suites.get("failures"))

@@ -275,16 +275,16 @@ TEST_CASE("results of an earlier run in the same folder do not survive", "[repor
 TEST_CASE("unexpected cases are read back, and what is no run's folder is a sentence", "[report]") {
   const InTemporaryFolder here;
   run_folder(examples(), {});
-  const auto cases = unexpected_cases("out").cases;
+  const auto cases = unexpected_cases("out", false).cases;
   REQUIRE(cases.size() == 2);
   CHECK(cases[1].name == "faults/kill");
   const auto refusal = [](const std::string& content) {
     fs::create_directories("bad");
     std::ofstream("bad/results.json") << content;
-    return shardproof::tests::told_by(ErrorKind::kBadInput, [] { unexpected_cases("bad"); });
+    return shardproof::tests::told_by(ErrorKind::kBadInput, [] { unexpected_cases("bad", false); });
   };
   using Catch::Matchers::Contains;
-  CHECK_THROWS_WITH(unexpected_cases("nowhere"), Contains("does not exist"));
+  CHECK_THROWS_WITH(unexpected_cases("nowhere", false), Contains("does not exist"));
   CHECK_THAT(refusal("{"), Contains("not JSON"));
   CHECK_THAT(refusal("[]"), Contains("a JSON array"));
   CHECK_THAT(refusal("{}"), Contains("format"));
