@@ -5,6 +5,7 @@ changed case that stays behind runs as a case folder.
 Usage: relations_test.py PROGRAM [unittest arguments]
 """
 import collections
+import pathlib
 
 import cli_test
 
@@ -73,6 +74,13 @@ class Relations(cli_test.CommandTest):
             row, _, relation = case["name"].removeprefix(f"t/{name}[").removesuffix("]").partition(",relation=")
             found[row][relation] = case["verdict"]
         return found
+
+    def test_the_relations_of_every_family_hold(self):
+        scenario = pathlib.Path(__file__).parents[2] / "scenarios/explore/relations.yaml"
+        self.run_to_end("run", scenario, "--relations", "--out", "out")
+        verdicts = collections.Counter(case["verdict"] for case in self.results("out")["cases"])
+        self.assertEqual(set(verdicts), {"match", "refused"})
+        self.assertLess(50 * verdicts["refused"], verdicts["match"])
 
     def test_relations_of_experts_hold_beside_those_of_batches_and_losses_of_routers_leave_the_first(self):
         ran = self.ran("experts", EXPERTS)
