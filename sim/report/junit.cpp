@@ -98,6 +98,13 @@ std::string with_failure(std::string xml, const std::string& unresolved) {
   return xml.insert(xml.find('\n') + 1, element);
 }
 
+// Of a case that ended as expected; "" where it was judged.
+std::string why_nothing_was_compared(const judge::CaseResult& result) {
+  if (!result.as_expected) return "";
+  if (result.may_be_refused) return "refused: " + result.message;
+  return is_unjudged(result) ? "not judged: the case has judged: false" : "";
+}
+
 // `part` is a record of a journal, which may be any text.
 void add_part(std::vector<Suite>& suites, const std::string& part, bool no_unresolved) {
   try {
@@ -137,13 +144,15 @@ std::string junit_part(const judge::CaseResult& result, const RunInfo& info) {
   if (!unresolved.empty()) {
     inside += fmt::format("      <system-err>{}</system-err>\n", xml_text(unresolved));
   }
-  const bool is_skipped = result.as_expected && is_unjudged(result);
-  if (is_skipped) inside += "      <skipped message=\"not judged: the case has judged: false\"/>\n";
+  const std::string skipped = why_nothing_was_compared(result);
+  if (!skipped.empty()) {
+    inside += fmt::format("      <skipped message=\"{}\"/>\n", xml_text(skipped));
+  }
   const bool failed = !result.as_expected && is_failure(result);
   return nlohmann::json{{"file", valid_utf8(result.spec.file)},
                         {"failed", failed},
                         {"in_error", !result.as_expected && !failed},
-                        {"skipped", is_skipped},
+                        {"skipped", !skipped.empty()},
                         {"unresolved", result.as_expected ? unresolved : ""},
                         {"seconds", result.seconds},
                         {"xml", case_element(result.spec.file, name, result.seconds, inside)}}

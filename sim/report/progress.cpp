@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "sim/report/color.h"
+#include "sim/report/escape.h"
 #include "sim/report/summary.h"
 
 namespace shardproof::sim::report {
@@ -38,6 +39,19 @@ void Progress::finished(const judge::CaseResult& result) {
     out_ << case_line(result, style_.color) << warning_lines(result) << '\n';
   }
   redraw();
+}
+
+void Progress::left_out(const CaseSpec& spec, const char* verdict) {
+  if (!style_.json_lines) return;  // the summary says it
+  const nlohmann::ordered_json line = {{"name", valid_utf8(spec.name)},
+                                       {"file", valid_utf8(spec.file)},
+                                       {"line", spec.line},
+                                       {"backend", spec.world.backend},
+                                       {"verdict", verdict},
+                                       {"judged", false},
+                                       {"as_expected", nullptr},
+                                       {"message", valid_utf8(spec.skip)}};
+  out_ << line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
 }
 
 void Progress::note(const std::string& text) {

@@ -32,6 +32,9 @@ class Progress {
   void started(const std::string& case_name);
   // Prints one line for an expected result, else the full finding (describe_result).
   void finished(const judge::CaseResult& result);
+  // As a line of JSON: a case that did not run, whose `skip` says why. `verdict`: "skipped", "not
+  // run".
+  void left_out(const CaseSpec& spec, const char* verdict);
   // Prints a separate line.
   void note(const std::string& text);
 

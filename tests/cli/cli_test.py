@@ -673,6 +673,11 @@ faults: [{{kind: {kind}, rank: 1, axis: dp, label: grad.}}]
         cases = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertEqual({"match": True, "failed": False}, {case["verdict"]: case["as_expected"] for case in cases})
         self.says(done.stderr, "slowest cases", "1 not as expected")
+        left = self.write("left.yaml", ONE.replace("t/small", "t/left") + "skip: no reason\n")
+        done = self.run_program("run", left, two, "--backend", "emulated", "--format", "jsonl", "--time-budget", "0")
+        cases = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual({"skipped": "no reason", "not run": "the time budget of 0 s was used up"},
+                         {case["verdict"]: case["message"] for case in cases if case["as_expected"] is None})
 
     def test_a_workflow_of_github_gets_annotations(self):
         self.environment["GITHUB_ACTIONS"] = "true"

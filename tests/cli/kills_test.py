@@ -118,9 +118,10 @@ def without_place(case):
 
 
 def said_finished(output):
-    """Names of the cases of the whole lines."""
+    """Names of the cases of the whole lines that ran."""
     whole_lines = Path(output).read_bytes().split(b"\n")[:-1]
-    return [json.loads(line)["name"] for line in whole_lines if line.startswith(b"{")]
+    cases = [json.loads(line) for line in whole_lines if line.startswith(b"{")]
+    return [case["name"] for case in cases if case["verdict"] != "not run"]
 
 
 def victims(mark, launcher, victim):

@@ -63,6 +63,8 @@ void CaseRuns::run_all(report::RunFiles& files) {
   info.interrupted = pool_.interrupted();
   if (info.interrupted) reason_ = "the run was interrupted";
   list_missing();
+  for (const CaseSpec& spec : info.skipped) progress.left_out(spec, "skipped");
+  for (const CaseSpec& spec : info.not_run) progress.left_out(spec, "not run");
 }
 
 std::list<size_t>::const_iterator CaseRuns::next_of(const std::list<size_t>& left) {
