@@ -68,6 +68,8 @@ class Experts(cli_test.CommandTest):
         self.assertIn("ep=3 times etp=1 does not divide the 4 ranks that hold a layer; choose sizes whose product is 1, 2, 4",
                       text)
         self.assertIn("unknown mesh axis 'edp'", self.call("check", CASE, "--mesh", "edp=2", status=2))
+        self.write("ep.yaml", "parallel: {data_parallel_size: 4, expert_parallel_size: 3}\n")
+        self.assertIn("ep.yaml:1:35: parallel.expert_parallel_size: ep=3", self.call("lint", "ep.yaml", status=2))
 
     def test_a_family_with_experts_is_given_by_sizes(self):
         def run(config, status=0):

@@ -261,7 +261,8 @@ void set_data_parallel_size(const Settings& settings, ParallelSpec& parallel) {
 
 void set_parallel(const Settings& settings, ParallelSpec& parallel) {
   set_data_parallel_size(settings, parallel);
-  const std::string blamed = settings.given_below("parallel.");
+  std::string blamed = settings.given_below("parallel.expert_");
+  if (blamed.empty()) blamed = settings.given_below("parallel.");
   const Mesh mesh = read_outside(settings, blamed.empty() ? "world.size" : blamed,
                                  [&] { return parallel.mesh(); });
   read_outside(settings, "parallel.pp.layout",
