@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/read_text.h"
 #include "base/seed.h"
 #include "base/temporary_folder.h"
 #include "model/precision.h"
@@ -334,7 +335,11 @@ void PolicyLife::export_weights(const StageSpec& stage) {
   SaveOptions options{.dtype = wider_type(place_->setup.dtype), .device = trainer.device()};
   if (stage.max_file_bytes > 0) options.max_file_bytes = stage.max_file_bytes;
   save_weights(folder, spec_.model, trainer.parameters(), trainer.masters(), options, place_->comm);
-  const auto read = env_.rank == 0 ? load_weights(folder, inputs_.config) : nullptr;
+  std::shared_ptr<const WeightMap> read;
+  if (env_.rank == 0) {  // by the config beside them, as whoever opens the folder does
+    const nlohmann::json config = read_json_object(folder + "/config.json");
+    read = load_weights(folder, ModelConfig::from_json(config));
+  }
   const std::vector<at::Tensor> pieces =
       scatter_weights(trainer.parameters(), read.get(), place_->comm, trainer.device());
   if (!probe_->listens(Phase::kStep)) return;
