@@ -337,8 +337,10 @@ void PolicyLife::export_weights(const StageSpec& stage) {
   save_weights(folder, spec_.model, trainer.parameters(), trainer.masters(), options, place_->comm);
   std::shared_ptr<const WeightMap> read;
   if (env_.rank == 0) {  // by the config beside them, as whoever opens the folder does
-    const nlohmann::json config = read_json_object(folder + "/config.json");
-    read = load_weights(folder, ModelConfig::from_json(config));
+    ModelConfig config = ModelConfig::from_json(read_json_object(folder + "/config.json"));
+    // A run may have given one to a family that has none, of which no config.json can tell.
+    config.router.selection_bias = inputs_.config.router.selection_bias;
+    read = load_weights(folder, config);
   }
   const std::vector<at::Tensor> pieces =
       scatter_weights(trainer.parameters(), read.get(), place_->comm, trainer.device());
