@@ -102,19 +102,19 @@ class Run:
 
     def plant_controls(self, rows):
         """All in one program: where nothing is reported of all, nothing is of each. Else one after the other."""
+        if len(rows) > 1 and self.are_silent(rows):
+            self.outcomes += [Outcome(row) for row in rows]
+            return
+        for row in rows:
+            self.plant(row)
+
+    def are_silent(self, rows):
         together = Row(id=f"{len(rows)} controls at once", source="", what="", control=True,
                        edits=[edit for row in rows for edit in row.edits],
                        backend="gloo" if any(row.backend == "gloo" for row in rows) else "emulated")
-        gate = self.plant(together) if len(rows) > 1 else None
-        if gate:
+        if gate := self.plant(together):
             gate.result()
-        if len(rows) > 1:
-            outcome = self.outcomes.pop()
-            if outcome.verdict() == "silent":
-                self.outcomes += [Outcome(row) for row in rows]
-                return
-        for row in rows:
-            self.plant(row)
+        return self.outcomes.pop().verdict() == "silent"
 
     def judge(self, outcome, program):
         start = time.monotonic()
